@@ -216,9 +216,9 @@ def test_what_breaks_the_contract_is_noticed(broken: type[Broken], monkeypatch: 
     suite = Suite()
     getattr(suite, broken.noticed_by)()  # as long as the contract is kept
     suite.kind = broken
-    monkeypatch.setattr("feedline.testing.engine.bench.PATIENCE_S", 0.3)
-    monkeypatch.setattr("feedline.testing.engine.tasks.PATIENCE_S", 0.3)
-    monkeypatch.setattr("feedline.testing.gate.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.bench.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.tasks.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("feedline.testing.gate.TIMEOUT_S", 0.3)
     assert fails(suite, broken.noticed_by)
 
 
@@ -294,8 +294,8 @@ def test_processes_that_break_the_contract_are_noticed(
     suite = Suite()
     getattr(suite, name)()  # as long as the contract is kept
     suite.kind = broken
-    monkeypatch.setattr("feedline.testing.engine.bench.PATIENCE_S", 0.3)
-    monkeypatch.setattr("feedline.testing.engine.tasks.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.bench.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.tasks.TIMEOUT_S", 0.3)
     assert fails(suite, name)
 
 

@@ -22,7 +22,7 @@ import zstandard
 from feedline import DataLoader
 from feedline.datasets import CSVDataset, open_dataset
 from feedline.datasets.opening import recognise
-from feedline.datasets.unread import look_at
+from feedline.datasets.unread import guess_kind
 from feedline.errors import CorruptSource, SourceError
 
 ROWS = [{"text": "lorem ipsum " * 60, "number": number} for number in range(300)]
@@ -35,7 +35,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def said(path: str | Path) -> str:
+def message_for(path: str | Path) -> str:
     with pytest.raises(SourceError) as caught:
         open_dataset(path)
     return str(caught.value)
@@ -45,7 +45,7 @@ def said(path: str | Path) -> str:
 def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"train.jsonl.{ending}"
     path.write_bytes(PACK[ending](LINES))
-    message = said(path)
+    message = message_for(path)
     assert "looks like JSON lines compressed with" in message
     assert "no reader for JSON lines yet" in message
     assert "tar" not in message.replace(str(path), "")
@@ -63,7 +63,7 @@ def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -
 def test_text_under_the_name_of_a_tar_archive(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    message = said(path)
+    message = message_for(path)
     assert f"looks like {kind}. " in message
     assert "DataLoader(" in message
 
@@ -79,21 +79,23 @@ def test_a_pattern_counts_the_files_and_names_their_kinds(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     for number in range(3):
         Path(f"{number}.jsonl.gz").write_bytes(gzip.compress(LINES))
-    assert "the 3 files of *.jsonl.gz: 3 look like JSON lines compressed with gzip. There is" in said("*.jsonl.gz")
+    assert "the 3 files of *.jsonl.gz: 3 look like JSON lines compressed with gzip. There is" in message_for(
+        "*.jsonl.gz"
+    )
     Path("notes.gz").write_bytes(gzip.compress(b"hello\n"))
-    assert "3 look like JSON lines compressed with gzip, 1 looks like lines of text compressed" in said("*.gz")
-    assert said("*.jsonl").startswith("No file matches *.jsonl")
+    assert "3 look like JSON lines compressed with gzip, 1 looks like lines of text compressed" in message_for("*.gz")
+    assert message_for("*.jsonl").startswith("No file matches *.jsonl")
 
 
 def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: Path) -> None:
     for number in range(2):
         np.save(tmp_path / "a.npy", np.arange(3))
         (tmp_path / "a.npy").rename(tmp_path / f"{number}.dat")
-    assert "2 files. By content, ArrayDataset does" in said(str(tmp_path / "*.dat"))
+    assert "2 files. By content, ArrayDataset does" in message_for(str(tmp_path / "*.dat"))
 
 
 def test_an_address_is_not_said_to_hold_nothing() -> None:
-    assert said("s3://bucket/a.jsonl.gz").startswith("The name s3://bucket/a.jsonl.gz does not show")
+    assert message_for("s3://bucket/a.jsonl.gz").startswith("The name s3://bucket/a.jsonl.gz does not show")
 
 
 def torch_file() -> bytes:
@@ -139,8 +141,8 @@ def zip_file() -> bytes:
 def test_kinds(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert look_at(str(path)).kind == kind
-    assert f"looks like {kind}" in said(path)
+    assert guess_kind(str(path)).kind == kind
+    assert f"looks like {kind}" in message_for(path)
 
 
 def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
 def test_the_line_for_json_lines_runs(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(PACK.get(path.suffix[1:], bytes)(LINES))
-    advice = look_at(str(path)).advice
+    advice = guess_kind(str(path)).advice
     expression = advice.partition("is a dataset: ")[2].partition(". Otherwise")[0]
     names = {"json": json, "gzip": gzip, "bz2": bz2, "lzma": lzma, "zstandard": zstandard, "path": path}
     with warnings.catch_warnings():
@@ -180,7 +182,7 @@ def test_the_line_for_json_lines_runs(tmp_path: Path, name: str) -> None:
 def test_json_lines_become_parquet_as_advised(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(LINES))
-    assert "pyarrow.parquet.write_table(pyarrow.json.read_json(path), 'train.parquet')" in look_at(str(path)).advice
+    assert "pyarrow.parquet.write_table(pyarrow.json.read_json(path), 'train.parquet')" in guess_kind(str(path)).advice
     pq.write_table(pyarrow.json.read_json(path), tmp_path / "train.parquet")
     assert open_dataset(tmp_path / "train.parquet")[7] == ROWS[7]
 
@@ -188,11 +190,11 @@ def test_json_lines_become_parquet_as_advised(tmp_path: Path) -> None:
 def test_the_lines_for_text_and_json_run(tmp_path: Path) -> None:
     text, table, values = tmp_path / "a.txt.gz", tmp_path / "a.dat", tmp_path / "a.json"
     text.write_bytes(gzip.compress(b"hello\nyou\n"))
-    assert "DataLoader(gzip.open(path, 'rt').read().splitlines())" in look_at(str(text)).advice
+    assert "DataLoader(gzip.open(path, 'rt').read().splitlines())" in guess_kind(str(text)).advice
     with gzip.open(text, "rt") as file:
         assert list(DataLoader(file.read().splitlines())) == [["hello"], ["you"]]
     table.write_text("a|b\n1|2\n")
     assert CSVDataset(table, delimiter="|")[0] == {"a": 1, "b": 2}
     values.write_text('[{"a": 1}, {"a": 2}]')
-    assert "DataLoader(json.load(open(path)))" in look_at(str(values)).advice
+    assert "DataLoader(json.load(open(path)))" in guess_kind(str(values)).advice
     assert [int(batch["a"]) for batch in DataLoader(json.loads(values.read_text()))] == [1, 2]

@@ -17,7 +17,7 @@ def looked(times: int = 2) -> dict[str, list[float | None]]:
     figures = MachineFigures(lambda: [os.getpid()], every_s=1000)
     figures.open()
     for _ in range(times - 2):
-        figures.look()
+        figures.read()
     figures.close()
     figures.close()
     return figures.columns
@@ -72,7 +72,7 @@ def test_looks_of_days_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> N
     figures = MachineFigures(list)
     seconds, looks = 0.0, 0
     while seconds < 500:
-        figures.look()
+        figures.read()
         seconds, looks = seconds + figures._every_s, looks + 1
     moments = figures.columns["at"]
     assert 32 <= len(moments) < 64

@@ -148,9 +148,9 @@ def test_epochs_follow_each_other() -> None:
 def test_the_ten_slowest_samples_are_kept() -> None:
     observer = Observer()
     for number in range(50):
-        observer.hear(TaskNotes(slow=[((number * 7919) % 50 * 1000, {"index": number})]), worker=number % 2)
-    observer.hear(TaskNotes(slow=[(47_500, {"index": 1})]), worker=0)
-    observer.hear(TaskNotes(slow=[(100, {"index": 1})]), worker=0)
+        observer.add_notes(TaskNotes(slow=[((number * 7919) % 50 * 1000, {"index": number})]), worker=number % 2)
+    observer.add_notes(TaskNotes(slow=[(47_500, {"index": 1})]), worker=0)
+    observer.add_notes(TaskNotes(slow=[(100, {"index": 1})]), worker=0)
     slowest = observer.slowest()
     assert [slow.index for slow in slowest].count({"index": 1}) == 1, "each sample once"
     slowest = tuple(slow for slow in slowest if slow.index != {"index": 1})
@@ -167,7 +167,7 @@ def test_everything_is_recorded_while_somebody_records() -> None:
     before = loop.rows
     loop.run(1500)
     assert loop.rows == before + 1500
-    observer.hear(TaskNotes({"decode": 123}), 0)
+    observer.add_notes(TaskNotes({"decode": 123}), 0)
     loop.run(1)
     observer.end(loop.batches, loop.now)
     recording = observer.recorded(kept)
@@ -233,7 +233,7 @@ def test_what_is_kept_does_not_grow() -> None:
             loop.batches = 100 * epoch
             observer.begin(epoch, loop.now, loop.batches)
             for number in range(100):
-                observer.hear(TaskNotes({f"file {epoch} {number}": 1000}, [(number, epoch)]), 0)
+                observer.add_notes(TaskNotes({f"file {epoch} {number}": 1000}, [(number, epoch)]), 0)
                 loop.run(1)
             observer.end(loop.batches, loop.now)
             observer.totals(loop.batches)

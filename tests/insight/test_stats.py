@@ -117,8 +117,8 @@ def test_before_the_first_batch_there_is_little_to_say() -> None:
 
 
 def test_a_notebook_shows_a_table_of_plain_text() -> None:
-    sick = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
-    stats = Stats(sick, None, sick, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
+    slow = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
+    stats = Stats(slow, None, slow, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
     text = stats._repr_html_()
     assert text.count("<table>") == 2
     assert "<td>batches/s</td><td>10.0</td><td>10.0</td>" in text

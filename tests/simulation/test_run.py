@@ -10,7 +10,7 @@ import pytest
 from feedline.errors import BadOption
 from feedline.faults import Policy
 from feedline.simulation import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario, simulate
-from feedline.simulation.__main__ import tell_of
+from feedline.simulation.__main__ import report_broken
 
 FRESH_S = 5.0
 """How long fresh worlds are gone through, seed after seed."""
@@ -30,7 +30,7 @@ def test_fresh_worlds() -> None:
         try:
             simulate(draw_scenario(seed), events=1000)
         except LawBroken as broken:
-            tell_of(broken, 1000)  # how to repeat it, and the end of the smallest world that shows it
+            report_broken(broken, 1000)  # how to repeat it, and the end of the smallest world that shows it
             raise
         seed += 1
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.system.failures import add_note, is_interrupt, signal_behind, stage_of, told_indices
+from feedline.system.failures import add_note, indices_text, is_interrupt, signal_behind, stage_of
 from feedline.types import IndexBlock
 from tests.names import named
 
@@ -267,11 +267,11 @@ def test_notes_are_kept_where_python_knows_none() -> None:
     ids=named,
 )
 def test_samples_are_named_in_a_few_words(indices: Any, told: str) -> None:
-    assert told_indices(indices) == told
+    assert indices_text(indices) == told
 
 
 def test_how_many_are_named_can_be_said() -> None:
-    assert told_indices([1, 2, 3], 2) == "1, 2, ... (3 in all)"
+    assert indices_text([1, 2, 3], 2) == "1, 2, ... (3 in all)"
 
 
 # -- signal handlers ---

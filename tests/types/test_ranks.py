@@ -22,7 +22,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.endswith(("RANK", "WORLD_SIZE")) or name.startswith(("SLURM_", "OMPI_", "PMI", "MPI_")):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(ranks, "_told", set())
+    monkeypatch.setattr(ranks, "_reported", set())
 
 
 def put(monkeypatch: pytest.MonkeyPatch, variables: str) -> None:

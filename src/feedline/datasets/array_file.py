@@ -85,7 +85,7 @@ class ArrayFile:
         Raises SourceError: the file is gone; SourceChanged: it now holds another array; CorruptSource: it is
         incomplete.
         """
-        found = self._looked_at_again() if self.has_header else self
+        found = self._check_unchanged() if self.has_header else self
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         with _opened(self.path) as file:
@@ -101,7 +101,7 @@ class ArrayFile:
         """
         return None if self.sums is None or array.size == 0 else RowCheck(self.path, self.sums, array)
 
-    def _looked_at_again(self) -> ArrayFile:
+    def _check_unchanged(self) -> ArrayFile:
         found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
         if (found.shape, found.dtype, found.strides) != (self.shape, self.dtype, self.strides):
             raise SourceChanged(
@@ -300,11 +300,11 @@ def opened_zip(file: Any) -> zipfile.ZipFile:
     tail = file.read(_ZIP_END_BYTES)
     place = tail.rfind(b"PK\5\6")
     here, count, listed, offset, comment = _ZIP_END.unpack_from(tail, place)
-    is_told_elsewhere = b"PK\6\7" in tail  # archives of more than 4 GB
-    if here != count or not (count == len(entries) or is_told_elsewhere):
+    is_zip64 = b"PK\6\7" in tail  # archives of more than 4 GB
+    if here != count or not (count == len(entries) or is_zip64):
         raise zipfile.BadZipFile(f"{count} members are declared, but {len(entries)} are listed")
     end = size - len(tail) + place
-    if end + _ZIP_END.size + comment != size or not (offset + listed == end or is_told_elsewhere):
+    if end + _ZIP_END.size + comment != size or not (offset + listed == end or is_zip64):
         raise zipfile.BadZipFile("its list of members is not where it should be")
     if any(not 0 <= entry.header_offset < size for entry in entries):
         raise zipfile.BadZipFile("a member is said to lie outside of it")

@@ -45,7 +45,7 @@ def open_object(source: str) -> Any:
         found = _called(found, source)
     if not _is_dataset(found) or isinstance(found, (str, bytes, ModuleType)):
         raise BadOption(
-            f"{source} is {_said(found)}, which is no dataset: a dataset has __getitem__ and __len__, or __iter__. "
+            f"{source} is {_describe(found)}, which is no dataset: a dataset has __getitem__ and __len__, or __iter__. "
             "Name one, a class of one that needs no arguments, or a function that returns one."
         )
     return found
@@ -119,8 +119,8 @@ def _failed(what: str, error: BaseException) -> DatasetFailed:
 def users_traceback(error: BaseException) -> str:
     """Return the traceback of an exception as Python prints it, starting at the user's code."""
     frames = users_frames(error)
-    told = "".join(traceback.format_exception_only(type(error), error))
-    return "Traceback (most recent call last):\n" + "".join(traceback.format_list(frames)) + told if frames else told
+    text = "".join(traceback.format_exception_only(type(error), error))
+    return "Traceback (most recent call last):\n" + "".join(traceback.format_list(frames)) + text if frames else text
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -138,5 +138,5 @@ def _is_dataset(value: Any) -> bool:
     return hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__")
 
 
-def _said(value: Any) -> str:
+def _describe(value: Any) -> str:
     return "None" if value is None else f"{value!r:.60}, of type {type(value).__name__}"

@@ -33,7 +33,7 @@ from feedline.datasets.sql import SQLDataset
 from feedline.datasets.tar import TarDataset
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.datasets.tar.packed import packing_of
-from feedline.datasets.unread import beginning_of, described, look_at
+from feedline.datasets.unread import beginning_of, described, guess_kind
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
 from feedline.types.shown import counted, shown_address
@@ -200,8 +200,8 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
     known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
     known = f"feedline reads folders, and files of {known}."
     if os.path.isfile(text):
-        look = look_at(text)
-        raise SourceError(f"feedline cannot read {text}: it looks like {look.kind}. {look.advice or known}")
+        guess = guess_kind(text)
+        raise SourceError(f"feedline cannot read {text}: it looks like {guess.kind}. {guess.advice or known}")
     if os.path.exists(text):
         raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
     if "://" in text:
@@ -220,9 +220,9 @@ def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
             f"The name {pattern} does not show which source reads its {counted(len(paths), 'file')}. By content, "
             f"{SOURCES[first].__name__} does: open them with it, or give them the suffix {_usual(first)}."
         )
-    looks, advice = described(paths)
+    kinds, advice = described(paths)
     return SourceError(
-        f"feedline cannot read the {counted(len(paths), 'file')} of {pattern}: {looks}. {advice or known}"
+        f"feedline cannot read the {counted(len(paths), 'file')} of {pattern}: {kinds}. {advice or known}"
     )
 
 
@@ -243,7 +243,7 @@ def _by_content(path: str) -> str | None:
 def _by_name(path: str) -> str | None:
     """Return the format that a name indicates; None if, for example, a file named .tar.gz holds text."""
     named = format_by_name(path)
-    return None if named == "tar" and os.path.isfile(path) and look_at(path).is_text else named
+    return None if named == "tar" and os.path.isfile(path) and guess_kind(path).is_text else named
 
 
 def _is_tar(start: bytes) -> bool:

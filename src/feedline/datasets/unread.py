@@ -11,7 +11,7 @@ from typing import NamedTuple
 from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import CorruptSource, MissingExtra
 
-_LOOKED_AT = 1 << 16
+_START_BYTES = 1 << 16
 """Bytes to examine at the beginning of a file, after decompression."""
 _UNPACKED_BY = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
 """The standard library module whose `open` decompresses a file."""
@@ -20,7 +20,7 @@ _PACKED = {
 }
 
 
-class Look(NamedTuple):
+class FileKind(NamedTuple):
     """What a file appears to be."""
 
     kind: str
@@ -37,29 +37,29 @@ def beginning_of(path: str) -> tuple[bytes, str | None]:
     The bytes are empty if they cannot be decompressed, because the file is damaged or a package is missing.
     """
     with open(path, "rb") as file:
-        start = file.read(_LOOKED_AT)
+        start = file.read(_START_BYTES)
     packing = packing_of(start)
     if packing is None:
         return start, None
     try:
-        return unpacked_file(path, packing).take(_LOOKED_AT), packing
+        return unpacked_file(path, packing).take(_START_BYTES), packing
     except (CorruptSource, MissingExtra):
         return b"", packing
 
 
-def look_at(path: str) -> Look:
+def guess_kind(path: str) -> FileKind:
     """Identify a file by its first bytes, and by its name where these are not enough."""
     start, packing = beginning_of(path)
     if not os.path.getsize(path):
-        return Look("an empty file")
+        return FileKind("an empty file")
     if packing is not None and not start:
-        return Look(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
+        return FileKind(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
     name = os.path.basename(path).lower()
     binary = _binary(start, name)
-    look = binary or _text(start, name)
-    kind = f"{look.kind} compressed with {packing}" if packing else look.kind
+    guess = binary or _text(start, name)
+    kind = f"{guess.kind} compressed with {packing}" if packing else guess.kind
     opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
-    return Look(kind, look.advice.format(open=opened), is_text=binary is None)
+    return FileKind(kind, guess.advice.format(open=opened), is_text=binary is None)
 
 
 _BINARY = (
@@ -78,27 +78,29 @@ _MADE_ONCE = (
 )
 
 
-def _binary(start: bytes, name: str) -> Look | None:
+def _binary(start: bytes, name: str) -> FileKind | None:
     for pattern, kind in _BINARY:
         if re.match(pattern, start, re.DOTALL):
-            return Look(kind, _ONE_SAMPLE if kind in ("a picture", "a sound", "a video") else _MADE_ONCE)
+            return FileKind(kind, _ONE_SAMPLE if kind in ("a picture", "a sound", "a video") else _MADE_ONCE)
     if re.search(r"\.tfrecords?(\b|$)", name):
-        return Look("TFRecord", _MADE_ONCE)
+        return FileKind("TFRecord", _MADE_ONCE)
     if start.startswith(b"PK\x03\x04"):
         if b"/data.pkl" in start[:4096]:
-            return Look("a file of torch.save", "`torch.load(path)` reads it. A list of samples is a dataset already.")
-        return Look("a zip archive", "Unpack it, and name the folder.")
+            return FileKind(
+                "a file of torch.save", "`torch.load(path)` reads it. A list of samples is a dataset already."
+            )
+        return FileKind("a zip archive", "Unpack it, and name the folder.")
     if re.match(rb"\x80[\x02-\x05]", start):
-        return Look(
+        return FileKind(
             "a pickle", "`pickle.load(open(path, 'rb'))` reads it, and runs code that the file may hold. " + _MADE_ONCE
         )
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         if exc.start < len(start) - 4:  # not just a character cut in two
-            return Look("binary data of an unknown kind", _MADE_ONCE)
+            return FileKind("binary data of an unknown kind", _MADE_ONCE)
         text = start[: exc.start].decode("utf-8-sig")
-    return Look("binary data of an unknown kind", _MADE_ONCE) if re.search(r"[\0-\x08\x0e-\x1a]", text) else None
+    return FileKind("binary data of an unknown kind", _MADE_ONCE) if re.search(r"[\0-\x08\x0e-\x1a]", text) else None
 
 
 _LINES = (
@@ -116,20 +118,20 @@ _PLAIN = (
 )
 
 
-def _text(start: bytes, name: str) -> Look:
+def _text(start: bytes, name: str) -> FileKind:
     text = start.decode("utf-8-sig", errors="replace").lstrip()
     if not text.startswith(("{", "[")):
-        return Look("lines of text", _PLAIN)
+        return FileKind("lines of text", _PLAIN)
     try:
         _, end = json.JSONDecoder().raw_decode(text)
         rest = text[end:].lstrip()
     except (ValueError, RecursionError):
         # A value that extends beyond the examined bytes is not an error.
-        rest = "" if len(start) == _LOOKED_AT else "broken"
+        rest = "" if len(start) == _START_BYTES else "broken"
     is_one_value = not rest and re.search(r"\.(jsonl|ndjson|jsonlines)\b", name) is None
     if is_one_value:
-        return Look("JSON", _JSON)
-    return Look("JSON lines", _LINES) if rest[:1] in ("{", "[", "") else Look("lines of text", _PLAIN)
+        return FileKind("JSON", _JSON)
+    return FileKind("JSON lines", _LINES) if rest[:1] in ("{", "[", "") else FileKind("lines of text", _PLAIN)
 
 
 def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
@@ -137,10 +139,10 @@ def described(paths: Sequence[str], most: int = 100) -> tuple[str, str]:
 
     Only the first `most` files are opened.
     """
-    looks = [look_at(path) for path in paths[:most]]
-    kinds: dict[str, list[Look]] = {}
-    for look in looks:
-        kinds.setdefault(look.kind, []).append(look)
+    guesses = [guess_kind(path) for path in paths[:most]]
+    kinds: dict[str, list[FileKind]] = {}
+    for guess in guesses:
+        kinds.setdefault(guess.kind, []).append(guess)
     ranked = sorted(kinds.values(), key=len, reverse=True)
     counts = ", ".join(f"{len(found)} look{'s' * (len(found) == 1)} like {found[0].kind}" for found in ranked)
     seen = f"of the first {most}, {counts}" if len(paths) > most else counts

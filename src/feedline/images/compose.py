@@ -218,7 +218,7 @@ class _Fused:
         for transform in self.transforms:
             transform.draw(view)
         if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
-            raise _nobody_decodes()
+            raise _no_decoder()
         if encoded and where is Placement.DECODE and header.gpu and decode != "cpu":
             return DeferredImage(view.finish(), view.flip, view.jitter, data=image, box=view.box)
         box = view.box
@@ -246,7 +246,7 @@ def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
     return pixels, (left / factor, top / factor, width / factor, height / factor)
 
 
-def _nobody_decodes() -> BadOption:
+def _no_decoder() -> BadOption:
     return BadOption(
         'decode="gpu" needs a device that decodes images, but none does here. Pass device="cuda" to '
         "feedline.DataLoader on a machine with a CUDA device, leave out collate_fn=, and pass it the source itself "

@@ -160,12 +160,12 @@ def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
 def _by_simplejpeg(data: bytes, width: int, height: int, factor: int) -> Pixels:
     simplejpeg = require("simplejpeg", extra="images", purpose="Decoding images")
     width, height = -(-width // factor), -(-height // factor)
-    room = np.empty((height, width, 3), np.uint8)
+    buffer = np.empty((height, width, 3), np.uint8)
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=room)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=buffer)
     except ValueError as exc:  # the first warning, or the error that stopped decoding
         if _LEFT_OVER in str(exc):
-            return room
+            return buffer
         raise
     return pixels
 

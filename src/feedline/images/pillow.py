@@ -101,8 +101,10 @@ def open_picture(file: Any) -> Any:
     except pillow.UnidentifiedImageError:
         pillow.init()  # loads the rarely used formats, which takes a while once
         # Also accept formats that the user's program added to Pillow on purpose, for example with pillow_heif.
-        taught = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
-        return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *taught])
+        registered = [
+            name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")
+        ]
+        return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *registered])
 
 
 def eight_bits(image: Any) -> Any:

@@ -218,8 +218,8 @@ class Totals:
         """
         self.last = max(self.last, last)
         if -1 in self.busy:
-            told = sum(self._waits.values())
-            late = waited * (told - sum(self._waits[cause] for cause in _AFTERWARDS)) // max(told, 1)
+            total = sum(self._waits.values())
+            late = waited * (total - sum(self._waits[cause] for cause in _AFTERWARDS)) // max(total, 1)
         self.waited += waited
         self.late += late
         if 0 < self.batches < batches:
@@ -243,9 +243,9 @@ class Totals:
         until = tuple(cause for cause in CAUSES if cause not in _AFTERWARDS)
         parts = ((until, self.late, "transfer"), (_AFTERWARDS, self.waited - self.late, "deliver"))
         for causes, waited, unknown in parts:
-            told = sum(self._waits[cause] for cause in causes)
-            waits |= {cause: self._waits[cause] * waited // max(told, 1) for cause in causes}
-            largest = max(causes, key=self._waits.__getitem__) if told else unknown
+            total = sum(self._waits[cause] for cause in causes)
+            waits |= {cause: self._waits[cause] * waited // max(total, 1) for cause in causes}
+            largest = max(causes, key=self._waits.__getitem__) if total else unknown
             waits[largest] += waited - sum(waits[cause] for cause in causes)
         return waits
 

@@ -53,7 +53,7 @@ class MachineFigures:
         """Start reading."""
         self._pid = os.getpid()
         self._begun = time.monotonic_ns()
-        self._try_to_look()
+        self._try_read()
         self._thread = threading.Thread(target=self._work, name="feedline-recording", daemon=True)
         self._thread.start()
 
@@ -67,7 +67,7 @@ class MachineFigures:
             return
         self._ending.set()
         thread.join()
-        self._try_to_look()
+        self._try_read()
         self._gpu.close()
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
@@ -80,19 +80,19 @@ class MachineFigures:
 
     def _work(self) -> None:
         while not (self.trouble or self._ending.wait(self._every_s)):
-            self._try_to_look()
+            self._try_read()
 
-    def _try_to_look(self) -> None:
+    def _try_read(self) -> None:
         try:
             if not self.trouble:
-                self.look()
+                self.read()
         except Exception as exc:  # missing figures must not end a training run
             self.trouble.append(f"CPU, memory, disk and GPU are no longer recorded: {words(exc)}.")
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Take a reading now."""
         memory, disk = self._memory_and_disk()
-        share, gpu_bytes = self._gpu.look()
+        share, gpu_bytes = self._gpu.read()
         workers = [seen_bytes(pid) for pid in self._pids()]
         figures = (
             time.monotonic_ns() - self._begun,
@@ -153,7 +153,7 @@ class _Gpu:
             except self._nvml.NVMLError:  # no driver
                 self._nvml = None
 
-    def look(self) -> tuple[float | None, float | None]:
+    def read(self) -> tuple[float | None, float | None]:
         """Return the mean load of the GPUs, and the memory in use on all of them."""
         if self._nvml is None or not self._handles:
             return None, None

@@ -63,9 +63,9 @@ class Kept:
         """True if no more rows are kept."""
         return self.rows >= self.most
 
-    def add(self, columns: dict[str, NDArray[np.int64]], told: list[tuple[int, str, int]]) -> None:
+    def add(self, columns: dict[str, NDArray[np.int64]], stage_times: list[tuple[int, str, int]]) -> None:
         """Keep some rows, and the times that their tasks spent in stages named by users."""
-        for number, name, spent in told:
+        for number, name, spent in stage_times:
             self.stages.setdefault(name, []).append([self.rows + number, spent])
         self.blocks.append(columns)
         self.rows += len(columns["got"])
@@ -212,13 +212,13 @@ class Observer:
             with self._lock:
                 self._fold(keep=NEAR)
 
-    def hear(self, told: TaskNotes, worker: int) -> None:
+    def add_notes(self, notes: TaskNotes, worker: int) -> None:
         """Keep the stage times and slow samples reported with a batch, just before its row is written."""
         epoch = self._epoch
         number = len(epoch.rows)
-        epoch.named.extend((number, name, spent) for name, spent in told.stages.items())
+        epoch.named.extend((number, name, spent) for name, spent in notes.stages.items())
         slowest = self._slowest
-        for spent, index in told.slow:
+        for spent, index in notes.slow:
             key = repr(index)
             if key not in slowest or slowest[key].seconds < spent / 1e9:
                 slowest[key] = SlowSample(index, spent / 1e9, worker)
@@ -345,7 +345,7 @@ class Observer:
         settle_order(columns)
         columns = {name: column[:count] for name, column in columns.items()}
         epoch.totals.fold(columns, in_order=self._in_order)
-        done = [told for told in named if told[0] < count]
+        done = [one for one in named if one[0] < count]
         for _, name, spent in done:
             epoch.totals.add_stage(name, spent)
         del epoch.rows[:count]  # but not the rows that another thread has added meanwhile

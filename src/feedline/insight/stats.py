@@ -130,8 +130,8 @@ class Stats(Mapping[str, Any]):
             >>> loader.stats().flat()["feedline/epoch/batches"]
             2
         """
-        told = {"epoch": self.epoch.as_dict(), "total": self.total.as_dict(), "counters": dict(self.counters)}
-        return dict(_numbers(told, prefix))
+        values = {"epoch": self.epoch.as_dict(), "total": self.total.as_dict(), "counters": dict(self.counters)}
+        return dict(_numbers(values, prefix))
 
     def prometheus(self, prefix: str = "feedline") -> str:
         """Return the figures of the whole run in Prometheus's text format.
@@ -200,8 +200,8 @@ class Stats(Mapping[str, Any]):
             had = ", ".join(f"{one.worker}: {one.pss_bytes >> 20} ({one.growth_bytes >> 20:+})" for one in self.memory)
             lines.append(f"memory of workers in MiB (growth): {had}")
         rest = {key: value for key, value in self.counters.items() if value and key not in _SHOWN}
-        told = [f"{key} {_sum(value)}" for key, value in rest.items() if _sum(value)]
-        return [*lines, ", ".join(told)] if told else lines
+        parts = [f"{key} {_sum(value)}" for key, value in rest.items() if _sum(value)]
+        return [*lines, ", ".join(parts)] if parts else lines
 
     def _tables(self) -> dict[str, _Table]:
         """Return the tables of rates, waits and stages, without empty ones."""
@@ -251,9 +251,9 @@ def _wrapped(text: str) -> str:
 
 
 def _busy(shares: list[float]) -> str:
-    told = [f"{100 * share:.0f}" for share in sorted(shares)]
+    percents = [f"{100 * share:.0f}" for share in sorted(shares)]
     if len(shares) > _MANY:  # a number for each would be wider than a terminal
-        return f"{told[0]} to {told[-1]}"
+        return f"{percents[0]} to {percents[-1]}"
     return " ".join(f"{100 * share:.0f}" for share in shares)
 
 

@@ -41,18 +41,18 @@ def _names(workers: list[int]) -> Iterator[dict[str, Any]]:
 
 
 def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[str, Any]]:
-    told = {name: one[name] for name in ("epoch", "ordinal", "worker", "samples", "bytes")}
+    details = {name: one[name] for name in ("epoch", "ordinal", "worker", "samples", "bytes")}
     wait = one["got"] - one["asked"]
     if one["body"] >= 0:
         yield _span("body", _LOOP, one["asked"] - one["body"], one["body"], {})
     if wait > 0:
-        yield _span("wait", _LOOP, one["asked"], wait, {**told, "waited_us": waited})
+        yield _span("wait", _LOOP, one["asked"], wait, {**details, "waited_us": waited})
     yield _count(one["asked"], one["behind"] + (one["finished"] <= one["asked"]))
     if not one["finished"]:
         return
     thread = _LOOP + 1 + one["worker"]  # the training loop's own for batches that it makes itself
     began, finished = one["began"], max(one["finished"], one["began"])
-    yield _span(f"batch {one['ordinal']}", thread, began, finished - began, told)
+    yield _span(f"batch {one['ordinal']}", thread, began, finished - began, details)
     fetched = min(began + one["fetch"], finished)
     collated = min(fetched + one["collate"], finished)
     for name, begun, ended in (
@@ -61,26 +61,28 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
         ("write", collated, finished),
     ):
         if ended > begun:
-            is_told = name == "fetch" and one["transform"]
-            yield _span(name, thread, begun, ended - begun, {"transform_us": one["transform"] / 1e3} if is_told else {})
+            has_transform = name == "fetch" and one["transform"]
+            yield _span(
+                name, thread, begun, ended - begun, {"transform_us": one["transform"] / 1e3} if has_transform else {}
+            )
 
 
 def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, Any]]:
     """Yield the arrow from the worker to the training loop, and the span on the device."""
     if one["worker"] >= 0 and one["finished"] > one["began"] and one["got"] > one["asked"]:
-        told = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
+        event = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
         # Viewers attach an arrow to the spans that its ends lie in, so both ends are moved inside of their spans.
         sent, met = one["finished"] - 1, min(max(one["asked"], one["came"], one["finished"]), one["got"] - 1)
-        yield {**told, "ph": "s", "tid": _LOOP + 1 + one["worker"], "ts": sent / 1e3}
-        yield {**told, "ph": "f", "bp": "e", "tid": _LOOP, "ts": met / 1e3}
+        yield {**event, "ph": "s", "tid": _LOOP + 1 + one["worker"], "ts": sent / 1e3}
+        yield {**event, "ph": "f", "bp": "e", "tid": _LOOP, "ts": met / 1e3}
     if one["device"] > 0:  # asynchronous events, because several batches overlap there and spans would have to nest
-        told = {"name": f"device, batch {one['ordinal']}", "cat": "device", "pid": 1, "tid": 0, "id": number}
-        yield {**told, "ph": "b", "ts": one["came"] / 1e3}
-        yield {**told, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}
+        event = {"name": f"device, batch {one['ordinal']}", "cat": "device", "pid": 1, "tid": 0, "id": number}
+        yield {**event, "ph": "b", "ts": one["came"] / 1e3}
+        yield {**event, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}
 
 
-def _span(name: str, thread: int, begun: int, duration: int, told: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "pid": 1, "tid": thread, "ts": begun / 1e3, "dur": duration / 1e3, "args": told}
+def _span(name: str, thread: int, begun: int, duration: int, details: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "pid": 1, "tid": thread, "ts": begun / 1e3, "dur": duration / 1e3, "args": details}
 
 
 def _count(at: int, ready: int) -> dict[str, Any]:

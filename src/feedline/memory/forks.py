@@ -25,7 +25,7 @@ from feedline.system.references import References
 if os.name == "posix":
     import fcntl
 
-_LOOK_EVERY_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 """The shortest interval between checks of the witnesses: each takes a system call."""
 
 _HOLD_S = 1.0
@@ -156,7 +156,7 @@ class _Forks:
         if (now_s < self._next_s and not at_once) or not self._lock.acquire(blocking=False):
             return
         try:
-            self._next_s = now_s + _LOOK_EVERY_S
+            self._next_s = now_s + _CHECK_INTERVAL_S
             SEEN[:] = [(witness, held) for witness, held in SEEN if witness is None or not witness.is_alone()]
         finally:
             self._lock.release()

@@ -161,11 +161,11 @@ class ForeignPlan(Plan):
             if self._first:
                 ends = self._last == 1
                 state = next(state for number, state in self._states if number == (0 if ends else 1))
-                return _told(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
+                return _snapshot_part(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
         redraw = 1 if done == self._last and done else 0
         for number, sampler_state in list(self._states):  # another thread may request a batch meanwhile
             if number == done - redraw:
-                return _told(sampler_state, [], redraw=redraw)
+                return _snapshot_part(sampler_state, [], redraw=redraw)
         return {}  # the sampler has no state, or none before the first batch
 
     def after(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class ForeignPlan(Plan):
         return {**state, **found, "finish": True} if found else state
 
 
-def _told(state: Any, held: list[Any], *, redraw: int) -> dict[str, Any]:
+def _snapshot_part(state: Any, held: list[Any], *, redraw: int) -> dict[str, Any]:
     """Return the sampler's part of a snapshot."""
     return {"sampler_state": copy.deepcopy(state), "held": held, "redraw": redraw}
 
@@ -195,7 +195,7 @@ def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
         The iterator.
     """
     begun = time.monotonic()
-    told = False
+    has_warned = False
     for done in range(count):
         try:
             next(indices)
@@ -204,8 +204,8 @@ def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
                 f"The state says that {count:,} batches were consumed, but {what} has only {done:,}. Use the sampler "
                 "that the state was saved with."
             ) from None
-        if not told and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
-            told = True
+        if not has_warned and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
+            has_warned = True
             warnings.warn(
                 f"Resuming has to skip {count:,} batches of indices: {what} cannot start in the middle. "
                 f"Skipping {done:,} took {time.monotonic() - begun:.1f} s so far. No sample is loaded. The samplers of "

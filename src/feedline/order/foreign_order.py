@@ -122,7 +122,7 @@ class ForeignOrder(Order):
             return False
         return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
 
-    def told_epoch(self) -> int | None:
+    def epoch_set_by_user(self) -> int | None:
         sampler = self._epochal()
         if self._begun_with is None:  # feedline's samplers, inside another one, record whether `set_epoch` was called
             return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
@@ -132,7 +132,7 @@ class ForeignOrder(Order):
         # Only whether it has changed counts, not its value: the loader counts epochs of its own.
         return self._begun_with is not None and self._epochal().epoch != self._begun_with
 
-    def tell_epoch(self, epoch: int) -> None:
+    def mark_epoch_begun(self, epoch: int) -> None:
         sampler = self._epochal()
         if self.is_stale():
             sampler.set_epoch(self._begun_with)
@@ -169,9 +169,9 @@ class ForeignOrder(Order):
             next(self._indices, None)
             return self._noted
         self._enter({})
-        tell = _find_telling(self._stateful, self._indices)
+        snapshot = _find_snapshot(self._stateful, self._indices)
         self._is_settled = True
-        return {} if tell is None else {"sampler_state": tell(), "held": [], "redraw": 0}
+        return {} if snapshot is None else {"sampler_state": snapshot(), "held": [], "redraw": 0}
 
     def plan(self, entry: Entry) -> ForeignPlan:
         if self._indices is None:
@@ -187,7 +187,7 @@ class ForeignOrder(Order):
             consumed=entry.consumed,
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
-            find_snapshot=functools.partial(_find_telling, self._stateful, indices),
+            find_snapshot=functools.partial(_find_snapshot, self._stateful, indices),
             entries=self._entries(),
             after=None if self._origin is None else self._origin.after,
             drawing=self.drawing,
@@ -260,7 +260,7 @@ class Origin(Protocol):
         """Return what the order of the next epoch begins with; empty if that is drawn anew."""
 
 
-def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
+def _find_snapshot(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
     """Return a function that returns the states of samplers and iterator; None if they have none."""
     source = _opened(indices)
     own = source if is_stateful(source) else None

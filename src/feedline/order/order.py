@@ -68,7 +68,7 @@ class Order(ABC):
         """True if this is the order of the same sampler as the other."""
         return self.expected() == other.expected()
 
-    def told_epoch(self) -> int | None:
+    def epoch_set_by_user(self) -> int | None:
         """Return the epoch set by `set_epoch()` since the sampler's last order began, None if it was not called."""
         return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
 
@@ -76,7 +76,7 @@ class Order(ABC):
         """True if `set_epoch()` was called after this order started."""
         return False
 
-    def tell_epoch(self, epoch: int) -> None:
+    def mark_epoch_begun(self, epoch: int) -> None:
         """Set the epoch that has begun on the sampler, and reset its note of a `set_epoch()` call."""
         for sampler in self.samplers:
             sampler.epoch = epoch
@@ -166,9 +166,10 @@ class Order(ABC):
         if not wrong:
             return
         raise BadState(
-            f"The state was saved by a loader with another order: {_told(wrong)}, and here {_told(expected, wrong)}. "
-            f"{_hint(wrong)}A state fits the data, sampler and kind of batches it was saved with; the number of "
-            "workers, the engine and, with feedline's samplers, the batch size and the number of ranks may differ."
+            f"The state was saved by a loader with another order: {_describe(wrong)}, and here "
+            f"{_describe(expected, wrong)}. {_hint(wrong)}A state fits the data, sampler and kind of batches it was "
+            "saved with; the number of workers, the engine and, with feedline's samplers, the batch size and the "
+            "number of ranks may differ."
         )
 
 
@@ -185,7 +186,7 @@ def _hint(wrong: dict[str, Any]) -> str:
     return ""
 
 
-def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
+def _describe(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
     parts = []
     for name, value in values.items():
         if only is None or name in only:

@@ -55,8 +55,8 @@ class RankWatch:
 
     def __init__(self, *, is_over: bool = False) -> None:
         self.is_over = is_over
-        self._has_told_repeats = False
-        self._has_told_epochs = False
+        self._has_warned_of_repeats = False
+        self._has_warned_of_epochs = False
         self._has_ended = False
         """True if an epoch was completed."""
 
@@ -70,7 +70,7 @@ class RankWatch:
             has_ended: True if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
-        if self.is_over or self._has_told_repeats or sharing.is_settled:
+        if self.is_over or self._has_warned_of_repeats or sharing.is_settled:
             return
         count = share_if_known().world_size
         if count == 1:
@@ -83,7 +83,7 @@ class RankWatch:
             return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
-        self._has_told_repeats = True
+        self._has_warned_of_repeats = True
         warn_user(
             f"Each of the {count} ranks delivers the whole dataset: its samples are not split over the ranks. "
             f"{_mended(dataset, sharing)} If every rank needs all samples, if only one rank iterates, or if the "
@@ -97,7 +97,7 @@ class RankWatch:
 
         Called when the first batch is requested: frameworks make the iterator before they set the epoch.
         """
-        if self.is_over or self._has_told_epochs or not self._has_ended:
+        if self.is_over or self._has_warned_of_epochs or not self._has_ended:
             return
         distributed = getattr(sys.modules.get("torch.utils.data"), "DistributedSampler", None)
         for layer in layers_of(sharing.sampler):
@@ -105,7 +105,7 @@ class RankWatch:
             if getattr(type(layer), "__iter__", None) is not getattr(distributed, "__iter__", layer):
                 continue
             if layer.shuffle and layer.epoch == 0:
-                self._has_told_epochs = True
+                self._has_warned_of_epochs = True
                 warn_user(
                     "This epoch has the same order as the one before: the DistributedSampler is still in epoch 0. Call "
                     "loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "

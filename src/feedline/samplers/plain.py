@@ -97,9 +97,9 @@ class RandomSampler(Seeded):
         return {**super().describe(), "samples": len(self.data_source), "replacement": self.replacement}
 
     def __repr__(self) -> str:
-        asked = f", num_samples={self.num_samples}" if self._num_samples is not None else ""
+        count = f", num_samples={self.num_samples}" if self._num_samples is not None else ""
         drawn = ", replacement=True" if self.replacement else ""
-        return f"RandomSampler({len(self.data_source)} samples{drawn}{asked}{self._origin()})"
+        return f"RandomSampler({len(self.data_source)} samples{drawn}{count}{self._origin()})"
 
 
 class SubsetRandomSampler(Seeded):

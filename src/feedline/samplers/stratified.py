@@ -96,7 +96,7 @@ class StratifiedBatchSampler(SeededBatches):
         self._strata = _strata(np.bincount(numbers), self.batch_size, each=mode == "each")
         self._row: _Row | None = None
         self._block: _Block | None = None
-        self._asked: int | None = None
+        self._last_number: int | None = None
 
     def size(self) -> int:
         strata = self._strata
@@ -110,8 +110,8 @@ class StratifiedBatchSampler(SeededBatches):
         if number == self._strata.full:
             return self._samples(row, range(number, number + 1), *row.last()).reshape(-1)
         block = self._block
-        step = 1 if self._asked is None else max(1, number - self._asked)
-        self._asked = number
+        step = 1 if self._last_number is None else max(1, number - self._last_number)
+        self._last_number = number
         if block is None or block.key != key or number not in block.numbers:
             # A rank's next batches are as far apart as its last two were.
             numbers = range(number, self._strata.full, step)[: max(1, _BLOCK // self.batch_size)]
@@ -147,7 +147,7 @@ class StratifiedBatchSampler(SeededBatches):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_row": None, "_block": None, "_asked": None}
+        return {**self.__dict__, "_row": None, "_block": None, "_last_number": None}
 
     def __repr__(self) -> str:
         mode = "" if self.mode == MODES[0] else f", mode={self.mode!r}"

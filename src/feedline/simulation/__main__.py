@@ -41,16 +41,16 @@ def main() -> int:
     if options.workers is not None:
         scenario = Scenario(seed=first, samples=options.samples, batch_size=64, shuffled=True, workers=options.workers)
         return _study(scenario, events)
-    return _go_through(_seeds(first, options), events)
+    return _simulate_all(_seeds(first, options), events)
 
 
 def _study(scenario: Scenario, events: int) -> int:
     begun = time.perf_counter()
     run = simulate(scenario, events=events)
     seconds = time.perf_counter() - begun
-    _say(f"{scenario}")
-    _say(f"{run.events:,} events in {seconds:.1f} s: {run.events / seconds:,.0f} events/s")
-    _say(
+    _print(f"{scenario}")
+    _print(f"{run.events:,} events in {seconds:.1f} s: {run.events / seconds:,.0f} events/s")
+    _print(
         f"{run.batches:,} batches in {run.virtual_s:,.1f} s of virtual time: {run.samples_per_s:,.0f} samples/s, "
         f"the training loop waited {run.stalled:.1%} of the time"
     )
@@ -67,33 +67,33 @@ def _seeds(first: int, options: argparse.Namespace) -> Iterable[int]:
         seed += 1
 
 
-def _go_through(seeds: Iterable[int], events: int) -> int:
+def _simulate_all(seeds: Iterable[int], events: int) -> int:
     total, worlds, begun = 0, 0, time.perf_counter()
     for seed in seeds:
         try:
             run = simulate(draw_scenario(seed), events=events)
         except LawBroken as broken:
-            tell_of(broken, events)
+            report_broken(broken, events)
             return 1
         total, worlds = total + run.events, worlds + 1
     seconds = time.perf_counter() - begun
-    _say(
+    _print(
         f"{worlds} worlds, {total:,} events in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f}/s): no law was broken"
     )
     return 0
 
 
-def tell_of(broken: LawBroken, events: int) -> None:
+def report_broken(broken: LawBroken, events: int) -> None:
     """Print the broken law, how to repeat the failure, and the end of the trace of the smallest world that shows it."""
     run: Run = broken.run
-    _say(f"broken: {broken}")
-    _say(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
+    _print(f"broken: {broken}")
+    _print(f"repeat: python -m feedline.simulation --seed {run.scenario.seed} --events {events}")
     small = shrink(run.scenario, events=run.events + 1)  # the law may break before the next event is recorded
-    _say(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
-    _say("\n".join(small.run.trace[-_SHOWN:]))
+    _print(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
+    _print("\n".join(small.run.trace[-_SHOWN:]))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 

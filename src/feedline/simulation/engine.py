@@ -69,7 +69,7 @@ class SimulatedEngine(Engine):
         """The calls that the loader's own dataset has received."""
         self._events: list[tuple[float, int, str, Worker, Any]] = []
         self._count = 0
-        self._heard: deque[tuple[Worker | None, Result]] = deque()
+        self._results: deque[tuple[Worker | None, Result]] = deque()
         """Results that have not been collected, with their workers; None for a worker that has been replaced."""
         self._known: dict[int, tuple[int, int]] = {}
         """For each task: the number of calls that its worker must have received before starting it, and the number of
@@ -89,22 +89,22 @@ class SimulatedEngine(Engine):
         """Do nothing: the workers exist already."""
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        return [result for _, result in self.hear(timeout_s, worker)]
+        return [result for _, result in self.collect_with_workers(timeout_s, worker)]
 
-    def hear(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
+    def collect_with_workers(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
         """Advance to the next event or to the end of the pause; return results with their workers."""
         until_s = None if pause_s is None else self.now_s + max(0.0, pause_s)
         while True:
             self._let_happen()
             # If the machine waits for one worker, sometimes return only its results: engines may hold back the others.
             alone = worker is not None and self._dice.random() < 0.5
-            heard = [one for one in self._heard if not alone or one[1].worker == worker]
-            if heard:
-                self._heard = deque([one for one in self._heard if alone and one[1].worker != worker])
-                return heard
+            results = [one for one in self._results if not alone or one[1].worker == worker]
+            if results:
+                self._results = deque([one for one in self._results if alone and one[1].worker != worker])
+                return results
             next_s = self._events[0][0] if self._events else None
             if next_s is None and pause_s != 0.0 and (until_s is None or not self._scenario.timeout_s):
-                if self._heard:
+                if self._results:
                     continue
                 raise LawBroken("the machine waits, but nothing will ever happen")
             if until_s is not None and (next_s is None or next_s > until_s):
@@ -156,7 +156,7 @@ class SimulatedEngine(Engine):
             return
         task = worker.queue[0]
         needs, ordinal = self._known.get(task.id, (0, 0))
-        if not (worker.is_at_call or worker.has_heard(needs)):
+        if not (worker.is_at_call or worker.has_received(needs)):
             raise LawBroken(f"worker {worker.number} starts task {task.id} before a call that was made earlier")
         shares = self._scenario.cores is not None
         at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
@@ -170,13 +170,13 @@ class SimulatedEngine(Engine):
     def _answer(self, worker: Worker, result: Result) -> None:
         task = worker.queue.popleft()
         worker.has_begun = False
-        worker.unheard += 1
+        worker.unreported += 1
         self._known.pop(task.id, None)
         if result.kind is ResultKind.DONE and type(task.indices) is not Call:
             if task.slot >= 0:
                 self._slots.memory[task.slot] = result.payload
             result.payload = SlotBatch(result.payload, task.slot, 1)
-        self._heard.append((worker, result))
+        self._results.append((worker, result))
         stop = self._scenario.accidents.stop
         if stop and self._dice.random() < stop:
             self._trace.add(self.now_s, "stopped", worker.number)
@@ -187,7 +187,7 @@ class SimulatedEngine(Engine):
         worker.is_dead = True
         if worker.has_begun and worker.queue[0].slot >= 0:
             self._slots.memory[worker.queue[0].slot] = "half of a batch"
-        self._heard.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
+        self._results.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
 
     # -- requests to workers -----------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class SimulatedEngine(Engine):
         if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
             task = dice.choice(old.queue)
             late = Result(ResultKind.DONE, worker, task.id, SlotBatch(["too late"], task.slot, 1))
-            self._heard.append((None, late))
+            self._results.append((None, late))
         self.workers[worker] = Worker(worker, old.life + 1, self._spec, self._scenario, dice)
         self._get_ready(self.workers[worker])
 
@@ -229,7 +229,7 @@ class SimulatedEngine(Engine):
         if old.outstanding:
             raise LawBroken(f"worker {worker} is retired while it has {old.outstanding} tasks")
         old.is_absent = True
-        self._heard = deque(one for one in self._heard if one[0] is not old)
+        self._results = deque(one for one in self._results if one[0] is not old)
 
     def kill(self, worker: int) -> bool:
         self._trace.add(self.now_s, "kill", worker)

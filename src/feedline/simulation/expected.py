@@ -86,7 +86,7 @@ class Planned(Expected):
         self._due = self._planned(world)
         self._open: dict[int, list[int]] = {}
         """Batches read from the plan and not delivered yet."""
-        self._told = 0
+        self._pulled = 0
         self._next = 0
         self._already = set(world.early)
         self._progress = world.checkpoint.entry.progress
@@ -98,7 +98,7 @@ class Planned(Expected):
         progress = self._progress
         dealt = [*range(self._next, progress.delivered), *sorted(progress.early)]
         for ordinal in dealt:
-            if ordinal in self._open or ordinal >= self._told:
+            if ordinal in self._open or ordinal >= self._pulled:
                 self._pass_over(ordinal)
 
     def twin(self) -> Planned:
@@ -124,13 +124,13 @@ class Planned(Expected):
             yield [place if place < total else first for place in (steps.own(number) + origin).tolist()]
 
     def _pull(self, ordinal: int) -> list[int]:
-        while self._told <= ordinal:
+        while self._pulled <= ordinal:
             samples = next(self._due, None)
             if samples is None:
-                raise LawBroken(f"batch {ordinal} is delivered, but the plan has only {self._told} batches")
-            if self._told not in self._already:
-                self._open[self._told] = samples
-            self._told += 1
+                raise LawBroken(f"batch {ordinal} is delivered, but the plan has only {self._pulled} batches")
+            if self._pulled not in self._already:
+                self._open[self._pulled] = samples
+            self._pulled += 1
         if ordinal not in self._open:
             raise LawBroken(f"batch {ordinal} is delivered twice")
         return self._open.pop(ordinal)
@@ -176,8 +176,8 @@ class Planned(Expected):
 
     def ended(self) -> None:
         for samples in self._due:
-            self._open[self._told] = samples
-            self._told += 1
+            self._open[self._pulled] = samples
+            self._pulled += 1
         for ordinal in [other for other in self._open if other not in self._already]:
             self._pass_over(ordinal)
 

@@ -57,7 +57,7 @@ class Books:
 
     begun_s: float = 0.0
     """When the epoch started."""
-    heard_s: float = 0.0
+    last_event_s: float = 0.0
     """When a worker last answered or died, or a batch was requested."""
 
     _skipped: int = 0
@@ -92,14 +92,14 @@ class Books:
     def check_wait(self, worker: int | None) -> None:
         """Check that something can happen while the machine waits, for `worker` or (None) for any worker."""
         waits_for = self.workers if worker is None else [self.workers[worker]]
-        if not any(one.queue or one.unheard for one in waits_for):
+        if not any(one.queue or one.unreported for one in waits_for):
             whom = "anybody" if worker is None else f"worker {worker}"
             raise LawBroken(f"the machine waits for {whom}, but nothing can happen")
         epoch = self.machine.epoch
         timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
-        silent_s = self.machine.now_s - self.heard_s
+        silent_s = self.machine.now_s - self.last_event_s
         # A replacement that reads its stream again may take as long as the epoch has lasted.
-        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.heard_s - self.begun_s):
+        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.last_event_s - self.begun_s):
             raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, but the machine still waits")
 
 

@@ -192,12 +192,12 @@ class Scenario:
         return 1.0 if self.cores is None else float(contention(at_work, self.cores, self.computing))
 
     def __repr__(self) -> str:
-        told = []
+        parts = []
         for one in fields(self):
             value = getattr(self, one.name)
             if value != (one.default_factory() if callable(one.default_factory) else one.default):
-                told.append(f"{one.name}={value!r}")
-        return f"Scenario({', '.join(told)})"
+                parts.append(f"{one.name}={value!r}")
+        return f"Scenario({', '.join(parts)})"
 
 
 # Any: a number, or an array of them.

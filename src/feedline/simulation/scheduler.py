@@ -39,10 +39,10 @@ def scheduler_of(scenario: Scenario, dice: random.Random) -> Scheduler | None:
     """Return the scheduler of the scenario; None for the loader's default."""
     if scenario.order == IN_ORDER:
         return None if scenario.deepens and scenario.depth == 2 else InOrder()
-    return Unordered() if scenario.order == UNORDERED else Moody(dice)
+    return Unordered() if scenario.order == UNORDERED else RandomScheduler(dice)
 
 
-class Moody(Scheduler):
+class RandomScheduler(Scheduler):
     """A user's scheduler that chooses at random, within the contract."""
 
     def __init__(self, dice: random.Random) -> None:

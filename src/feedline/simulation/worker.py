@@ -102,7 +102,7 @@ class Worker:
         self.has_grown = False
         self.is_leaving = False
         """True if it will be replaced, and the tasks that it has not started were taken back."""
-        self.unheard = 0
+        self.unreported = 0
         """Answers that have not been reported to the machine."""
         self._scenario = scenario
         self._dice = dice
@@ -116,7 +116,7 @@ class Worker:
     @property
     def outstanding(self) -> int:
         """Tasks that the machine must count as outstanding."""
-        return len(self.queue) + self.unheard
+        return len(self.queue) + self.unreported
 
     def _pause(self, seconds: float) -> None:
         self._paused_s += seconds
@@ -130,11 +130,11 @@ class Worker:
         del self.queue[begun]
         return task.id
 
-    def begin(self, heard: list[int], ordinal: int, at_work: int) -> Outcome:
+    def begin(self, calls: list[int], ordinal: int, at_work: int) -> Outcome:
         """Start the next task.
 
         Args:
-            heard: the calls that the loader's own dataset has received.
+            calls: the calls that the loader's own dataset has received.
             ordinal: the number of its batch.
             at_work: number of busy workers, including this one.
         """
@@ -150,8 +150,8 @@ class Worker:
             return Outcome(None, seconds, dies=True)
         except Blocked:
             return Outcome(None, seconds)
-        if self._dataset.calls != heard[: len(self._dataset.calls)]:
-            raise LawBroken(f"worker {self.number} received the calls {self._dataset.calls}, but {heard} were made")
+        if self._dataset.calls != calls[: len(self._dataset.calls)]:
+            raise LawBroken(f"worker {self.number} received the calls {self._dataset.calls}, but {calls} were made")
         accidents = scenario.accidents
         seconds += self._paused_s
         result.busy_ns = max(1, int(seconds * 1e9))
@@ -161,7 +161,7 @@ class Worker:
             return Outcome(None, seconds)
         return Outcome(result, seconds)
 
-    def has_heard(self, count: int) -> bool:
+    def has_received(self, count: int) -> bool:
         """True if it has received the first `count` calls."""
         return len(self._dataset.calls) >= count
 

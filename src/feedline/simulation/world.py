@@ -156,7 +156,7 @@ class World(Driver):
         self.early = () if snapshot is None else snapshot.early
         self.books.epoch_deaths = 0
         self.books.ran_ahead = self.counters.run_ahead
-        self.books.begun_s = self.books.heard_s = self.now_s
+        self.books.begun_s = self.books.last_event_s = self.now_s
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
         self.begin_epoch(
             new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
@@ -173,7 +173,7 @@ class World(Driver):
         if self._death is not None:
             raise self._death
         self._idle = 0
-        self.books.heard_s = self.now_s
+        self.books.last_event_s = self.now_s
         batch: tuple[Any, int] = super().next()
         return batch
 
@@ -252,17 +252,19 @@ class World(Driver):
         self._turn()
         if pause_s != 0.0:  # a pause of 0 only polls
             self.books.check_wait(worker)
-        heard = self.engine.hear(self.scenario.timeout_s or None if pause_s is None else pause_s, worker)
+        answers = self.engine.collect_with_workers(
+            self.scenario.timeout_s or None if pause_s is None else pause_s, worker
+        )
         self.machine.now_s = self.now_s
-        for said in heard:
-            self.books.heard_s = self.now_s
-            self._tell(*said)
+        for answer in answers:
+            self.books.last_event_s = self.now_s
+            self._report(*answer)
         if self.machine.fatal is not None:
             self._give_up()
-        if heard and not self.machine.decisions:
+        if answers and not self.machine.decisions:
             self.books.check()
 
-    def _tell(self, worker: Worker | None, result: Result) -> None:
+    def _report(self, worker: Worker | None, result: Result) -> None:
         """Report a worker's result to the machine."""
         machine = self.machine
         if result.kind is ResultKind.DIED:
@@ -276,7 +278,7 @@ class World(Driver):
             return
         self.trace.add(self.now_s, "answered", result.worker, result.task_id, result.kind.name)
         if worker is not None:
-            worker.unheard -= 1
+            worker.unreported -= 1
         machine.answered(result)
         growth = self.scenario.accidents.growth
         if worker is not None and growth and self.dice.random() < growth:

@@ -154,7 +154,7 @@ def is_interrupt(exc: BaseException) -> bool:
     return signal_behind(exc) is not None
 
 
-def told_indices(indices: Any, most: int = 8) -> str:
+def indices_text(indices: Any, most: int = 8) -> str:
     """Describe the samples of a batch briefly."""
     if isinstance(indices, (str, bytes)):
         return repr(indices)

@@ -72,17 +72,17 @@ class TaskCpu:
         (True, 0)
     """
 
-    __slots__ = ("_began_ns", "_cpu_ns", "_looks", "_queued_ns")
+    __slots__ = ("_began_ns", "_cpu_ns", "_queued_ns", "_reads_queue")
 
     def __init__(self, *, of_process: bool = False) -> None:
         self._cpu_ns = time.process_time_ns if of_process else time.thread_time_ns
         self._began_ns = self._queued_ns = 0
-        self._looks = True
+        self._reads_queue = True
         """True if the last task did something other than compute."""
 
     def begin(self) -> None:
         """Begin a task."""
-        if self._looks:
+        if self._reads_queue:
             self._queued_ns = queued_ns()
         self._began_ns = self._cpu_ns()
 
@@ -90,8 +90,8 @@ class TaskCpu:
         """Return the CPU time since the task began, and how long it had no core; it has taken `busy_ns` so far."""
         computed = self._cpu_ns() - self._began_ns
         apart = busy_ns - computed
-        self._looks = apart > _APART_NS
-        if not self._looks:
+        self._reads_queue = apart > _APART_NS
+        if not self._reads_queue:
             return computed, 0
         # If `begin` did not read it, this counts from an earlier reading. It cannot exceed the rest of the task.
         before, self._queued_ns = self._queued_ns, queued_ns()

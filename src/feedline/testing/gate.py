@@ -11,7 +11,7 @@ import select
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 """How long a test waits for something that must happen. Generous: a spawned worker first imports its modules."""
 
 
@@ -70,8 +70,8 @@ class Gate:
     def wait_until_reached(self, times: int = 1) -> None:
         """Wait until `times` more workers have reached the gate."""
         for _ in range(times):
-            ready, _, _ = select.select([self._reached], [], [], PATIENCE_S)
-            assert ready, f"no worker reached the gate within {PATIENCE_S} s"
+            ready, _, _ = select.select([self._reached], [], [], TIMEOUT_S)
+            assert ready, f"no worker reached the gate within {TIMEOUT_S} s"
             os.read(self._reached, 1)
 
     def open(self, times: int = 1) -> None:

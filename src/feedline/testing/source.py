@@ -157,8 +157,8 @@ class SourceContract:
         source, samples = self.make_source(), self.samples()
         count = len(samples)
         with ThreadPoolExecutor(4) as threads:
-            asked = [[(step * 7 + shift) % count for shift in range(6)] for step in range(40)]
-            for indices, found in zip(asked, threads.map(source.__getitems__, asked), strict=True):
+            requests = [[(step * 7 + shift) % count for shift in range(6)] for step in range(40)]
+            for indices, found in zip(requests, threads.map(source.__getitems__, requests), strict=True):
                 for index, sample in zip(indices, found, strict=True):
                     self.same(sample, samples[index])
         source.close()

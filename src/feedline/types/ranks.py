@@ -46,7 +46,7 @@ _PMIX_RANK = "PMIX_RANK"
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """SLURM step numbers from here on are not a user's srun: 0xFFFFFFFA is the interactive shell of salloc."""
 
-_told: set[str] = set()
+_reported: set[str] = set()
 """Contradictions already reported in this process."""
 
 
@@ -114,7 +114,7 @@ def _from_group() -> tuple[int, int] | None:
     if found is None:
         return None
     if torch is not None and jax is not None and torch != jax:
-        _tell_once(
+        _warn_once(
             f"torch.distributed says that this is rank {torch[0]} of {torch[1]}, and jax.distributed that it is rank "
             f"{jax[0]} of {jax[1]}. feedline uses torch.distributed. If JAX does the training, pass rank and "
             "world_size to the sampler."
@@ -128,7 +128,7 @@ def _from_group() -> tuple[int, int] | None:
         launcher = _launcher()
         assert launcher is not None
         name = "jax.distributed" if torch is None else "torch.distributed"
-        _tell_once(
+        _warn_once(
             f"{started[1]} ranks were started ({launcher.world_size}={os.environ[launcher.world_size]}), and {name} "
             f"has a group of {found[1]}. feedline distributes samples over the group of {found[1]}: if there are "
             "several such groups, each of them delivers the whole dataset. If that is not intended, initialise "
@@ -137,9 +137,9 @@ def _from_group() -> tuple[int, int] | None:
     return found
 
 
-def _tell_once(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
+def _warn_once(message: str) -> None:
+    if message not in _reported:
+        _reported.add(message)
         warn_user(message, DataWarning)
 
 
@@ -191,10 +191,10 @@ def _rank_of_others() -> tuple[int, int]:
     other = next(filter(_speaks, (*_MPI, _SLURM)), None)
     if other is not None and _number(other.world_size) == world_size:
         return _number(other.rank), world_size
-    said = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} differs)"
+    difference = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} differs)"
     raise BadOption(
         f"The environment has WORLD_SIZE={world_size} but no RANK, and both are needed to know the share of this "
-        f"process{said}. Set RANK too, or pass rank and world_size."
+        f"process{difference}. Set RANK too, or pass rank and world_size."
     )
 
 

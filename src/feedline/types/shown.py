@@ -102,10 +102,10 @@ def identity_of(address: str) -> str:
     pairs = parse_qsl(options, True)
     names = [name.lower() for name, _ in pairs]
     signed = [every for sign, every in _SIGNATURES if any(map(sign.fullmatch, names))]
-    told = [pair for pair in pairs if not any(every.fullmatch(pair[0].lower()) for every in signed)]
-    told += [("", part) for part in place.partition("://")[2].partition("/")[2].partition("#")[0].split(";")[1:]]
+    kept = [pair for pair in pairs if not any(every.fullmatch(pair[0].lower()) for every in signed)]
+    kept += [("", part) for part in place.partition("://")[2].partition("/")[2].partition("#")[0].split(";")[1:]]
     shown = shown_address(address).removesuffix(f"?{HIDDEN}").rpartition(f"{HIDDEN}@")
-    digest = blake2b(urlencode(told).encode(), digest_size=16).hexdigest() if told else ""
+    digest = blake2b(urlencode(kept).encode(), digest_size=16).hexdigest() if kept else ""
     return f"{shown[0]}{shown[2]}{digest and '?' + digest}"
 
 

@@ -9,7 +9,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import fields
 from feedline.collate.mismatch import date_in, mismatch_of
 from feedline.errors import CollateError
-from feedline.system.failures import told_indices, words
+from feedline.system.failures import indices_text, words
 from feedline.types import DatasetKind
 from feedline.types.arrays import is_arrays
 from feedline.workers.fetch.origins import origin_text
@@ -32,10 +32,10 @@ def notes_on(
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
-        yield f"While samples {told_indices(index)} were collated {where}."
+        yield f"While samples {indices_text(index)} were collated {where}."
         yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
-        yield f"About one of the samples {told_indices(index)} {where}."
+        yield f"About one of the samples {indices_text(index)} {where}."
     else:
         origin = origin_text(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."

@@ -376,7 +376,7 @@ def test_a_copy_does_not_read_the_file_again(tmp_path: Path, monkeypatch: pytest
     dataset = dataset_of(tmp_path / "a.csv", text_of(samples()), part_bytes=PART)
     assert len(dataset) == COUNT
     copy = pickle.loads(pickle.dumps(dataset))
-    monkeypatch.setattr(CSVDataset, "_look", None)
+    monkeypatch.setattr(CSVDataset, "_schema_and_counts", None)
     assert len(copy) == COUNT
     assert copy[COUNT - 1]["number"] == COUNT - 1
 

@@ -21,7 +21,7 @@ from feedline.datasets.parquet import remote_files
 from feedline.datasets.parquet.remote_files import BlobFile, parts_of
 from feedline.datasets.paths import found_files
 from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.blob import LocalBlob, Patience
+from feedline.datasets.remote.blob import LocalBlob, RetryPolicy
 from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import assert_same
@@ -79,7 +79,7 @@ def s3() -> Iterator[Any]:
 
 @pytest.fixture
 def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
-    monkeypatch.setattr(Patience, "wait", lambda self, attempt: None)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
     with store_proxy(s3.meta.endpoint_url) as proxy:
         yield proxy
 

@@ -10,7 +10,7 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.remote.systems import close_system, make_system
 from feedline.errors import SourceChanged, SourceError
@@ -19,7 +19,7 @@ from tests.datasets.remote.servers import gs_server, knows_generations, start_fs
 pytestmark = pytest.mark.sample(4)
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
-QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
+QUICK = RetryPolicy(retries=2, pause_s=0.001, timeout_s=10)
 COUNT = 30
 
 

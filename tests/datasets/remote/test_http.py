@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from feedline.datasets.remote import http
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.http import Connection, Connections, HttpBlob
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import SURPLUS, Request, WebServer, web_server
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
-QUICK = Patience(retries=3, pause_s=0.001, timeout_s=10)
+QUICK = RetryPolicy(retries=3, pause_s=0.001, timeout_s=10)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_connection_that_drops_is_gone_on_with_from_the_byte_where_it_did(
 
 
 def test_a_server_that_had_closed_an_idle_connection_costs_no_try(server: WebServer) -> None:
-    storage = Storage(Patience(retries=0, pause_s=0.001))
+    storage = Storage(RetryPolicy(retries=0, pause_s=0.001))
     blob = storage.open(f"{server.address}/a.bin")
     server.close_all()
     assert blob.read(100_000, 100_003) == DATA[100_000:100_003]
@@ -175,7 +175,7 @@ def test_waits_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     for attempt in (1, 2, 3, 30):
-        Patience(pause_s=0.1).wait(attempt)
+        RetryPolicy(pause_s=0.1).wait(attempt)
     assert 0.05 <= waited[0] <= 0.15
     assert 0.1 <= waited[1] <= 0.3
     assert 0.2 <= waited[2] <= 0.6
@@ -269,7 +269,7 @@ class TestRedirections:
     @pytest.mark.parametrize("target", ["http://[", "http://host:port/", "http://a..b/", "//", ""])
     def test_to_nowhere(self, server: WebServer, target: str) -> None:
         server.fault = lambda request: f"http://x@{target.removeprefix('http://')}"
-        storage = Storage(Patience(retries=0))
+        storage = Storage(RetryPolicy(retries=0))
         with pytest.raises(SourceError, match=r"a\.bin"):
             storage.open(f"{server.address}/a.bin")
         storage.close()

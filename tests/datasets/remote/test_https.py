@@ -12,7 +12,7 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.remote.servers import Proxy, WebServer, proxy_for, web_server
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sample(4)
 pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
-SLOW = Patience(retries=5, pause_s=20.0, timeout_s=10)
+SLOW = RetryPolicy(retries=5, pause_s=20.0, timeout_s=10)
 """Whoever tries again is found out."""
 COUNT = 30
 
@@ -169,7 +169,7 @@ def test_hosts_that_need_no_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_proxy_that_knows_no_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = Patience(retries=1, pause_s=0.001)
+    quick = RetryPolicy(retries=1, pause_s=0.001)
     with proxy_for({}) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.server_port}")

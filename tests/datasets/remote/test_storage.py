@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from feedline.datasets.remote.blob import Patience, Version
+from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.storage import Storage, StoreBlob, local_path, protocol_of
 from feedline.datasets.remote.systems import close_system
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
@@ -49,7 +49,7 @@ def test_a_storage_can_be_closed_twice_and_used_again(tmp_path: Path) -> None:
 
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
-QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
+QUICK = RetryPolicy(retries=2, pause_s=0.001, timeout_s=10)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) 
 @pytest.mark.slow
 def test_a_store_that_nobody_answers_for(s3: Any) -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
-    storage = Storage(Patience(retries=1, pause_s=0), {**S3_OPTIONS, **options})
+    storage = Storage(RetryPolicy(retries=1, pause_s=0), {**S3_OPTIONS, **options})
     with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
         storage.open("s3://bucket/a")
     storage.close()
@@ -192,7 +192,7 @@ class Telling:
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
 def test_errors_of_a_store_are_told_without_secrets(kind: type[Exception]) -> None:
     with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
-        StoreBlob("s3://bucket/a@b", Telling(kind), Patience(retries=0))
+        StoreBlob("s3://bucket/a@b", Telling(kind), RetryPolicy(retries=0))
     text = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in text
     assert "AKIA1234" not in text

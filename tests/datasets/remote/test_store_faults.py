@@ -15,7 +15,7 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote import blob as blobs
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import (
@@ -53,7 +53,7 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
 
 @pytest.fixture
 def storage(proxy: StoreProxy) -> Iterator[Storage]:
-    storage = Storage(Patience(retries=4, pause_s=0.001, timeout_s=30), options_for(proxy))
+    storage = Storage(RetryPolicy(retries=4, pause_s=0.001, timeout_s=30), options_for(proxy))
     yield storage
     storage.close()
 
@@ -83,7 +83,7 @@ def test_a_store_that_throttles_is_left_alone_for_longer(
 
 def test_pauses_differ_between_those_who_failed_together(pauses: list[float]) -> None:
     for _ in range(8):
-        Patience(pause_s=1.0).wait(1)
+        RetryPolicy(pause_s=1.0).wait(1)
     assert len(set(pauses)) == 8
     assert all(0.5 <= pause <= 1.5 for pause in pauses)
 
@@ -95,7 +95,7 @@ def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
 
 
 def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
-    storage = Storage(Patience(retries=2, pause_s=0.001, timeout_s=0.5), options_for(proxy))
+    storage = Storage(RetryPolicy(retries=2, pause_s=0.001, timeout_s=0.5), options_for(proxy))
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(1, "stall")
     assert opened.read(0, 100_000) == DATA
@@ -115,7 +115,7 @@ def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     asked = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
-    storage = Storage(Patience(retries=0, pause_s=0), asked)
+    storage = Storage(RetryPolicy(retries=0, pause_s=0), asked)
     opened = storage.open("s3://bucket/a")
     assert opened.read(0, 3) == DATA[:3]
     proxy.fault = refuse_old
@@ -130,7 +130,7 @@ def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypa
 
 
 def test_credentials_that_expired_and_are_no_better_the_second_time(proxy: StoreProxy) -> None:
-    storage = Storage(Patience(retries=0, pause_s=0), {**options_for(proxy), "key": "old-key"})
+    storage = Storage(RetryPolicy(retries=0, pause_s=0), {**options_for(proxy), "key": "old-key"})
     opened = storage.open("s3://bucket/a")
     proxy.fault = refuse_old
     with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read: .*have expired.*Renew them") as caught:

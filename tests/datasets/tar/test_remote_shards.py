@@ -11,7 +11,7 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.tar import shards as tar_shards
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
@@ -28,7 +28,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many requests per shard."""
     monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
-    monkeypatch.setattr(Patience, "wait", lambda self, attempt: None)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
 
 
 @pytest.fixture

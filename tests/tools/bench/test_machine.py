@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from feedline.tools.bench.machine import look
+from feedline.tools.bench.machine import collect_details
 from feedline.tools.cli.findings import find
 
 
 def test_this_machine_can_be_looked_at() -> None:
-    machine = look()
+    machine = collect_details()
     assert machine.cores >= 1
     assert machine.torch is not None
     assert find(machine)
@@ -20,12 +20,12 @@ def test_this_machine_can_be_looked_at() -> None:
 
 def test_looking_settles_no_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.get_start_method", None)
-    assert look().start_method in ("fork", "forkserver", "spawn")
+    assert collect_details().start_method in ("fork", "forkserver", "spawn")
 
 
 def test_torch_is_asked_for_without_being_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert look().torch is None
+    assert collect_details().torch is None
 
 
 def test_a_broken_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,4 +33,4 @@ def test_a_broken_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("libtorch.so: not found")
 
     monkeypatch.setattr("feedline.tools.bench.machine.require", broken)
-    assert look().torch_trouble == "OSError: libtorch.so: not found"
+    assert collect_details().torch_trouble == "OSError: libtorch.so: not found"

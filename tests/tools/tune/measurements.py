@@ -1,4 +1,4 @@
-"""What was measured of a dataset that has nothing, to be changed by tests; and recorded measurements of `sick`."""
+"""What was measured of a dataset that has nothing, for tests to change; and recorded ones of `slow_datasets`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from feedline.tools.tune.measured import Batch, LoaderSetup, Making, Measured, Room, Samples, Threads
+from feedline.tools.tune.measured import Batch, Headroom, LoaderSetup, Making, Measured, Samples, Threads
 
 MIB = 1 << 20
-ROOM = Room(cores=8, memory_bytes=16 << 30, shared_bytes=8 << 30, open_files=1024)
+HEADROOM = Headroom(cores=8, memory_bytes=16 << 30, shared_bytes=8 << 30, open_files=1024)
 SAMPLES = Samples(seconds=(1e-3,) * 200, cpu_share=1.0, sample_bytes=MIB)
 BATCH = Batch(
     size=32, collate="default", is_custom=False, collate_s=1e-6, copy_s=1e-6, bytes=32 * MIB, pickle_s=1e-2,
@@ -39,7 +39,7 @@ def batch(**changes: Any) -> Batch:
 
 def measured(**changes: Any) -> Measured:
     sound = Measured(
-        ROOM, Making("Mine", 100_000, make_s=0.1), samples=SAMPLES, batch=BATCH,
+        HEADROOM, Making("Mine", 100_000, make_s=0.1), samples=SAMPLES, batch=BATCH,
         threads=Threads({1: 1000.0, 2: 1990.0}), handover_s=0.0,
     )  # fmt: skip
     return replace(sound, **changes)

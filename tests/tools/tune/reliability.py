@@ -1,9 +1,9 @@
 """How often the doctor is right on a busy machine: `python -m tests.tools.tune.reliability --runs 100 --busy 2`.
 
-Each dataset of `sound` and `sick` is diagnosed again and again beside busy loops. A healthy one must get no finding, a
-sick one its own and no other. A lane is a process that is pinned to cores of its own together with its busy loops, so
-that several lanes on one machine disturb each other little: `--lanes 8` on 16 cores. `--part 2/3` runs every third
-dataset, where one command must not take long.
+Each dataset of `sound` and `slow_datasets` is diagnosed again and again beside busy loops. A healthy one must get no
+finding, a slow one its own and no other. A lane is a process that is pinned to cores of its own together with its busy
+loops, so that several lanes on one machine disturb each other little: `--lanes 8` on 16 cores. `--part 2/3` runs every
+third dataset, where one command must not take long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from feedline.errors import FeedlineError
 from feedline.tools.tune.diagnosis import diagnose
 from feedline.tools.tune.finding import NOT_SURE
 from feedline.tools.tune.probe import probe
-from tests.tools.tune import sick, sound  # with torch: the processes that are forked have both imported
+from tests.tools.tune import slow_datasets, sound  # with torch: the processes that are forked have both imported
 from tests.tools.tune.measurements import RECORDED, plain_facts
 
 CORES_PER_LANE = 2
@@ -63,32 +63,34 @@ def _healthy(module: Any, *names: str, needs: str | None = None, also: tuple[str
     return [Case(f"{module.__name__}:{name}", None, needs, also) for name in names]
 
 
-def _sick(finding: str, *names: str, needs: str | None = None) -> list[Case]:
-    return [Case(f"{sick.__name__}:{name}", finding, needs) for name in names]
+def _slow(finding: str, *names: str, needs: str | None = None) -> list[Case]:
+    return [Case(f"{slow_datasets.__name__}:{name}", finding, needs) for name in names]
 
 
 CASES = [
-    *_healthy(sick, "Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"),
+    *_healthy(
+        slow_datasets, "Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"
+    ),
     *_healthy(sound, "tensors", "subset", "concatenated", "Texts", "Tokens", "mapped"),
     *_healthy(sound, "hdf5", needs="h5py"),
     *_healthy(sound, "Images", needs="PIL"),
     # Decoding small images in torchvision's way, or rows of Arrow, holds the lock for about the share that counts.
     *_healthy(sound, "image_folder", needs="PIL", also=("gil-bound",)),
     *_healthy(sound, "hugging_face", needs="datasets", also=("gil-bound",)),
-    *_sick("gil-bound", "Locked", "locked_on_threads"),
-    *_sick("waiting", "Waiting"),
-    *_sick("serialisation", "Objects", "Numbers"),
-    *_sick("slow-init", "SlowToMake"),
-    *_sick("slow-pickling", "SlowToPickle"),
-    *_sick("unpicklable", "Unpicklable"),
-    *_sick("copied-objects", "LargeList"),
-    *_sick("copied-random", "OwnRandom"),
-    *_sick("global-random", "global_python", "global_numpy", "global_torch"),
-    *_sick("failing-samples", "Failing"),
-    *_sick("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
-    *_sick("shared-handle", "hdf5_handle", needs="h5py"),
-    *_sick("shared-handle", "lmdb_handle", needs="lmdb"),
-    *_sick(
+    *_slow("gil-bound", "Locked", "locked_on_threads"),
+    *_slow("waiting", "Waiting"),
+    *_slow("serialisation", "Objects", "Numbers"),
+    *_slow("slow-init", "SlowToMake"),
+    *_slow("slow-pickling", "SlowToPickle"),
+    *_slow("unpicklable", "Unpicklable"),
+    *_slow("copied-objects", "LargeList"),
+    *_slow("copied-random", "OwnRandom"),
+    *_slow("global-random", "global_python", "global_numpy", "global_torch"),
+    *_slow("failing-samples", "Failing"),
+    *_slow("shared-handle", "plain_file", "sqlite_handle", "socket_handle", "handle_on_threads"),
+    *_slow("shared-handle", "hdf5_handle", needs="h5py"),
+    *_slow("shared-handle", "lmdb_handle", needs="lmdb"),
+    *_slow(
         "reopened-file",
         "Reopening",
         "ReopeningLines",
@@ -97,21 +99,21 @@ CASES = [
         "ReopeningParts",
         "ReopeningSQLite",
     ),
-    *_sick("reopened-file", "ReopeningHDF5", needs="h5py"),
-    *_sick("oversized-images", "LargeImages", needs="PIL"),
-    *_sick("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
-    *_sick("floats", "Floats", "WholeFloats"),
-    *_sick("padding", "Lengths"),
-    *_sick("stragglers", "Stragglers"),
-    *_sick("memory-growth", "Growing"),
-    *_sick("slow-collate", "slow_collate", "needless_collate", "ManyFields"),
-    *_sick("workers-restarted", "restarting", "restarting_torch"),
-    *_sick("too-many-workers", "too_many_workers"),
-    *_sick("fails-on-threads", "failing_on_threads"),
-    *_sick("prefetch-memory", "prefetching"),
-    *_sick("shuffling", "shuffling"),
-    *_sick("unsendable-batch", "unsendable"),
-    *_sick("failing-loader", "failing_loader"),
+    *_slow("reopened-file", "ReopeningHDF5", needs="h5py"),
+    *_slow("oversized-images", "LargeImages", needs="PIL"),
+    *_slow("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
+    *_slow("floats", "Floats", "WholeFloats"),
+    *_slow("padding", "Lengths"),
+    *_slow("stragglers", "Stragglers"),
+    *_slow("memory-growth", "Growing"),
+    *_slow("slow-collate", "slow_collate", "needless_collate", "ManyFields"),
+    *_slow("workers-restarted", "restarting", "restarting_torch"),
+    *_slow("too-many-workers", "too_many_workers"),
+    *_slow("fails-on-threads", "failing_on_threads"),
+    *_slow("prefetch-memory", "prefetching"),
+    *_slow("shuffling", "shuffling"),
+    *_slow("unsendable-batch", "unsendable"),
+    *_slow("failing-loader", "failing_loader"),
 ]
 
 
@@ -163,7 +165,9 @@ def record(path: Path, busy: int, only: list[str] | None) -> None:
     """Measure datasets once beside busy loops, for `tests.tools.tune.measurements.recorded`."""
     kept: dict[str, Any] = json.loads(path.read_text()) if only else {}
     sources = {case.name: case.source for case in CASES}
-    sources.update({name: f"{sick.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")})
+    sources.update(
+        {name: f"{slow_datasets.__name__}:{name}" for name in ("too_few_workers", "three_workers", "large_batches")}
+    )
     with busy_loops(busy), tempfile.TemporaryDirectory() as folder:
         for name, source in sources.items():
             if only and name not in only:
@@ -258,13 +262,13 @@ def table(rows: list[Row]) -> Iterator[str]:
             f"{row.name:20} {row.own or '(healthy)':18} {row.runs:5} {found:>5} {row.false:5} {row.not_sure:8} "
             f"{each_s:7.2f}{mark}"
         )
-    totals = Counter({"healthy": 0, "false": 0, "sick": 0, "own": 0})
+    totals = Counter({"healthy": 0, "false": 0, "slow": 0, "own": 0})
     for row in rows:
-        totals.update({"healthy": row.runs, "false": row.false} if row.own is None else {"sick": row.runs})
+        totals.update({"healthy": row.runs, "false": row.false} if row.own is None else {"slow": row.runs})
         totals["own"] += row.found
     yield (
         f"{totals['false']} false findings in {totals['healthy']} runs of healthy datasets; {totals['own']} of "
-        f"{totals['sick']} runs of sick ones had their own finding"
+        f"{totals['slow']} runs of slow ones had their own finding"
     )
 
 

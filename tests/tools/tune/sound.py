@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 import feedline
-from tests.tools.tune.sick import Healthy
+from tests.tools.tune.slow_datasets import Healthy
 
 
 def tensors() -> Any:

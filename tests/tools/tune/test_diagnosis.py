@@ -28,10 +28,10 @@ from feedline.tools.tune.measured import Making, Measured, Noise, Samples, State
 from feedline.tools.tune.probe import probe
 from tests.tools.cli.test_findings import SOUND
 from tests.tools.report.recordings import recording_of
-from tests.tools.tune import sick  # with torch: a process that is forked has it imported
+from tests.tools.tune import slow_datasets  # with torch: a process that is forked has it imported
 from tests.tools.tune.checks import test_running
-from tests.tools.tune.cures import CURES, close_handles
-from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, recorded, samples
+from tests.tools.tune.fixes import FIXES, close_handles
+from tests.tools.tune.measurements import HEADROOM, MIB, batch, loader, measured, recorded, samples
 from tests.tools.tune.reliability import CASES, Case, run_once
 from tests.tries import try_again
 
@@ -48,25 +48,25 @@ def names(findings: list[Finding]) -> list[str]:
 # -- fixes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CURES)
+@pytest.mark.parametrize("name", FIXES)
 def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where some datasets write files
-    cure = CURES[name]
-    dataset = cure.sick()
-    (finding,) = [one for one in diagnose(cure.setup(dataset)) if one.name == cure.finding]
+    fix = FIXES[name]
+    dataset = fix.slow()
+    (finding,) = [one for one in diagnose(fix.setup(dataset)) if one.name == fix.finding]
     assert finding.code is not None
     try:
-        cure.check(finding.code, dataset)
+        fix.check(finding.code, dataset)
     finally:
         close_handles(dataset)
 
 
 def test_commands_and_imports_run() -> None:
-    files = diagnose(measured(loader=loader(), room=replace(ROOM, open_files=64)))
+    files = diagnose(measured(loader=loader(), headroom=replace(HEADROOM, open_files=64)))
     assert names(files) == ["open-files"]
     done = subprocess.run(["bash", "-c", f"ulimit -Hn unlimited; {files[0].code}"], capture_output=True, text=True)
     assert "invalid" not in done.stderr
-    shared = diagnose(measured(loader=loader(kind="torch"), room=replace(ROOM, shared_bytes=64 * MIB)))
+    shared = diagnose(measured(loader=loader(kind="torch"), headroom=replace(HEADROOM, shared_bytes=64 * MIB)))
     assert names(shared) == ["shared-memory"]
     imported: dict[str, Any] = {}
     exec(str(shared[0].code), imported)
@@ -80,25 +80,25 @@ def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and path.stem != "running":
                 named.add(ast.literal_eval(node.args[0]))
-    tried = {cure.finding for cure in CURES.values()} | {"open-files", "shared-memory"}
+    tried = {fix.finding for fix in FIXES.values()} | {"open-files", "shared-memory"}
     assert named - NO_CODE == tried
 
 
 @pytest.mark.real_time
 @pytest.mark.timeout(600)  # repeats
-@pytest.mark.parametrize("name", [name for name, cure in CURES.items() if cure.gain is not None])
+@pytest.mark.parametrize("name", [name for name, fix in FIXES.items() if fix.gain is not None])
 def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cure = CURES[name]
+    fix = FIXES[name]
 
     def check() -> None:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         monkeypatch.chdir(folder)
-        found = {finding.name: finding for finding in diagnose(probe(f"{sick.__name__}:{name}", seconds=6.0))}
-        finding = found[cure.finding]
+        found = {finding.name: finding for finding in diagnose(probe(f"{slow_datasets.__name__}:{name}", seconds=6.0))}
+        finding = found[fix.finding]
         assert finding.code is not None
-        cure.check(finding.code, cure.sick())
-        real = cure.measured_gain(finding.code)
+        fix.check(finding.code, fix.slow())
+        real = fix.measured_gain(finding.code)
         # A gain that the noise of the machine hides is not promised.
         assert finding.gain is not None or real < 2
         assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
@@ -112,20 +112,20 @@ def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: 
 def every_finding() -> list[Finding]:
     """Return one of each kind: about datasets, runs, machines."""
     written = SimpleNamespace(path="/data/rows.txt")
-    found = [finding for cure in CURES.values() for finding in diagnose(cure.setup(written))]
+    found = [finding for fix in FIXES.values() for finding in diagnose(fix.setup(written))]
     for setup in (
         measured(ended="The dataset hung", ended_in="threads"),
         measured(loader=loader(failure="KeyError: 'z'")),
-        measured(loader=loader(), room=replace(ROOM, open_files=64)),
-        measured(loader=loader(kind="torch"), room=replace(ROOM, shared_bytes=64 * MIB)),
+        measured(loader=loader(), headroom=replace(HEADROOM, open_files=64)),
+        measured(loader=loader(kind="torch"), headroom=replace(HEADROOM, shared_bytes=64 * MIB)),
         measured(batch=batch(collate_s=0.064, copy_s=0.001, fields=200)),
         measured(state=State(own_generators=("dataset.rng",)), loader=loader(engine="thread")),
-        replace(CURES["Waiting"].setup(None), noise=Noise(20.0)),
+        replace(FIXES["Waiting"].setup(None), noise=Noise(20.0)),
     ):
         found += diagnose(setup)
     for parameters in test_running.PROBLEMS:
         found += running.find(test_running.run(**parameters[0]))
-    found += machine_findings.find(machine.look())
+    found += machine_findings.find(machine.collect_details())
     found += machine_findings.find(SOUND)
     return found
 
@@ -243,9 +243,9 @@ def test_a_dataset_gets_its_own_finding(case: Case) -> None:
 )
 def test_what_depends_on_the_machine(name: str, granted: dict[str, Any], problem: str, is_serious: bool) -> None:
     setup = recorded(name)
-    setup.room = replace(ROOM, cores=2)
+    setup.headroom = replace(HEADROOM, cores=2)
     assert diagnose(setup) == []
-    setup.room = replace(ROOM, **{"cores": 2, **granted})
+    setup.headroom = replace(HEADROOM, **{"cores": 2, **granted})
     assert [(finding.name, finding.is_serious) for finding in diagnose(setup)] == [(problem, is_serious)]
 
 
@@ -276,7 +276,7 @@ def test_what_ended_it_is_a_finding() -> None:
 
 
 def test_a_loader_is_asked_while_it_runs_and_its_recording_later(tmp_path: Path) -> None:
-    loader = feedline.Loader(sick.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
+    loader = feedline.Loader(slow_datasets.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
     iterator = iter(loader)
     next(iterator)
     assert feedline.doctor(loader) == [], "too few batches to say anything"
@@ -300,7 +300,7 @@ def test_a_recorded_run_that_waits_gets_a_finding() -> None:
 
 
 def test_the_dataset_of_a_loader_is_tried_if_that_is_asked_for() -> None:
-    loader = feedline.Loader(sick.OwnRandom(), 4, workers=1)
+    loader = feedline.Loader(slow_datasets.OwnRandom(), 4, workers=1)
     found = feedline.doctor(loader, seconds=2.0)
     loader.close()
     assert names(found) == ["copied-random"]
@@ -317,7 +317,7 @@ def test_a_leak_is_seen_in_a_recording() -> None:
 
 def test_what_is_no_run() -> None:
     with pytest.raises(BadOption, match="was given Healthy, which is neither a feedline loader"):
-        feedline.doctor(sick.Healthy())  # type: ignore[arg-type]  # a user's mistake
+        feedline.doctor(slow_datasets.Healthy())  # type: ignore[arg-type]  # a user's mistake
     with pytest.raises(BadOption, match="no dataset in a recording"):
         feedline.doctor(recording_of(20), seconds=1.0)
     with pytest.raises(BadRecording, match="cannot be read"):

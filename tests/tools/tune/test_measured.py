@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from feedline.tools.tune.measured import room_now, steady_growth
+from feedline.tools.tune.measured import headroom_now, steady_growth
 
 
 def test_growth_counts_if_it_is_steady() -> None:
@@ -18,9 +18,9 @@ def test_growth_counts_if_it_is_steady() -> None:
 
 
 def test_the_room() -> None:
-    room = room_now()
-    assert room.cores >= 1
-    assert room.memory_bytes is None or room.memory_bytes > 0
+    headroom = headroom_now()
+    assert headroom.cores >= 1
+    assert headroom.memory_bytes is None or headroom.memory_bytes > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
@@ -28,6 +28,6 @@ def test_the_cores_are_those_that_this_process_may_use() -> None:
     all_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_cores)})
     try:
-        assert room_now().cores == 1
+        assert headroom_now().cores == 1
     finally:
         os.sched_setaffinity(0, all_cores)

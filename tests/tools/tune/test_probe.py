@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.tools.tune.measured import STAGES
-from feedline.tools.tune.probe import Patience, probe
+from feedline.tools.tune.probe import TimeBudget, probe
 
 HERE = Path(__file__).parent
 AMPLE_S = 60.0
@@ -131,52 +131,52 @@ def test_a_fault_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.M
         probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
 
 
-# -- patience ----------------------------------------------------------------------------------------------------------
+# -- time budget -------------------------------------------------------------------------------------------------------
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
-def looks_until_over(patience: Patience, steps: list[tuple[float, float, float]]) -> int | None:
-    """Go through looks, each with the time since the last, in the queue and computing; returns at which it is over."""
+def polls_until_over(budget: TimeBudget, steps: list[tuple[float, float, float]]) -> int | None:
+    """Go through polls, each with the time since the last, in the queue and computing; returns at which it is over."""
     now_s = queued_s = moved_s = 0.0
-    assert not patience.is_over(now_s, queued_s, lambda: moved_s)
+    assert not budget.is_over(now_s, queued_s, lambda: moved_s)
     for place, (step_s, in_queue_s, computed_s) in enumerate(steps):
         now_s, queued_s, moved_s = now_s + step_s, queued_s + in_queue_s, moved_s + in_queue_s + computed_s
-        if patience.is_over(now_s, queued_s, lambda moved=moved_s: moved):  # type: ignore[misc]
+        if budget.is_over(now_s, queued_s, lambda moved=moved_s: moved):  # type: ignore[misc]
             return place
     return None
 
 
-def begun(seconds: float) -> Patience:
-    patience = Patience(seconds)
-    patience.begin()
-    return patience
+def begun(seconds: float) -> TimeBudget:
+    budget = TimeBudget(seconds)
+    budget.begin()
+    return budget
 
 
 def test_what_sleeps_for_ever_is_ended_a_second_after_its_time() -> None:
-    over = looks_until_over(begun(2.0), [(LOOK_S, 0.0, 0.0)] * 1000)
-    assert over == pytest.approx(3.0 / LOOK_S, abs=2)
+    over = polls_until_over(begun(2.0), [(POLL_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(3.0 / POLL_S, abs=2)
 
 
 def test_what_computes_has_ten_seconds_more_and_no_longer() -> None:
-    over = looks_until_over(begun(2.0), [(LOOK_S, 0.0, LOOK_S)] * 1000)
-    assert over == pytest.approx(12.0 / LOOK_S, abs=2)
+    over = polls_until_over(begun(2.0), [(POLL_S, 0.0, POLL_S)] * 1000)
+    assert over == pytest.approx(12.0 / POLL_S, abs=2)
 
 
 def test_a_process_that_has_no_core_is_not_taken_to_hang() -> None:
-    assert looks_until_over(begun(2.0), [(LOOK_S, LOOK_S, 0.0)] * 1000) is None
+    assert polls_until_over(begun(2.0), [(POLL_S, POLL_S, 0.0)] * 1000) is None
 
 
 def test_a_process_that_does_not_even_start_has_half_a_minute() -> None:
-    over = looks_until_over(Patience(0.1), [(LOOK_S, 0.0, 0.0)] * 1000)
-    assert over == pytest.approx(31.0 / LOOK_S, abs=2)
+    over = polls_until_over(TimeBudget(0.1), [(POLL_S, 0.0, 0.0)] * 1000)
+    assert over == pytest.approx(31.0 / POLL_S, abs=2)
 
 
 @given(stops=st.lists(st.floats(0.5, 100.0), max_size=15))
 def test_a_machine_that_is_stopped_takes_no_time(stops: list[float]) -> None:
-    """Each stop counts for as much as two looks, so that what hangs is ended all the same."""
-    steps = [(LOOK_S, 0.0, 0.0)] * 20 + [(stop, 0.0, 0.0) for stop in stops]
-    assert looks_until_over(begun(2.0), steps[: 20 + len(stops)]) is None
+    """Each stop counts for as much as two polls, so that what hangs is ended all the same."""
+    steps = [(POLL_S, 0.0, 0.0)] * 20 + [(stop, 0.0, 0.0) for stop in stops]
+    assert polls_until_over(begun(2.0), steps[: 20 + len(stops)]) is None
 
 
 def test_a_sample_that_takes_long_is_told_from_one_that_hangs() -> None:

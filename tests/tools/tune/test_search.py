@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.tools.tune.search import INLINE, STALL, Choice, Limits, Rate, Setting, search
 
-ROOM = Limits(16, 1000, "that is all there is")
+LIMITS = Limits(16, 1000, "that is all there is")
 BATCH = 32
 
 Speed = Callable[[Setting], float | None]
 """Batches that a setting makes in a second; None if it cannot be measured."""
 
 
-def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = ROOM) -> Choice | None:
+def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Choice | None:
     def measure(setting: Setting) -> Rate | None:
         made = speed(setting)
         if made is None:
@@ -32,7 +32,7 @@ def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = ROOM) -> Cho
     return search(measure, limits, step_s=step_s)
 
 
-def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = ROOM) -> Choice:
+def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Choice:
     found = searched(speed, step_s=step_s, limits=limits)
     assert found is not None
     return found
@@ -110,26 +110,26 @@ def test_what_cannot_be_measured_is_left_out() -> None:
 
 def test_what_was_told_before_the_process_ended_is_enough() -> None:
     full = chosen(scaling(10, until=6))
-    again = search(full.tried.get, ROOM)
+    again = search(full.tried.get, LIMITS)
     assert again is not None
     assert (again.setting, again.reasons) == (full.setting, full.reasons)
 
 
-def room(
+def limits_for(
     cores: int, cpu_share: float, memory: int = 1 << 40, batch_bytes: int = 1 << 20, *, batch_s: float = 0.1
 ) -> Limits:
     return Limits.of(Load(batch_s, 0.0, cpu_share * batch_s, cores), memory, batch_bytes)
 
 
-def test_room() -> None:
-    assert room(2, 1.0).workers == 2
-    assert room(2, 0.25).workers == 8
-    assert room(2, 0.0).workers == 16, "not without end"
-    assert room(2, 1.0, batch_s=3e-4).workers == 1, "less than a hand-over"
-    tight = room(8, 1.0, 800 << 20, 25 << 20)
+def test_limits() -> None:
+    assert limits_for(2, 1.0).workers == 2
+    assert limits_for(2, 0.25).workers == 8
+    assert limits_for(2, 0.0).workers == 16, "not without end"
+    assert limits_for(2, 1.0, batch_s=3e-4).workers == 1, "less than a hand-over"
+    tight = limits_for(8, 1.0, 800 << 20, 25 << 20)
     assert (tight.workers, tight.batches) == (4, 8)
     assert "25.0 MiB" in tight.reason
-    assert room(8, 1.0, 1 << 20, 1 << 30).workers == 1
+    assert limits_for(8, 1.0, 1 << 20, 1 << 30).workers == 1
 
 
 @given(

@@ -63,7 +63,7 @@ class CachedDataset(Source, EpochAware, Derived):
         ([1.5, 1.5, 3.5], 1)
     """
 
-    _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_told")
+    _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_warned")
 
     # Any: a dataset, a version and a sample are any objects.
     def __new__(cls, dataset: Any = None, **options: Any) -> Any:
@@ -108,7 +108,7 @@ class CachedDataset(Source, EpochAware, Derived):
         self._counters = Counters("memory_hits", "disk_hits", "misses", "damaged", "random")
         self._head: Head | None = None
         self._maker = os.getpid()
-        self._has_told = False
+        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
@@ -277,8 +277,8 @@ class CachedDataset(Source, EpochAware, Derived):
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
             self._counters.add("random", len(indices))
-            if not self._has_told:
-                self._has_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 warn_user(
                     f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
                     f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "

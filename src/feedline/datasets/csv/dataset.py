@@ -144,7 +144,7 @@ class CSVDataset(RowGroupSource):
         """Compressed files all of whose parts this process has put into `cache`."""
         self._unzipping: Handle[dict[str, Bytes]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
-    def _look(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
         with open(file.path, "rb") as opened:
             packing = packing_of(opened.read(8))
         columns, starts, counts = self.columns, [0], list[int]()
@@ -163,7 +163,7 @@ class CSVDataset(RowGroupSource):
                         starts = [start]
                     if len(ends):
                         row = first_row + sum(counts)
-                        table = self._parsed(content, file, columns, row, len(ends), self._looked_at(columns))
+                        table = self._parsed(content, file, columns, row, len(ends), self._columns_to_parse(columns))
                         self._check_texts(table.schema, content, file, columns, row)
                         kinds = self._widened(kinds, {field.name: field.type for field in table.schema})
                         counts.append(len(ends))
@@ -204,7 +204,7 @@ class CSVDataset(RowGroupSource):
             with named_rows(file, columns, row):
                 self._table(content, file, columns, odd, dict.fromkeys(odd, pa.string()))
 
-    def _looked_at(self, columns: tuple[str, ...]) -> list[str]:
+    def _columns_to_parse(self, columns: tuple[str, ...]) -> list[str]:
         """Return the columns that have to be parsed on the first read."""
         names = names_in(self.fields) if self.filters is None else None
         return [name for name in columns if names is None or name in names] or list(columns)

@@ -26,7 +26,7 @@ Path = str | os.PathLike[str]
 LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], Any] | Sequence[Any] | None
 """Where labels come from: see `FileDataset`."""
 
-_LOOKED_AT = 10_000
+_CHECKED_FILES = 10_000
 """Files that a cache checks for changes when an epoch begins; of more files, about this many, evenly spread."""
 
 
@@ -105,7 +105,7 @@ class FileDataset(Source):
             others = f" ({self.left_out} others were left out)" if self.left_out else ""
             raise SourceError(
                 f"{'There are no files' if self.root is None else f'{self.root} has no files'}"
-                f"{_asked_for(choice)}{others}, so the dataset would be empty. Look at the path, extensions= and "
+                f"{_criteria(choice)}{others}, so the dataset would be empty. Look at the path, extensions= and "
                 "pattern=."
             )
 
@@ -217,7 +217,7 @@ class FileDataset(Source):
         return _Samples(self)
 
     def _stored_in(self) -> Iterable[str]:
-        return map(self.path_of, range(0, len(self), -(-len(self) // _LOOKED_AT)))
+        return map(self.path_of, range(0, len(self), -(-len(self) // _CHECKED_FILES)))
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
@@ -229,10 +229,10 @@ class FileDataset(Source):
         return self._fields.describe([kinds[name] for name in self._fields.names])
 
     def __repr__(self) -> str:
-        told = super().__repr__()
+        text = super().__repr__()
         if not self.left_out:
-            return told
-        return f"{told[:-1]}, {self.left_out} other {'file' if self.left_out == 1 else 'files'} left out)"
+            return text
+        return f"{text[:-1]}, {self.left_out} other {'file' if self.left_out == 1 else 'files'} left out)"
 
 
 class _Samples(Sequence[tuple[str, Any]]):
@@ -283,10 +283,10 @@ def _table(labels: Any) -> tuple[str, tuple[str, str]]:
     return checked_path(labels[0]), (labels[1], labels[2])
 
 
-def _asked_for(choice: Choice) -> str:
-    asked = []
+def _criteria(choice: Choice) -> str:
+    criteria = []
     if choice.extensions is not None:
-        asked.append(f"that end in {' or '.join(choice.extensions)}")
+        criteria.append(f"that end in {' or '.join(choice.extensions)}")
     if choice.pattern is not None:
-        asked.append(f"that match {choice.pattern!r}")
-    return f" {' and '.join(asked)}" if asked else ""
+        criteria.append(f"that match {choice.pattern!r}")
+    return f" {' and '.join(criteria)}" if criteria else ""

@@ -33,7 +33,7 @@ from feedline.memory.sharing.packed import Packed
 _THREADS = 16
 """Directories to read at the same time, once reading turns out to be mostly waiting. A guess."""
 
-_PATIENCE_S = 0.05
+_LONGEST_WAIT_S = 0.05
 """How long one thread may wait before others help."""
 
 
@@ -147,7 +147,7 @@ class _Clock:
     def is_waiting(self) -> bool:
         elapsed_s = time.perf_counter() - self._began_s
         waited_s = elapsed_s - (time.thread_time() - self._cpu_s)
-        return waited_s > max(_PATIENCE_S, elapsed_s / 2)
+        return waited_s > max(_LONGEST_WAIT_S, elapsed_s / 2)
 
 
 @dataclass(frozen=True)

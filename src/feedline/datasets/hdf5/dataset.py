@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.form import Fields
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, look, reading
+from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Part, Parts, inspect, reading
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
@@ -79,7 +79,7 @@ class HDF5Dataset(TableSource):
         self.swmr = bool(swmr)
         self.external = bool(external)
         first, *others = found_files(paths, (".h5", ".hdf5"))
-        part, self._shape, self._fields = look(first, fields, swmr=swmr, external=self.external)
+        part, self._shape, self._fields = inspect(first, fields, swmr=swmr, external=self.external)
         # Threads have copies of the dataset; all share this object, so each sees samples that `refresh` adds.
         self._parts = Parts([part, *(self._part(other, first) for other in others)])
         opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
@@ -87,7 +87,7 @@ class HDF5Dataset(TableSource):
 
     def _part(self, path: str, first: str) -> Part:
         """Return the metadata of another file, whose fields must match those of the first."""
-        part, _, fields = look(path, self._shape.names, swmr=self.swmr, external=self.external)
+        part, _, fields = inspect(path, self._shape.names, swmr=self.swmr, external=self.external)
         for field, other in zip(self._fields, fields, strict=True):
             if field != other:
                 raise BadOption(
@@ -132,7 +132,7 @@ class HDF5Dataset(TableSource):
         before = self._parts.parts[-1]
         with reading(swmr=self.swmr):
             self.close()
-            part, _, fields = look(before.path, self._shape.names, swmr=self.swmr, external=self.external)
+            part, _, fields = inspect(before.path, self._shape.names, swmr=self.swmr, external=self.external)
         if fields != self._fields or part.length < before.length:
             raise SourceChanged(
                 f"{part.path} has changed, not just grown: it had {before.length} samples of {self._form()} and now "

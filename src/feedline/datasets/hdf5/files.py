@@ -27,7 +27,7 @@ from feedline.datasets.hdf5.part import (
     Stamp,
     dataset_of,
     field_of,
-    look,
+    inspect,
     open_file,
     stamp_of,
     stored_in,
@@ -169,7 +169,7 @@ def check_same(part: Part, fields: Sequence[Field]) -> None:
     """Check a file that was written to. Raises SourceChanged if its samples no longer match the dataset."""
     names = tuple(field.name for field in fields)
     try:
-        found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
+        found, _, found_fields = inspect(part.path, names, swmr=False, external=part.external)
     except ValueError as exc:  # BadOption: the field no longer exists
         raise SourceChanged(_changed(part.path, str(exc))) from exc
     _compare(part.path, part.length, found.length, fields, found_fields)

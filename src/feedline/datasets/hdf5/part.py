@@ -236,7 +236,7 @@ def leads_out(file: Any, name: str) -> bool:
     return bool(plist.get_external_count() > 0 or plist.get_layout() == h5py.h5d.VIRTUAL)
 
 
-def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
+def inspect(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
     """Return the metadata of a file.
 
     Raises BadOption if a field does not exist, is in another file or cannot be read, or if the fields differ in length;
@@ -286,9 +286,9 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
         return elsewhere or (name in file and isinstance(file[name], h5py.Dataset))
 
     check_fields(fields)
-    asked = names_in(fields)
-    if asked and all(map(is_dataset, asked)):
-        return Form.of(fields, asked, path)
+    requested = names_in(fields)
+    if requested and all(map(is_dataset, requested)):
+        return Form.of(fields, requested, path)
     # Walking through the whole file takes long if it has many datasets, so do it only now.
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)

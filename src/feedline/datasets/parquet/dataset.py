@@ -24,7 +24,7 @@ from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
@@ -112,14 +112,14 @@ class ParquetDataset(RowGroupSource):
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
         self._is_remote = any(map(is_remote, self._given()))
-        self._looking = REQUESTS if self._is_remote else self._looking
-        room = byte_count("shard_cache_bytes", shard_cache_bytes)
+        self._inspected_at_once = REQUESTS if self._is_remote else self._inspected_at_once
+        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
         opener = partial(
             Storage,
-            Patience(retries, timeout_s=timeout_s),
+            RetryPolicy(retries, timeout_s=timeout_s),
             checked_options(storage_options),
             unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
-            cache=None if shard_cache is None else DiskCache(shard_cache, room),
+            cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
@@ -175,7 +175,7 @@ class ParquetDataset(RowGroupSource):
         super().close()
         self._storage.close()
 
-    def _look(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
         with self._reading(file) as opened:
             metadata = pyarrow("pyarrow.parquet").ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
@@ -264,7 +264,7 @@ class ArrowDataset(RowGroupSource):
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
 
-    def _look(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
         mapped = Mapped.of(file)
         return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
 

@@ -63,7 +63,7 @@ class Waste:
         self._seconds = 0.0
         self._decoded = 0
         self.used = 0
-        self._has_told = False
+        self._has_warned = False
 
     def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
         """Record a decoded row group; warn, once, if most of the work is wasted."""
@@ -74,9 +74,9 @@ class Waste:
         self.went_back = False
         self._decoded += rows
         self._seconds += seconds if is_again else 0
-        if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
+        if self._has_warned or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
             return
-        self._has_told = True
+        self._has_warned = True
         warn_user(
             f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
             f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
@@ -109,7 +109,7 @@ class RowGroupSource(TableSource):
     """The module that must be installed."""
     _most_open = 64
     """Limit on cached file state, such as maps: a number of files; for Parquet, bytes of footers."""
-    _looking = 8
+    _inspected_at_once = 8
     """Files that are inspected concurrently at first use. A guess."""
 
     def __init__(
@@ -146,7 +146,7 @@ class RowGroupSource(TableSource):
         return File.at(path)
 
     @abstractmethod
-    def _look(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
         """Return the schema of a file, and the number of rows in each row group."""
 
     @abstractmethod
@@ -196,10 +196,10 @@ class RowGroupSource(TableSource):
             files = self._found()
             condition = condition_of(self.filters)
 
-            def look(number: int, found: str | File) -> Footer:
+            def inspect(number: int, found: str | File) -> Footer:
                 file = found if isinstance(found, File) else self._at(found)
                 with reading(file, f"looking at {file.path!r}"):
-                    schema, counts = self._look(file)
+                    schema, counts = self._schema_and_counts(file)
                     groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
                     return Footer(file, types_of(schema, file), groups)
 
@@ -209,8 +209,8 @@ class RowGroupSource(TableSource):
                     found = checked_condition(masks, condition, footer.file, list(footer.types))
                     return replace(footer, groups=kept_groups(found, number))
 
-            footers = self._agreed(_together(look, files, self._looking))
-            footers = footers if condition is None else _together(keep, footers, self._looking)
+            footers = self._agreed(_together(inspect, files, self._inspected_at_once))
+            footers = footers if condition is None else _together(keep, footers, self._inspected_at_once)
             self._known = Layout(footers, self.fields)
         return self._known
 

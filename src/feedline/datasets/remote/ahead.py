@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Opened:
     """A blob whose turn it is, or will be."""
 
-    asked_to: int
+    requested_to: int
     """Where the first chunk begins that was not asked for."""
     opening: Future[Blob]
     chunks: deque[Future[bytes]] = field(default_factory=deque)
@@ -129,7 +129,7 @@ class Ahead:
             if not opened.is_known():
                 return
             blob = opened.opening.result()
-            if opened.asked_to < blob.size:
+            if opened.requested_to < blob.size:
                 self._ask(opened, blob)
                 ahead += 1
                 continue
@@ -142,8 +142,8 @@ class Ahead:
             self._begin_another()
 
     def _ask(self, opened: Opened, blob: Blob) -> None:
-        start, stop = opened.asked_to, min(opened.asked_to + self._chunk_bytes, blob.size)
-        opened.asked_to = stop
+        start, stop = opened.requested_to, min(opened.requested_to + self._chunk_bytes, blob.size)
+        opened.requested_to = stop
         opened.chunks.append(self._submit(partial(_read, blob, start, stop)))
 
     def _submit(self, act: Callable[[], T]) -> Future[T]:

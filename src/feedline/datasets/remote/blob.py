@@ -135,7 +135,7 @@ _THROTTLED_LATER = 3
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How often to retry, and how long to wait."""
 
     retries: int = 5
@@ -157,7 +157,7 @@ class Patience:
 
 
 def read_range(
-    get: Callable[[int, int], Iterator[bytes]], start: int, stop: int, *, name: str, patience: Patience
+    get: Callable[[int, int], Iterator[bytes]], start: int, stop: int, *, name: str, retry_policy: RetryPolicy
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
@@ -177,11 +177,11 @@ def read_range(
                 attempt = 0
             mark = at
             attempt += 1
-            if attempt > patience.retries:
+            if attempt > retry_policy.retries:
                 tries = f"{attempt} times" if attempt > 1 else "once"
                 raise SourceError(
                     f"{name} cannot be read at byte {at}: {exc} (tried {tries}). If the network or the server has "
                     "trouble now and then, a higher retries= bridges more of it."
                 ) from exc
-            patience.wait(attempt + (_THROTTLED_LATER if isinstance(exc, Throttled) else 0))
+            retry_policy.wait(attempt + (_THROTTLED_LATER if isinstance(exc, Throttled) else 0))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

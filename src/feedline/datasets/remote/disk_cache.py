@@ -121,10 +121,10 @@ class DiskCache:
             )
 
     def _counted(self, mark: int) -> int:
-        told = os.pread(mark, _COUNT.size, 0)
-        if len(told) < _COUNT.size:  # a new folder, or one whose first process was killed
+        data = os.pread(mark, _COUNT.size, 0)
+        if len(data) < _COUNT.size:  # a new folder, or one whose first process was killed
             return sum(size for _, size, _ in self._pieces())
-        return int(_COUNT.unpack(told)[0])
+        return int(_COUNT.unpack(data)[0])
 
     def _pieces(self) -> list[tuple[int, int, str]]:
         """Return the last use, size and path of each piece; delete abandoned files."""

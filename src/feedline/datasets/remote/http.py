@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from feedline.datasets.remote.blob import Blob, Patience, Throttled, Transient, Version, read_range
+from feedline.datasets.remote.blob import Blob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.types.shown import shown_url, without_secrets
 
@@ -109,7 +109,7 @@ class HttpBlob(Blob):
         self,
         address: str,
         connections: Connections,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         *,
         unsafe_redirects: bool = False,
         version: Version | None = None,
@@ -119,14 +119,14 @@ class HttpBlob(Blob):
         self._target = address
         """The address after redirects."""
         self._connections = connections
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._unsafe_redirects = unsafe_redirects
         self._begins_private = True
         """True if the given address is private; known after the first request."""
         self.size, self.tag = version or (-1, "")
         self._head = b""
         if version is None:
-            self._head = read_range(self._first, 0, 1, name=self.name, patience=patience)
+            self._head = read_range(self._first, 0, 1, name=self.name, retry_policy=retry_policy)
         if self.size < 0:
             self.size = len(self._head)
 
@@ -140,7 +140,7 @@ class HttpBlob(Blob):
     def read(self, start: int, stop: int) -> bytes:
         if stop <= min(len(self._head), self.size):
             return self._head[start:stop]
-        return read_range(self._get, start, stop, name=self.name, patience=self._patience)
+        return read_range(self._get, start, stop, name=self.name, retry_policy=self._retry_policy)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
         address, is_old = self._target, self._target != self.address
@@ -246,9 +246,9 @@ class HttpBlob(Blob):
                     raise
                 if isinstance(exc, http.client.InvalidURL):
                     raise self._odd_signs() from None
-                said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-                told = without_secrets(without_secrets(said, self.address), address)
-                raise Transient(told) from (exc if told == said else None)
+                message = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+                shown = without_secrets(without_secrets(message, self.address), address)
+                raise Transient(shown) from (exc if shown == message else None)
         finally:
             if whole:
                 self._connections.release(parts.scheme, host, connection)
@@ -262,8 +262,8 @@ class HttpBlob(Blob):
         """Return the number of bytes in the answer; raise unless it is the requested range of the same version."""
         status = answer.status
         if status in _TRY_AGAIN:
-            said = f"the server answers {_said(status)}"
-            raise Throttled(said) if status in _THROTTLED else Transient(said)
+            message = f"the server answers {_status_text(status)}"
+            raise Throttled(message) if status in _THROTTLED else Transient(message)
         if status == 416 and (found := re.fullmatch(r"bytes \*/([0-9]{1,18})", answer.getheader("Content-Range", ""))):
             self._check_size(int(found[1]))
             if start == 0 and self.size == 0:
@@ -276,10 +276,10 @@ class HttpBlob(Blob):
                 "file here."
             )
         if status != 206:
-            told = {404: "there is no such file", 410: "it is gone", 401: "login required", 403: "access is refused"}
-            why = f" ({told[status]})" if status in told else ""
+            reasons = {404: "there is no such file", 410: "it is gone", 401: "login required", 403: "access is refused"}
+            why = f" ({reasons[status]})" if status in reasons else ""
             kind = _Refused if status in _REFUSED else SourceError
-            raise kind(f"{self.name}: the server answers {_said(status)}{why}.")
+            raise kind(f"{self.name}: the server answers {_status_text(status)}{why}.")
         found = _RANGE.fullmatch(answer.getheader("Content-Range", ""))
         first, last, size = (int(number) for number in found.groups()) if found else (-1, -1, -1)
         if first != start or not first <= last < min(stop, size):
@@ -305,7 +305,7 @@ class HttpBlob(Blob):
         self._head = b""
 
 
-def _said(status: int) -> str:
+def _status_text(status: int) -> str:
     """Return the standard phrase for a status; the server's own may say anything."""
     return f"{status} {http.client.responses.get(status, '')}".rstrip()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from feedline.datasets.remote.blob import Blob, LocalBlob, Patience, Throttled, Transient, Version, read_range
+from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
 from feedline.errors import BadOption, SourceChanged, SourceError
@@ -34,7 +34,7 @@ class StoreBlob(Blob):
         self,
         address: str,
         system: Any,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         renew: Callable[[Any], Any] = lambda system: system,
         version: Version | None = None,
     ) -> None:
@@ -44,7 +44,7 @@ class StoreBlob(Blob):
         self._renew = renew
         """Returns a new file system with freshly read credentials."""
         self._path = system._strip_protocol(address)
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._pin = _PINS.get(protocol_of(address), "")
         if version is None or not (self._pin and version.tag):
             version = self._ask()
@@ -59,9 +59,9 @@ class StoreBlob(Blob):
             return b" "
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            yield self._told(info)
+            yield self._query(info)
 
-        read_range(ask, 0, 1, name=self.name, patience=self._patience)
+        read_range(ask, 0, 1, name=self.name, retry_policy=self._retry_policy)
         if found.get("type") == "directory" or found.get("size") is None:
             raise SourceError(
                 f"{self.name} is not an object that can be read, but a folder. If all files in it are meant, and this "
@@ -70,10 +70,10 @@ class StoreBlob(Blob):
         return _version_of(found, self._pin)
 
     def read(self, start: int, stop: int) -> bytes:
-        return read_range(self._get, start, stop, name=self.name, patience=self._patience)
+        return read_range(self._get, start, stop, name=self.name, retry_policy=self._retry_policy)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        yield self._told(lambda system: self._cat(system, start, stop))
+        yield self._query(lambda system: self._cat(system, start, stop))
 
     # Never returns bytes of another version: where the store supports it, each request names the version.
     def _cat(self, system: Any, start: int, stop: int) -> bytes:
@@ -89,8 +89,8 @@ class StoreBlob(Blob):
             data = system.cat_file(self._path, start=start, end=stop)
         return data
 
-    def _told(self, ask: Callable[[Any], bytes]) -> bytes:
-        answer, self._system = _asked(self.address, self._system, self._renew, ask)
+    def _query(self, ask: Callable[[Any], bytes]) -> bytes:
+        answer, self._system = _query_renewing(self.address, self._system, self._renew, ask)
         return answer
 
     def check(self) -> None:
@@ -147,15 +147,15 @@ T = TypeVar("T")
 
 
 # Any: fsspec has no types.
-def _asked(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
+def _query_renewing(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
     """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
     try:
-        with _told_as(address, system):
+        with _translated_errors(address, system):
             return ask(system), system
     except _Expired:
         system = renew(system)
     try:
-        with _told_as(address, system):
+        with _translated_errors(address, system):
             return ask(system), system
     except _Expired as exc:
         raise SourceError(
@@ -179,16 +179,16 @@ def _code_of(exc: BaseException | None) -> str:
 
 # Any: fsspec has no types.
 @contextmanager
-def _told_as(address: str, system: Any) -> Iterator[None]:
+def _translated_errors(address: str, system: Any) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
     except (SourceChanged, _Expired):
         raise
     except Exception as exc:
-        name, said = shown_url(address), f"{type(exc).__name__}: {exc}"
-        text = without_secrets(without_values(said, getattr(system, "storage_options", {})), address)
-        cause = exc if text == said else None
+        name, message = shown_url(address), f"{type(exc).__name__}: {exc}"
+        text = without_secrets(without_values(message, getattr(system, "storage_options", {})), address)
+        cause = exc if text == message else None
         code = _code_of(exc)
         if code in _CHANGED:
             raise SourceChanged(
@@ -230,13 +230,13 @@ class Storage:
 
     def __init__(
         self,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         options: Mapping[str, Any] | None = None,
         *,
         unsafe_redirects: bool = False,
         cache: DiskCache | None = None,
     ) -> None:
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._unsafe_redirects = unsafe_redirects
         self._options = dict(options or {})
         self._pid = os.getpid()
@@ -261,7 +261,11 @@ class Storage:
             blob = self._open_http(address, version)
         else:
             blob = StoreBlob(
-                address, self._system(protocol), self._patience, lambda system: self._renewed(protocol, system), version
+                address,
+                self._system(protocol),
+                self._retry_policy,
+                lambda system: self._renewed(protocol, system),
+                version,
             )
         if version is not None and (blob.size, blob.tag) != version:
             blob.close()
@@ -283,10 +287,10 @@ class Storage:
             system.invalidate_cache()  # fsspec keeps every listing
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            _asked(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
+            _query_renewing(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
             yield b" "
 
-        read_range(ask, 0, 1, name=shown_url(pattern), patience=self._patience)
+        read_range(ask, 0, 1, name=shown_url(pattern), retry_policy=self._retry_policy)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
         return dict(sorted(found.items()))
@@ -304,15 +308,15 @@ class Storage:
 
         with self._lock:
             if self._connections is None:
-                self._connections = Connections(self._patience.timeout_s)
+                self._connections = Connections(self._retry_policy.timeout_s)
         return HttpBlob(
-            address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects, version=version
+            address, self._connections, self._retry_policy, unsafe_redirects=self._unsafe_redirects, version=version
         )
 
     def _system(self, protocol: str) -> Any:
         with self._lock:
             if protocol not in self._systems:
-                self._systems[protocol] = make_system(protocol, self._options, self._patience.timeout_s)
+                self._systems[protocol] = make_system(protocol, self._options, self._retry_policy.timeout_s)
             return self._systems[protocol]
 
     def close(self) -> None:

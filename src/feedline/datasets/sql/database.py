@@ -102,13 +102,13 @@ class Database(ABC):
         """Close a connection, which may be broken."""
         connection.close()
 
-    def _asked(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
+    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
         """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
     def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
         """Return the names of a result's columns, and their types where known."""
-        with self._asked(connection, statement, parameters) as cursor:
+        with self._execute(connection, statement, parameters) as cursor:
             return [(column[0], self._type(column)) for column in cursor.description]
 
     def _type(self, column: Any) -> str:
@@ -116,13 +116,13 @@ class Database(ABC):
 
     def rows(self, connection: Any, statement: str, parameters: Parameters) -> Rows:
         """Return all rows of a result."""
-        with self._asked(connection, statement, parameters) as cursor:
+        with self._execute(connection, statement, parameters) as cursor:
             found: Rows = cursor.fetchall()
             return found
 
     def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         """Yield the rows of a result, `size` at a time. One statement reads one snapshot, as of its start."""
-        with self._asked(connection, statement, parameters) as cursor:
+        with self._execute(connection, statement, parameters) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
 
@@ -263,7 +263,7 @@ class DuckDB(_Embedded):
         config = {"threads": 1, "enable_external_access": "true" if self.external else "false"}
         return self._driver().connect(self._file(), read_only=True, config=config).cursor()
 
-    def _asked(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
+    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
         return nullcontext(connection.execute(statement, parameters))  # this is the connection, which must stay open
 
     def _type(self, column: Any) -> str:

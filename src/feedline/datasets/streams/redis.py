@@ -164,44 +164,44 @@ class RedisStream(Feed):
             try:
                 return act(self._client.get())
             except redis.AuthenticationError as exc:
-                raise SourceError(f"The Redis server at {self._told_url} refuses: {self._told(exc)}.") from self._cause(
-                    exc
-                )
+                raise SourceError(
+                    f"The Redis server at {self._redacted_url} refuses: {self._redacted(exc)}."
+                ) from self._cause(exc)
             except (redis.ConnectionError, redis.TimeoutError) as exc:
                 self._client.close()
                 if reads:
                     raise _AnswerLost from exc
                 if time.monotonic() + pause_s > deadline_s:
                     raise SourceError(
-                        f"The Redis server at {self._told_url} cannot be reached, after {self._retry_s:g} seconds of "
-                        f"retries: {self._told(exc)}. Nothing is lost: messages that were not acknowledged arrive "
-                        "again."
+                        f"The Redis server at {self._redacted_url} cannot be reached, after {self._retry_s:g} seconds "
+                        f"of retries: {self._redacted(exc)}. Nothing is lost: messages that were not acknowledged "
+                        "arrive again."
                     ) from self._cause(exc)
                 time.sleep(pause_s)
                 pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
             except redis.ResponseError as exc:
                 raise SourceError(
-                    f"The Redis server at {self._told_url} refuses to serve group {self._group!r} of stream "
-                    f"{self._stream!r}: {self._told(exc)}."
+                    f"The Redis server at {self._redacted_url} refuses to serve group {self._group!r} of stream "
+                    f"{self._stream!r}: {self._redacted(exc)}."
                 ) from self._cause(exc)
 
     @property
-    def _told_url(self) -> str:
+    def _redacted_url(self) -> str:
         """The URL without its secrets."""
         return shown_url(self._url)
 
-    def _told(self, exc: Exception) -> str:
+    def _redacted(self, exc: Exception) -> str:
         """Return the message of the server or its driver without secrets: it may quote the URL."""
         return without_secrets(words(exc), self._url)
 
     def _cause(self, exc: Exception) -> Exception | None:
-        return exc if self._told(exc) == words(exc) else None
+        return exc if self._redacted(exc) == words(exc) else None
 
     def close(self) -> None:
         self._client.close()
 
     def __repr__(self) -> str:
-        return f"RedisStream({self._told_url!r}, {self._stream!r}, group={self._group!r})"
+        return f"RedisStream({self._redacted_url!r}, {self._stream!r}, group={self._group!r})"
 
 
 class _AnswerLost(Exception):

@@ -16,7 +16,7 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.remote.blob import Blob, Patience
+from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
@@ -116,15 +116,15 @@ class TarDataset(Source, ColumnSource):
     ) -> None:
         super().__init__(transform)
         limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
-        room = byte_count("shard_cache_bytes", shard_cache_bytes)
+        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
         self.reading = Reading(
             read_ahead=read_ahead,
             max_field_bytes=limit,
             unique_keys=unique_keys,
-            patience=Patience(retries, timeout_s=timeout_s),
+            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
             unsafe_redirects=unsafe_redirects,
             storage_options={} if storage_options is None else storage_options,
-            shard_cache=None if shard_cache is None else DiskCache(shard_cache, room),
+            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
         self.shards = expand(shards, self.reading.listed)
         self._names = [shown_address(shard) for shard in self.shards]

@@ -29,7 +29,7 @@ _SUPPORTED = frozenset(b"0\x001234567LKSxgX")
 _SPARSE, _DIRECTORY, _LONG_NAME, _COMMON = b"S5Lg"
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=]+)=")
 _SPACES = b" " * 8
-_TELLING = (b"path=", b"size=", b"GNU.sparse.")
+_RELEVANT_RECORDS = (b"path=", b"size=", b"GNU.sparse.")
 
 SUM_AT = 500
 """Where `feedline pack` stores the checksum of a file in its header: in bytes that the format leaves unused."""
@@ -351,7 +351,7 @@ class Members:
             self._common.update(_pax(content))
             check_seal(self._shard, self._common.get("comment", ""))
         # Most pax records hold times, for every file, and do not affect name, size or holes.
-        elif header.kind in b"xX" and (self._common or any(one in content for one in _TELLING)):
+        elif header.kind in b"xX" and (self._common or any(one in content for one in _RELEVANT_RECORDS)):
             _note(found, {**self._common, **_pax(content)})
 
     def check_limit(self, what: str, size: int, *, held: int | None = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
@@ -144,7 +144,7 @@ class Reading:
     """Chunks or ranges in flight, each in its own thread; None to choose by whether shards are local or remote."""
     max_field_bytes: int = 1 << 31
     unique_keys: bool = True
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     unsafe_redirects: bool = False
     """True to follow redirects from https to http, and from a public address to a private one."""
     shard_cache: DiskCache | None = None
@@ -176,7 +176,7 @@ class Reading:
     def open_storage(self) -> Storage:
         """Return a storage that opens shards in this process."""
         return Storage(
-            self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
+            self.retry_policy, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
         )
 
     def listed(self, pattern: str) -> list[str]:

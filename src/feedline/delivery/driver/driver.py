@@ -216,7 +216,7 @@ class Driver:
         transform = 0
         if task_notes is not None:
             transform = task_notes.stages.pop(TRANSFORM, 0)
-            self._observer.hear(task_notes, worker)
+            self._observer.add_notes(task_notes, worker)
         given, came, asked_s = int(flight.given_s * 1e9), int(flight.came_s * 1e9), self._asked_s
         (began, fetch, collate, computed, queued), busy = result.task_times, result.busy_ns
         if not began:  # the engine does not report it

@@ -170,7 +170,7 @@ class InlineBatches(OneCallerBatches):
         transform = 0
         if task_notes is not None:
             transform = task_notes.stages.pop(TRANSFORM, 0)
-            self._observer.hear(task_notes, -1)
+            self._observer.add_notes(task_notes, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         row_parts = (ordinal, -1, count, 0, asked, began, fetch, transform, collate, 0, *cpu, finished, finished)
         if self.keeps_rows:

@@ -26,7 +26,7 @@ from feedline.delivery.machine.bisection import Bisection
 from feedline.delivery.machine.flight import Flight, Trouble
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
-from feedline.system.failures import add_note, is_interrupt, told_indices
+from feedline.system.failures import add_note, indices_text, is_interrupt
 from feedline.types import Draw, Notes, Result, ResultKind, Task
 from feedline.types.indices import index_key
 from feedline.workers.fetch.guard import neighbour_of
@@ -203,7 +203,7 @@ class Recovery:
         what = ""
         if begun is not None and begun.whole.wanted and not begun.is_call:
             task = begun.whole
-            samples = "" if task.stays else f" (samples {told_indices(self._samples_of(task))})"
+            samples = "" if task.stays else f" (samples {indices_text(self._samples_of(task))})"
             doing = "making" if begun.suspect is None else "looking for the sample that kills in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
@@ -322,7 +322,7 @@ class Recovery:
         """Return the error for an unresponsive worker: its task, and what it is doing."""
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
-        samples = "" if late.stays else f" (samples {told_indices(self._samples_of(late))})"
+        samples = "" if late.stays else f" (samples {indices_text(self._samples_of(late))})"
         samples += "" if late.whole.wanted else " of an iteration that was left"
         doing = "Its stack is not available."
         if seen.stack is not None:

@@ -108,7 +108,7 @@ class Epochs:
         self._loaded = self._settled = self._by_hand = self.settled_order = None
         self._next_epoch = start.epoch + 1
         self.checkpoint, self._start = checkpoint, start
-        order.tell_epoch(start.epoch)
+        order.mark_epoch_begun(start.epoch)
 
     def begins_again(self, order: Order, *, dataset_told: bool) -> bool:
         """Return whether the last iteration, which has delivered nothing yet, has to begin again.
@@ -128,7 +128,7 @@ class Epochs:
             _tell_ignored(told, start.epoch)
         if told is None or not is_stale or start.is_resumed:
             self._by_hand = None
-            order.tell_epoch(start.epoch)
+            order.mark_epoch_begun(start.epoch)
             if not dataset_told:
                 return False
             if start.is_resumed:
@@ -214,7 +214,7 @@ class Epochs:
 
     def _told(self, order: Order) -> int | None:
         """Return the epoch set by hand on one of the samplers or the loader; None if neither was set."""
-        by_hand = order.told_epoch()
+        by_hand = order.epoch_set_by_user()
         return self._by_hand if by_hand is None else by_hand
 
 

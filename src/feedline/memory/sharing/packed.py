@@ -73,9 +73,9 @@ class Packed(Column):
         self._starts = np.cumsum(sizes) - sizes
         self._middle = middle.astype(np.min_scalar_type(int(middle.max(initial=0))))
         self._data = _joined([part[3] for part in parts], np.dtype(np.uint8))
-        self._views = self._look()
+        self._views = self._make_views()
 
-    def _look(self) -> tuple[memoryview, ...]:
+    def _make_views(self) -> tuple[memoryview, ...]:
         return tuple(map(view_of, (self._begin, self._end, self._middle, self._starts, self._data)))
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ class Packed(Column):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._views = self._look()
+        self._views = self._make_views()
 
 
 def _is_order(order: NDArray[Any], count: int) -> bool:

@@ -14,7 +14,7 @@ from feedline.abc import Engine, Framework
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.testing.gate import PATIENCE_S, Gate
+from feedline.testing.gate import TIMEOUT_S, Gate
 from feedline.types import DatasetKind, Result, ResultKind, SlotBatch, Task
 
 
@@ -91,10 +91,10 @@ class EngineBench:
     def _collect(self, engine: Engine, count: int, worker: int | None = None) -> list[Result]:
         """Wait for `count` answers."""
         results: list[Result] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(results) < count:
             left_s = deadline - time.monotonic()
-            assert left_s > 0, f"only {len(results)} of {count} answers arrived within {PATIENCE_S} s"
+            assert left_s > 0, f"only {len(results)} of {count} answers arrived within {TIMEOUT_S} s"
             results += engine.collect(left_s, worker)
         assert len(results) == count, f"more than {count} answers: {results}"
         return results

@@ -41,12 +41,12 @@ class FailureChapter(EngineBench):
     def test_an_exception_tells_where_it_was_raised(self) -> None:
         with self._at_work(Numbers(failing={1: SampleFailed("torn")})) as engine:
             exc = self._ask(engine, 0, [1]).payload
-            told = str(exc.__cause__)
+            text = str(exc.__cause__)
             trace = exc.__traceback__
             while trace is not None:
-                told += trace.tb_frame.f_code.co_name
+                text += trace.tb_frame.f_code.co_name
                 trace = trace.tb_next
-            assert "__getitem__" in told
+            assert "__getitem__" in text
 
     def test_a_worker_that_cannot_start_dies_once_and_says_why(self) -> None:
         with self._at_work(Numbers(), init=refuse_to_start) as engine:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from feedline.testing.engine.bench import EngineBench
 from feedline.testing.engine.workload import Numbers, WriteNumber
-from feedline.testing.gate import PATIENCE_S, Journal
+from feedline.testing.gate import TIMEOUT_S, Journal
 
 
 class TaskChapter(EngineBench):
@@ -26,17 +26,17 @@ class TaskChapter(EngineBench):
             assert answers == {number: [number] for number in range(4)}
 
     def test_each_worker_answers_in_the_order_it_was_asked(self) -> None:
-        asked: dict[int, list[int]] = defaultdict(list)
+        submitted: dict[int, list[int]] = defaultdict(list)
         answered: dict[int, list[int]] = defaultdict(list)
         with self._at_work(Numbers()) as engine:
             for number in range(40):
                 worker = number * 7 % 5 % engine.worker_count
-                asked[worker].append(number)
+                submitted[worker].append(number)
                 self._submit(engine, worker, number, [number])
             for result in self._collect(engine, 40):
                 answered[result.worker].append(result.task_id)
                 assert self._numbers_of(result) == [result.task_id]
-        assert answered == asked
+        assert answered == submitted
 
     def test_every_worker_is_told_its_number(self) -> None:
         with self._folder() as folder:
@@ -91,7 +91,7 @@ class TaskChapter(EngineBench):
                 self._submit(engine, number % engine.worker_count, number, [number])
             seen = []
             while 18 + last not in seen:  # answers of other workers may be returned too
-                seen += [result.task_id for result in engine.collect(PATIENCE_S, last)]
+                seen += [result.task_id for result in engine.collect(TIMEOUT_S, last)]
             seen += [result.task_id for result in self._collect(engine, 20 - len(seen))]
             assert sorted(seen) == list(range(20))
 
@@ -131,19 +131,21 @@ class TaskChapter(EngineBench):
     def test_a_task_is_either_answered_or_taken_back(self) -> None:
         """Starting and revoking race for every task; each time exactly one of them wins."""
         with self._at_work(Numbers()) as engine:
-            asked = 0
+            submitted = 0
             answered: list[int] = []
             taken_back: list[int] = []
             for _ in range(50):
                 for _ in range(4):
-                    self._submit(engine, 0, asked, [asked])
-                    asked += 1
+                    self._submit(engine, 0, submitted, [submitted])
+                    submitted += 1
                 for _ in range(2):
                     task = engine.revoke(0)
                     if task is not None:
                         taken_back.append(task)
                 answered += [result.task_id for result in engine.collect(0.0)]
-            answered += [result.task_id for result in self._collect(engine, asked - len(answered) - len(taken_back))]
+            answered += [
+                result.task_id for result in self._collect(engine, submitted - len(answered) - len(taken_back))
+            ]
             self._nothing_comes(engine)
-        assert sorted(answered + taken_back) == list(range(asked))
+        assert sorted(answered + taken_back) == list(range(submitted))
         assert answered == sorted(answered)

@@ -99,8 +99,8 @@ class _Canvas(Protocol):
 
     def line(self, places: Sequence[Place], colour: str, width: float = 1.0, *, dashed: bool = False) -> None: ...
 
-    def dot(self, place: Place, colour: str, told: str = "") -> None:
-        """Draw a point; `told` is its tooltip, where the format has tooltips."""
+    def dot(self, place: Place, colour: str, tooltip: str = "") -> None:
+        """Draw a point; `tooltip` is its tooltip, where the format has tooltips."""
 
     def ring(self, place: Place) -> None: ...
 
@@ -133,9 +133,11 @@ class _Svg:
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}/>')
 
-    def dot(self, place: Place, colour: str, told: str = "") -> None:
+    def dot(self, place: Place, colour: str, tooltip: str = "") -> None:
         x, y = place
-        self.parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(told)}</title></circle>')
+        self.parts.append(
+            f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(tooltip)}</title></circle>'
+        )
 
     def ring(self, place: Place) -> None:
         x, y = place
@@ -187,7 +189,7 @@ class _Png:
         elif len(points) > 1:
             self._pen.line(points, colour, round(width * self._FINE), joint="curve")
 
-    def dot(self, place: Place, colour: str, told: str = "") -> None:
+    def dot(self, place: Place, colour: str, tooltip: str = "") -> None:
         self._pen.circle(self._at(place), 3.5 * self._FINE, colour)
 
     def ring(self, place: Place) -> None:

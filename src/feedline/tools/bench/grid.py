@@ -152,7 +152,7 @@ def measure(
     peaks: list[list[int]] = [[] for _ in chosen]
     entries = []
     for (case, side, options), seen in zip(chosen, peaks, strict=True):
-        entry = Entry(case, side, work.steady(side, options, counted_s, partial(_look_at_memory, seen)).measure)
+        entry = Entry(case, side, work.steady(side, options, counted_s, partial(_note_memory, seen)).measure)
         entries.append(replace(entry, measure=partial(_guarded, measured.failures, entry)))
 
     def kept(outcomes: list[Outcome]) -> None:
@@ -174,7 +174,7 @@ def _guarded(failures: dict[str, Failure], entry: Entry) -> Figures:
     return {}
 
 
-def _look_at_memory(seen: list[int], loader: Any) -> dict[str, float]:
+def _note_memory(seen: list[int], loader: Any) -> dict[str, float]:
     """Note the memory of all processes, just before and just after the clock runs; add no sums."""
     seen += [found] if (found := load.pss_bytes()) is not None else []
     return {}

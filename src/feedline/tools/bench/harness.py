@@ -223,7 +223,7 @@ def undisturbed(measure: Callable[[], Figures], settings: Settings) -> Figures:
     tries: list[Figures] = []
     for attempt in range(settings.repeats + 1):
         if attempt:
-            load.wait_for_quiet(settings.max_other_cores, patience_s=5.0)
+            load.wait_for_quiet(settings.max_other_cores, timeout_s=5.0)
         figures = measure()
         others = figures.get("other_cores")
         if others is None or others <= settings.max_other_cores:

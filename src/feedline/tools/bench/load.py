@@ -84,9 +84,9 @@ def load_of_others() -> float | None:
     return other_cores(now - busy, own, time.perf_counter() - began)
 
 
-def wait_for_quiet(limit_cores: float, *, patience_s: float) -> None:
-    """Wait until others use at most `limit_cores`, but no longer than `patience_s`."""
-    deadline = time.monotonic() + patience_s
+def wait_for_quiet(limit_cores: float, *, timeout_s: float) -> None:
+    """Wait until others use at most `limit_cores`, but no longer than `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
     while (load_of_others() or 0.0) > limit_cores and time.monotonic() < deadline:
         pass
 

@@ -74,7 +74,7 @@ class Machine:
     """Python's default start method."""
 
 
-def look() -> Machine:
+def collect_details() -> Machine:
     """Collect the details. Imports torch, if it is installed, to query it about CUDA."""
     soft_files, hard_files = limits_of("RLIMIT_NOFILE")
     physical, free = physical_bytes()
@@ -86,7 +86,7 @@ def look() -> Machine:
         python=platform.python_version(),
         feedline=feedline.__version__,
         numpy=np.__version__,
-        **_look_at_torch(),
+        **_torch_details(),
         cores=core_count(),
         machine_cores=os.cpu_count() or 1,
         cpu_quota=cpu_quota(groups),
@@ -106,7 +106,7 @@ def look() -> Machine:
 
 
 # Any: the details of `Machine` that torch knows.
-def _look_at_torch() -> dict[str, Any]:
+def _torch_details() -> dict[str, Any]:
     details: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
     details["devices"] = ()
     try:

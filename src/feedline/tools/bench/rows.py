@@ -229,8 +229,10 @@ def _write_rows(
     file: TextIO, name: str, outcomes: Sequence[Outcome], ratios: Sequence[Ratios], arguments: argparse.Namespace
 ) -> None:
     # The destination of the rows does not affect the results, and a path may contain a person's name.
-    asked = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command", "plot")}
-    rows: list[dict[str, object]] = [{"kind": "machine", "benchmark": name, "flags": asked, **asdict(machine.look())}]
+    flags = {flag: value for flag, value in vars(arguments).items() if flag not in ("json", "data", "command", "plot")}
+    rows: list[dict[str, object]] = [
+        {"kind": "machine", "benchmark": name, "flags": flags, **asdict(machine.collect_details())}
+    ]
     for outcome, found in zip(outcomes, ratios, strict=True):
         known = {"benchmark": name, "case": outcome.case, "side": outcome.side.name}
         rows += [{"kind": "round", **known, "round": n, **figures} for n, figures in enumerate(outcome.rounds)]

@@ -21,7 +21,7 @@ from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, tr
 from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.doctor import check_linux
 from feedline.tools.cli.pictures import PictureDataset, write_pictures
-from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.target import make_some, open_target
 from feedline.types.shown import printable
 
@@ -59,11 +59,11 @@ def run(arguments: argparse.Namespace) -> None:
 def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
     """Measure `feedline.images` and torch's loader with common decoders, and publish the results."""
     jpegs.write_jpegs(JPEG_COUNT, folder)
-    asked = argparse.Namespace(
+    options = argparse.Namespace(
         **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
     )
-    entries = list(jpegs.entries(sorted(folder.iterdir()), 64_000, asked))
-    rows.publish("feedline bench images", rows.measure(entries, asked), asked, columns=COLUMNS, details=False)
+    entries = list(jpegs.entries(sorted(folder.iterdir()), 64_000, options))
+    rows.publish("feedline bench images", rows.measure(entries, options), options, columns=COLUMNS, details=False)
 
 
 def measure_training(arguments: argparse.Namespace) -> None:
@@ -98,9 +98,9 @@ def measure_own(arguments: argparse.Namespace) -> None:
     if arguments.workers is None:
         cores = usable_cores()
         arguments.workers = [0, *(count for count in (1, 2, 4, 8, 16, 32, 64) if count <= max(cores, 4))]
-    asked = grid.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
+    wanted = grid.Grid(arguments.workers, arguments.engine, arguments.prefetch or ())
     with rows.progress(None) as on_stage:
-        kept = watch(partial(_measure, arguments, asked), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
+        kept = watch(partial(_measure, arguments, wanted), _Kept(), seconds=arguments.seconds, on_stage=on_stage)
     outcomes, failures = kept.measured.complete(), kept.measured.failures
     if not outcomes:
         raise grid.nothing_measured(failures, arguments.seconds)
@@ -115,7 +115,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         chart.write(arguments.plot, name, _panels(outcomes))
 
 
-def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> None:
+def _measure(arguments: argparse.Namespace, wanted: grid.Grid, send: Send) -> None:
     """Measure a grid, and send the results after each measurement; runs in a process of its own."""
     began_s = time.monotonic()
     send("stage", "import")
@@ -123,11 +123,11 @@ def _measure(arguments: argparse.Namespace, asked: grid.Grid, send: Tell) -> Non
     send("stage", "samples")
     make_some(target, seconds=0.0)
     if torch.cuda.is_available():
-        asked = replace(asked, pins=(False, True))
+        wanted = replace(wanted, pins=(False, True))
     work = grid.Work(target.dataset, target.options, target.batch_size)
     settings = harness.Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
     left_s = arguments.seconds - (time.monotonic() - began_s)
-    grid.measure(asked, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
+    grid.measure(wanted, work, settings, left_s, step=partial(send, "stage"), keep=partial(send, "part", "measured"))
 
 
 def _panels(outcomes: list[harness.Outcome]) -> list[chart.Panel]:
@@ -183,8 +183,8 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
         ("JPEG", repeated, 32, WORKER_COUNT),
     ):
         check_equal_batches(name, dataset, size)
-        asked = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-        entries += rows.loaders(asked, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
+        options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
+        entries += rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
     return entries
 
 

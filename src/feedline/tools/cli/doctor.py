@@ -35,7 +35,7 @@ SERIOUS = 3
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Report:
     """The findings about one subject, with its details."""
 
     title: str
@@ -57,9 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
     what: str | None = arguments.what
     if what is None:
-        looked = _look_at_machine()
+        report = _examine_machine()
     elif ":" in what and not os.path.exists(what):
-        looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
+        report = _examine_dataset(what, arguments.seconds, with_bar=not arguments.json)
     elif what.endswith(".py") or not os.path.exists(what):
         raise BadOption(
             f"{what!r} is neither a recording nor a file of faults. Name a dataset as module:dataset or "
@@ -67,26 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
             "json.dump(loader.state_dict(), file) wrote."
         )
     else:
-        looked = _look_at_recording(Path(what)) if _is_recording(Path(what)) else _look_at_faults(Path(what))
+        report = _examine_recording(Path(what)) if _is_recording(Path(what)) else _examine_faults(Path(what))
     if arguments.json:
-        told = {**looked.details, "findings": [finding.as_dict() for finding in looked.findings]}
-        sys.stdout.write(json.dumps(told) + "\n")
+        result = {**report.details, "findings": [finding.as_dict() for finding in report.findings]}
+        sys.stdout.write(json.dumps(result) + "\n")
     else:
-        show(looked.title, looked.findings, plain_console(), before=looked.before, after=looked.after)
-    return SERIOUS if any(finding.is_serious for finding in looked.findings) else 0
+        show(report.title, report.findings, plain_console(), before=report.before, after=report.after)
+    return SERIOUS if any(finding.is_serious for finding in report.findings) else 0
 
 
-def _look_at_machine() -> _Looked:
-    details = machine.look()
-    return _Looked("This machine", {"machine": asdict(details)}, find(details))
+def _examine_machine() -> _Report:
+    details = machine.collect_details()
+    return _Report("This machine", {"machine": asdict(details)}, find(details))
 
 
-def _look_at_faults(file: Path) -> _Looked:
+def _examine_faults(file: Path) -> _Report:
     held = fault_file.read(file)
     lines = fault_file.first_lines(held)
     after = ["The first of them:", *(f"  {line}" for line in lines)] if lines else []
     title = fault_file.one_line(f"Faults in {file.name}")
-    return _Looked(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
+    return _Report(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
 
 
 def _is_recording(file: Path) -> bool:
@@ -99,11 +99,11 @@ def _is_recording(file: Path) -> bool:
     return start.startswith(b"\x1f\x8b") or FORMAT.encode() in start
 
 
-def _look_at_recording(file: Path) -> _Looked:
+def _examine_recording(file: Path) -> _Report:
     recording = Recording.load(file)
     stats, findings = recording.stats(), diagnose_recording(recording)
     after = [] if findings else [NOTHING]
-    return _Looked(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
+    return _Report(f"Run in {file.name}", {"run": stats.as_dict()}, findings, [stats.verdict], after)
 
 
 def check_linux(source: str) -> None:
@@ -112,7 +112,7 @@ def check_linux(source: str) -> None:
         raise BadOption(f"{source}: datasets can be tried only on Linux, where their processes can be watched.")
 
 
-def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+def _examine_dataset(source: str, seconds: float, *, with_bar: bool) -> _Report:
     check_linux(source)
     from feedline.tools.tune.probe import probe  # importable only on Linux
 
@@ -120,7 +120,7 @@ def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
         measured = probe(source, seconds=seconds, on_stage=on_stage)
     findings = diagnose(measured)
     after = [] if findings else [NOTHING]
-    return _Looked(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
+    return _Report(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
 
 
 def show(

@@ -94,7 +94,7 @@ def _read_table(file: Path, text: str) -> FaultFile:
         if missing:
             raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
         for row in table:
-            log.append(_fault_of({name: _uncelled(text) for name, text in row.items()}))
+            log.append(_fault_of({name: _from_csv_cell(text) for name, text in row.items()}))
     except BadState as exc:
         raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
     except (csv.Error, KeyError, TypeError, ValueError) as exc:
@@ -121,7 +121,7 @@ def _fault_of(row: dict[str, str]) -> Fault:
 
 
 # Any: a row that is too short or too long contains None or a list, which the caller reports as damage.
-def _uncelled(text: Any) -> Any:
+def _from_csv_cell(text: Any) -> Any:
     """Return a text without the quote that `csv_cell` put in front of it."""
     return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
 

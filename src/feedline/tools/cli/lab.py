@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.export.absolute().parent.is_dir():
         raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Create it first.")
     count = sum(len(view.presets) for view in VIEWS)
-    with rows.progress(count) as told:
-        page = exported(VIEWS, told)
+    with rows.progress(count) as on_run:
+        page = exported(VIEWS, on_run)
     arguments.export.write_text(page, "utf-8")
     sys.stdout.write(f"{arguments.export}\n")

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = build_parser().parse_args(argv)
     formatwarning = warnings.formatwarning
-    warnings.formatwarning = lambda *told, **more: printable(formatwarning(*told, **more))
+    warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))
     try:
         return _run(arguments)
     except FeedlineError as error:

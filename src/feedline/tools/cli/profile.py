@@ -339,9 +339,9 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
             if code:
                 sys.stderr.write(f"feedline: Cannot compare: with {name}'s loader, the exit code is {code}.\n")
                 raise SystemExit(code)
-            told = json.loads(file.read_text("utf-8"))
-            loaders = {loader: Period(**period) for loader, period in told.pop("loaders").items()}
-            results[name] = Result(loaders=loaders, **told)
+            figures = json.loads(file.read_text("utf-8"))
+            loaders = {loader: Period(**period) for loader, period in figures.pop("loaders").items()}
+            results[name] = Result(loaders=loaders, **figures)
     sys.stdout.write(printable(_side_by_side(results["torch"], results["feedline"])))
 
 

@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
             path.write_text(text, "utf-8")
         except OSError as exc:
             raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
-    told = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
-    sys.stdout.write(printable(f"{told}\n"))
+    text = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
+    sys.stdout.write(printable(f"{text}\n"))
 
 
 def page_text(recording: Recording) -> str:

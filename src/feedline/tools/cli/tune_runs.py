@@ -29,10 +29,10 @@ from feedline.loader.run.iteration import watchers
 from feedline.loader.run.run import adjusters
 from feedline.tools.bench import grid, harness
 from feedline.tools.cli.script import Script
-from feedline.tools.tune.measured import room_now
+from feedline.tools.tune.measured import headroom_now
 from feedline.tools.tune.probe import watch
 from feedline.tools.tune.probing.loading import is_loader
-from feedline.tools.tune.probing.process import Tell
+from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
 from feedline.tools.tune.target import Target, make_some, open_target, target_of
 
@@ -41,7 +41,7 @@ _SHARE = 1 / 30
 """Share of the total time for which one setting is measured. Batches are made without workers for as long before."""
 _LONGEST_RUN_S = 3.0
 """The same as `_LONGEST_S`, for a program: its steps vary more than simulated ones. A guess."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _WARM_UP = 4
 """Batches per worker after which a program counts as warmed up: two are prefetched, and used up."""
 _FEW = 5
@@ -78,14 +78,14 @@ def measure_dataset(
     return watch(body, Kept(step_s=step_s), seconds=seconds, on_stage=on_stage)
 
 
-def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Tell) -> None:
+def _measure(source: str, batch_size: int | None, step_s: float, seconds: float, send: Send) -> None:
     """Measure the settings that the search requests; runs in a process of its own."""
     until_s, counted_s = time.monotonic() + seconds, min(_LONGEST_S, seconds * _SHARE)
     send("stage", "import")
     target = open_target(source, batch_size)
     send("stage", "samples")
-    looked = _looked_at(target, counted_s)
-    for name, value in looked.items():
+    first = _first_measurements(target, counted_s)
+    for name, value in first.items():
         send("part", name, value)
     work = grid.Work(target.dataset, target.options, target.batch_size, step_s)
     tried: dict[Setting, Rate] = {}
@@ -114,16 +114,16 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         return tried[setting]
 
     with harness.expected_warnings():
-        search(measure, looked["limits"], step_s=step_s)
+        search(measure, first["limits"], step_s=step_s)
 
 
 # Any: values of attributes of `Kept`.
-def _looked_at(target: Target, seconds: float) -> dict[str, Any]:
+def _first_measurements(target: Target, seconds: float) -> dict[str, Any]:
     """Make batches without workers, and return values for attributes of `Kept`: about the target, and the limits."""
-    made, room = make_some(target, seconds=seconds), room_now()
-    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
-    told = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
-    return {**told, "batch_bytes": made.batch_bytes, "limits": limits}
+    made, headroom = make_some(target, seconds=seconds), headroom_now()
+    limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
+    details = {name: getattr(target, name) for name in ("code", "is_loader", "batch_size")}
+    return {**details, "batch_bytes": made.batch_bytes, "limits": limits}
 
 
 # -- a program -------------------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
         DatasetFailed: the program fails, hangs or crashes even without workers, or iterates over no loader.
     """
     is_module = words[0] == "-m"
-    asked = argparse.Namespace(command="tune --script", module=words[1:] if is_module else None, program=words)
-    script, kept, until_s = Script.of(asked), Kept(), time.monotonic() + seconds
+    arguments = argparse.Namespace(command="tune --script", module=words[1:] if is_module else None, program=words)
+    script, kept, until_s = Script.of(arguments), Kept(), time.monotonic() + seconds
     kind = (
         None if source is None else watch(partial(_kind_of, source), _Kind(), seconds=seconds, on_stage=on_stage).name
     )
@@ -156,9 +156,9 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
         if setting in kept.tried or began_s + longest_s > until_s:
             return kept.tried.get(setting)
         run = partial(_run, script, kind, setting, counted_s, kept.limits is None)
-        told = _Run()
+        result = _Run()
         try:
-            watch(run, told, seconds=until_s - began_s, on_stage=on_stage, subject="The program")
+            watch(run, result, seconds=until_s - began_s, on_stage=on_stage, subject="The program")
         except DatasetFailed as exc:
             if kept.limits is None:
                 raise
@@ -167,9 +167,9 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
         longest_s = max(longest_s, time.monotonic() - began_s)
         if kept.limits is None:
             for name in ("limits", "batch_bytes", "code", "is_loader", "batch_size", "step_s"):
-                setattr(kept, name, getattr(told, name))
-        kept.tried[setting] = told.rate
-        return told.rate
+                setattr(kept, name, getattr(result, name))
+        kept.tried[setting] = result.rate
+        return result.rate
 
     measure(INLINE)
     assert kept.limits is not None  # sent by the first run
@@ -187,7 +187,7 @@ class _Kind:
     is_useful = False
 
 
-def _kind_of(source: str, send: Tell) -> None:
+def _kind_of(source: str, send: Send) -> None:
     send("stage", "import")
     opened = open_object(source)
     send("part", "name", type(opened.dataset if is_loader(opened) else opened).__qualname__)
@@ -201,11 +201,11 @@ class _Run(Kept):
     is_useful = False
 
 
-def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Tell) -> None:
+def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_first: bool, send: Send) -> None:
     """Run the program until a setting is measured; runs in a process of its own."""
     send("stage", str(setting))
     install()
-    watching = _Watching(kind, setting, seconds, looks=is_first)
+    watching = _Watching(kind, setting, seconds, measures_first=is_first)
     with tempfile.TemporaryFile() as written:
         os.dup2(written.fileno(), 1)
         os.dup2(written.fileno(), 2)
@@ -245,13 +245,13 @@ class _Watching:
         kind: the class name of their datasets; None for any.
         setting: the setting to apply.
         seconds: how long to measure.
-        looks: True to examine loaders before they are iterated over.
+        measures_first: True to examine loaders before they are iterated over.
     """
 
-    def __init__(self, kind: str | None, setting: Setting, seconds: float, *, looks: bool) -> None:
-        self._kind, self._setting, self._seconds, self._looks = kind, setting, seconds, looks
+    def __init__(self, kind: str | None, setting: Setting, seconds: float, *, measures_first: bool) -> None:
+        self._kind, self._setting, self._seconds, self._measures_first = kind, setting, seconds, measures_first
         self._adjusted: WeakSet[Any] = WeakSet()
-        self._looked: dict[str, dict[str, Any]] = {}
+        self._measured_first: dict[str, dict[str, Any]] = {}
         self._counters: dict[str, dict[int, Counters]] = {}
         self._engines: dict[str, str] = {}
         self.has_ended = threading.Event()
@@ -263,10 +263,12 @@ class _Watching:
         is_meant = self._kind is None or type(loader.dataset).__qualname__ == self._kind
         if not is_meant or loader in self._adjusted or os.getpid() != self._pid:
             return
-        if self._looks and _kind(loader) not in self._looked:
+        if self._measures_first and _kind(loader) not in self._measured_first:
             adjusters.remove(self.adjust)  # do not adjust the loaders that this creates
             try:
-                self._looked[_kind(loader)] = _looked_at(target_of(loader), min(self._seconds, _LONGEST_S))
+                self._measured_first[_kind(loader)] = _first_measurements(
+                    target_of(loader), min(self._seconds, _LONGEST_S)
+                )
             finally:
                 adjusters.append(self.adjust)
         self._adjusted.add(loader)
@@ -282,21 +284,23 @@ class _Watching:
             self._counters.setdefault(_kind(loader), {})[id(counters)] = counters
             self._engines[_kind(loader)] = resources.settings.engine_name
 
-    def run(self, send: Tell) -> None:
+    def run(self, send: Send) -> None:
         """Measure, and send the results, which ends the process. Send nothing about a program that ends too early."""
         warm = _WARM_UP * max(1, self._setting.workers)
-        while not self.has_ended.wait(_LOOK_S):
+        while not self.has_ended.wait(_POLL_S):
             if any(period.batches >= warm for period in self._periods().values()):
                 break
         while True:
             before = self._periods()
             has_ended = self.has_ended.wait(self._seconds)
             after = self._periods()
-            if self._tell(before, after, warm, send):
+            if self._send_results(before, after, warm, send):
                 return
             if has_ended or after == before:  # for a short run, leave out only the start of the workers
-                is_told = self._tell({kind: _start_of(period) for kind, period in after.items()}, after, _FEW, send)
-                if is_told or has_ended:
+                is_sent = self._send_results(
+                    {kind: _start_of(period) for kind, period in after.items()}, after, _FEW, send
+                )
+                if is_sent or has_ended:
                     return
 
     def _periods(self) -> dict[str, Period]:
@@ -308,7 +312,7 @@ class _Watching:
             found[kind] = period_of(total, self._setting.workers)
         return found
 
-    def _tell(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Tell) -> bool:
+    def _send_results(self, before: dict[str, Period], after: dict[str, Period], least: int, send: Send) -> bool:
         """Send the measurements between two moments, of the kind with the most time; False if they are too few."""
         spent = {kind: period.seconds - before.get(kind, Period()).seconds for kind, period in after.items()}
         kind = max(spent, key=spent.__getitem__, default="")
@@ -322,9 +326,12 @@ class _Watching:
             send("failed", "raises", (text, ""))
             return True
         making_s = _making_s(new) - _making_s(old)
-        told = {**self._looked.get(kind, {}), "step_s": max((seconds - new.wait_s + old.wait_s) / batches, 1e-6)}
-        told["rate"] = Rate((new.samples - old.samples) / seconds, min(1.0, max(0.0, making_s / seconds)))
-        for name, value in told.items():
+        results = {
+            **self._measured_first.get(kind, {}),
+            "step_s": max((seconds - new.wait_s + old.wait_s) / batches, 1e-6),
+        }
+        results["rate"] = Rate((new.samples - old.samples) / seconds, min(1.0, max(0.0, making_s / seconds)))
+        for name, value in results.items():
             send("part", name, value)
         send("done")
         return True

@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> None:
     if changes == Changes(computing=arguments.computing):
         predictions = grid(recording, changes)
         chosen = best(predictions)
-        told = {"grid": [one.as_dict() for one in predictions], "best": chosen.as_dict()}
+        result = {"grid": [one.as_dict() for one in predictions], "best": chosen.as_dict()}
         text = _grid(predictions, chosen)
     else:
         predictions = [predict(recording, changes)]
-        told, text = predictions[0].as_dict(), _beside(recording, predictions[0])
+        result, text = predictions[0].as_dict(), _beside(recording, predictions[0])
     if arguments.json:
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(result) + "\n")
         return
     assumptions = dict.fromkeys(sentence for one in predictions for sentence in one.assumptions)
     sys.stdout.write(printable("\n".join([text, *(f"\n{sentence}" for sentence in assumptions)]) + "\n"))

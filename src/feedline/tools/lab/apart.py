@@ -24,7 +24,7 @@ from feedline.tools.lab.pictures import Event, doing, failure
 from feedline.tools.lab.view import Actions
 
 Run = Callable[[Values, Actions], Iterator[Event]]
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _PRELOADED = ("feedline.tools.lab.preloaded",)
 
 
@@ -46,7 +46,7 @@ def apart(run: Run) -> Run:
             process.start()
             theirs.close()
             try:
-                yield from _told(ours, actions, process.is_alive)
+                yield from _receive_events(ours, actions, process.is_alive)
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):  # the process and its workers have ended
                     os.killpg(process.pid or 0, signal.SIGKILL)
@@ -58,14 +58,14 @@ def apart(run: Run) -> Run:
     return begin
 
 
-def _told(ours: Connection, actions: Actions, is_alive: Callable[[], bool]) -> Iterator[Event]:
+def _receive_events(ours: Connection, actions: Actions, is_alive: Callable[[], bool]) -> Iterator[Event]:
     """Yield events until the run has ended; forward clicks to it."""
     while True:
         with contextlib.suppress(queue.Empty):
             while True:
                 ours.send(actions.get_nowait())
         lives = is_alive()
-        if not ours.poll(_LOOK_S) and lives:
+        if not ours.poll(_POLL_S) and lives:
             yield {"kind": "still"}  # so that the caller can stop reading
             continue
         try:

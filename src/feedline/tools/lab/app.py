@@ -46,11 +46,11 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
         return HTMLResponse(page_of(views, token=token, nonce=nonce), headers=headers)
 
     async def begin(request: Request) -> Response:
-        asked = await _asked(request)
-        view = by_name.get(str(asked.get("view")))
+        wanted = await _read_json(request)
+        view = by_name.get(str(wanted.get("view")))
         if view is None:
-            raise BadOption(f"The lab has no view {asked.get('view')!r}.")
-        values = asked.get("values", {})
+            raise BadOption(f"The lab has no view {wanted.get('view')!r}.")
+        values = wanted.get("values", {})
         if not isinstance(values, dict):
             raise BadOption("values must be an object with a value for each control.")
         run = runs.begin(view, read(view.controls, values))
@@ -58,7 +58,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
 
     async def act(request: Request) -> Response:
         number: str = request.path_params["number"]  # a string: Python refuses to convert thousands of digits
-        runs.act(number, str((await _asked(request)).get("action")))
+        runs.act(number, str((await _read_json(request)).get("action")))
         return JSONResponse({})
 
     app = Starlette(
@@ -74,7 +74,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
     return app
 
 
-async def _asked(request: Request) -> dict[str, Any]:
+async def _read_json(request: Request) -> dict[str, Any]:
     """Return the JSON object in a request.
 
     Raises:
@@ -86,12 +86,12 @@ async def _asked(request: Request) -> dict[str, Any]:
         if len(body) > _MOST_BYTES:
             raise BadOption(f"The request is too long: the lab accepts at most {_MOST_BYTES:,} bytes.")
     try:
-        asked = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadOption(f"The request is not JSON: {words(error)}.") from error
-    if not isinstance(asked, dict):
+    if not isinstance(value, dict):
         raise BadOption("The request is not a JSON object.")
-    return asked
+    return value
 
 
 async def _refused(_: Request, error: Exception) -> Response:

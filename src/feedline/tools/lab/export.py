@@ -17,12 +17,12 @@ _LIVE = ("still", "doing", "buttons")
 """Events that matter only while a run goes on."""
 
 
-def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: None) -> str:
+def exported(views: Sequence[View], on_run: Callable[[str], None] = lambda text: None) -> str:
     """Run every view with each of its presets, and return a page that contains the recorded events.
 
     Args:
         views: the views of the page.
-        told: called with the title of the view before each run.
+        on_run: called with the title of the view before each run.
 
     Raises:
         FeedlineError: a run failed.
@@ -30,7 +30,7 @@ def exported(views: Sequence[View], told: Callable[[str], None] = lambda text: N
     runs: dict[str, list[dict[str, Any]]] = {view.name: [] for view in views}
     for view in views:
         for preset in view.presets:
-            told(view.title)
+            on_run(view.title)
             runs[view.name].append(_recorded(view, dict(preset)))
     machine = f"{usable_cores()} cores, {platform.machine()}"
     recorded = {"runs": runs, "origin": f"Recorded on a machine with {machine}. `feedline lab` runs it on yours."}

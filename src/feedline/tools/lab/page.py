@@ -30,7 +30,7 @@ def page_of(
     """
     assets = resources.files(__package__) / "assets"
     shared = resources.files(report.__name__) / "assets"
-    told = {
+    data = {
         "views": [view.described() for view in views],
         "token": token,
         "recorded": None if recorded is None else packed(recorded),
@@ -41,7 +41,7 @@ def page_of(
             [(shared / "drawing.js").read_text("utf-8"), *((assets / name).read_text("utf-8") for name in SCRIPTS)]
         ),
         # A "<" could end the element that contains the data.
-        "DATA": json.dumps(told, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c"),
+        "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c"),
         "NONCE": nonce,
     }
     page = (assets / "lab.html").read_text("utf-8")

@@ -121,8 +121,8 @@ def failure(error: Exception) -> Event:
     if not isinstance(error, FeedlineError):
         more = "".join(traceback.format_exception(error))
         return {"kind": "error", "text": f"{type(error).__name__}: {error}", "more": more}
-    told = {"kind": "error", "text": str(error)}
-    return {**told, "more": error.traceback} if isinstance(error, DatasetFailed) else told
+    event = {"kind": "error", "text": str(error)}
+    return {**event, "more": error.traceback} if isinstance(error, DatasetFailed) else event
 
 
 def _timed(event: Event, at: float | None) -> Event:

@@ -76,8 +76,8 @@ class _Run:
         """Yield events as lines of JSON, until the run has ended or the reader has gone."""
         self._running[self._number] = self  # not before: if the reader has gone already, nothing would remove it
         try:
-            with closing(self._told()) as told:
-                async for event in iterate_in_threadpool(told):
+            with closing(self._events()) as events:
+                async for event in iterate_in_threadpool(events):
                     if self.is_stopped:
                         return
                     if event["kind"] == "buttons":
@@ -89,7 +89,7 @@ class _Run:
         finally:
             del self._running[self._number]
 
-    def _told(self) -> Generator[Event, None, None]:
+    def _events(self) -> Generator[Event, None, None]:
         """Run the view, on the thread that reads the next event."""
         try:
             yield {"kind": "run", "number": self._number, "code": self._view.code(self._values)}

@@ -17,7 +17,7 @@ from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.reading import count_samples, loader_text, size_on_disk
 from feedline.tools.packing.schema import Column, Sample, Schema
 
-_LOOKED_AT = 100
+_SAMPLES_READ = 100
 """Number of samples read to find out what the fields hold."""
 _SHOWN = 8
 """Largest array that an example shows element by element."""
@@ -36,7 +36,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         CorruptSource: the data is damaged.
     """
     with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
-        samples, examples = _look(opened.dataset)
+        samples, examples = _read_some(opened.dataset)
         names = dict.fromkeys(name for sample in samples for name in sample)
         schema = Schema(tuple(Column.of(name, [sample.get(name) for sample in samples]) for name in names))
         verified = _verified(opened) if verify else None
@@ -71,11 +71,11 @@ def _spread(dataset: Any, count: int) -> Iterator[Any]:
     return (dataset[index] for index in sorted(chosen))
 
 
-def _look(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
+def _read_some(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
     """Return some samples, with large values reduced to what a schema needs, and an example of each field as text."""
     samples: list[Sample] = []
     examples: dict[str, str] = {}
-    for sample in _spread(dataset, _LOOKED_AT):
+    for sample in _spread(dataset, _SAMPLES_READ):
         if isinstance(sample, (tuple, list)):
             sample = {str(number): value for number, value in enumerate(sample)}
         named = sample if isinstance(sample, dict) else {"value": sample}

@@ -16,7 +16,7 @@ from feedline.system.failures import words
 from feedline.system.optional import is_tensor
 from feedline.tools.packing.options import Renamed, is_name
 from feedline.tools.packing.pictures import Pictures, extension_of
-from feedline.tools.packing.schema import Sample, listed, said
+from feedline.tools.packing.schema import Sample, describe, listed
 from feedline.types import DatasetKind
 from feedline.workers.fetch.awaiting import is_awaited
 
@@ -212,7 +212,7 @@ def plain(value: Any, name: str = "") -> Any:
         return bytes(value) if isinstance(value, bytes) else int(value) if isinstance(value, int) else float(value)
     if name and not hasattr(value, "getbands"):
         raise PackError(
-            f"its field {name!r} is {said(value)}, which no format holds. Turn it into arrays, numbers, strings or "
+            f"its field {name!r} is {describe(value)}, which no format holds. Turn it into arrays, numbers, strings or "
             "bytes in the dataset."
         )
     return value

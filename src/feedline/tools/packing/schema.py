@@ -72,16 +72,16 @@ class Column:
         if self.kind in ("array", "ragged", "mixed"):
             return self._array(value)
         if not isinstance(value, str if self.kind == "str" else bytes):
-            raise ValueError(f"{said(value)}, not {self.described}")
+            raise ValueError(f"{describe(value)}, not {self.described}")
         return value
 
     def _number(self, value: Any) -> Any:
         if not isinstance(value, _NUMBERS):
-            raise ValueError(f"{said(value)}, not {self.described}")
+            raise ValueError(f"{describe(value)}, not {self.described}")
         dtype = np.dtype(self.dtype)
         if dtype.kind in "mM":  # a time cast to another unit would not be read back unchanged
             if getattr(value, "dtype", None) != dtype:
-                raise ValueError(f"{said(value)}, not {self.described}")
+                raise ValueError(f"{describe(value)}, not {self.described}")
             return value
         try:
             number = dtype.type(value)
@@ -91,7 +91,7 @@ class Column:
         except (OverflowError, TypeError, ValueError):
             same = False
         if not same:
-            raise ValueError(f"{said(value)}, which does not fit {self.described}")
+            raise ValueError(f"{describe(value)}, which does not fit {self.described}")
         return number
 
     def _array(self, value: Any) -> Any:
@@ -100,7 +100,7 @@ class Column:
         if self.kind == "array":
             alike = alike and value.shape == self.shape
         if not (is_array if self.kind == "mixed" else alike):
-            raise ValueError(f"{said(value)}, not {self.described}")
+            raise ValueError(f"{describe(value)}, not {self.described}")
         return value
 
     @property
@@ -210,7 +210,7 @@ def listed(names: Sequence[str]) -> str:
     return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
 
 
-def said(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describe a value for a message."""
     if isinstance(value, np.ndarray):
         return f"a {value.dtype.name} array of shape {value.shape}"
@@ -309,7 +309,7 @@ class Agreement:
         text = f"{self.format_name} cannot hold the field {name!r} ({column.described}): "
         if len(groups) > 1:
             (first, *_), (other, *_) = list(groups.values())[:2]
-            text += f"it is {said(values[first])} in {self.called(first)}, and {said(values[other])} in "
+            text += f"it is {describe(values[first])} in {self.called(first)}, and {describe(values[other])} in "
             text += f"{self.called(other)}, but "
         skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')."
         raise PackError(f"{text}{reason}{skip if held else ''}")

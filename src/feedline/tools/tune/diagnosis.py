@@ -15,7 +15,7 @@ from feedline.loader.base import LoaderBase
 from feedline.tools.tune.checks import batching, fetching, loading, running, state
 from feedline.tools.tune.checks.running import Run
 from feedline.tools.tune.finding import Findings, beyond_noise, seconds_text
-from feedline.tools.tune.measured import Measured, Room, room_now, steady_growth
+from feedline.tools.tune.measured import Headroom, Measured, headroom_now, steady_growth
 from feedline.types.sizes import bytes_text
 
 _NOISY = 0.2
@@ -68,22 +68,22 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
 def diagnose_recording(recording: Recording) -> Findings:
     """Return the findings about a recorded run; it may come from another machine."""
     stats = recording.stats()
-    told = stats.settings
-    room = Room(
-        cores=int(told.get("cores") or 1), memory_bytes=told.get("memory_limit"), shared_bytes=None, open_files=None,
-        local_ranks=int(told.get("local_ranks") or 1),
+    settings = stats.settings
+    headroom = Headroom(
+        cores=int(settings.get("cores") or 1), memory_bytes=settings.get("memory_limit"), shared_bytes=None,
+        open_files=None, local_ranks=int(settings.get("local_ranks") or 1),
     )  # fmt: skip
     system, got = recording.system, recording.rows["got"]
     pairs = zip(system.get("at", ()), system.get("worker_memory", ()), strict=False)  # some machines lack the second
     made = np.concatenate([[0], np.cumsum(recording.rows["samples"])])
     memory = [(float(made[np.searchsorted(got, at)]), size) for at, size in pairs if size and at is not None]
-    return diagnose_run(Run(stats, room, steady_growth(memory)))
+    return diagnose_run(Run(stats, headroom, steady_growth(memory)))
 
 
 def _run_of_loader(loader: LoaderBase) -> Run:
     stats = loader.stats()
     grown = sum(max(0, one.growth_bytes) for one in stats.memory)
-    return Run(stats, room_now(), 1000 * grown / max(stats.total.samples, 1))
+    return Run(stats, headroom_now(), 1000 * grown / max(stats.total.samples, 1))
 
 
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
@@ -141,7 +141,7 @@ def summary(measured: Measured) -> list[str]:
 def as_dict(measured: Measured) -> dict[str, Any]:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    setup: dict[str, Any] = {"cores": measured.room.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
+    setup: dict[str, Any] = {"cores": measured.headroom.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
     if making is not None:
         setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
     if samples is not None:

@@ -323,7 +323,7 @@ class LoaderSetup:
 
 
 @dataclass(frozen=True)
-class Room:
+class Headroom:
     """The resources that the system grants the program."""
 
     cores: int
@@ -342,10 +342,10 @@ class Room:
         return max(1, self.cores // self.local_ranks)
 
 
-def room_now() -> Room:
+def headroom_now() -> Headroom:
     """Return the resources that the system grants this process."""
     _, free = physical_bytes()
-    return Room(
+    return Headroom(
         cores=usable_cores(),
         memory_bytes=None if free is None else min(free, memory_limit()),
         shared_bytes=shared_bytes(),
@@ -359,7 +359,7 @@ def room_now() -> Room:
 class Measured:
     """All measurements. None marks those that the probe did not reach."""
 
-    room: Room
+    headroom: Headroom
     making: Making | None = None
     state: State = field(default_factory=State)
     samples: Samples | None = None
@@ -389,7 +389,7 @@ class Measured:
     @property
     def start_method(self) -> str:
         """How worker processes are started."""
-        return self.room.start_method if self.loader is None else self.loader.start_method
+        return self.headroom.start_method if self.loader is None else self.loader.start_method
 
     @property
     def batch_share_s(self) -> float:
@@ -413,5 +413,5 @@ class Measured:
             return self.loader.rest_s
         if self.samples is None or self.making is None or self.making.length is None:
             return None
-        workers = self.room.cores if self.loader is None else min(self.loader.workers, self.room.cores)
+        workers = self.headroom.cores if self.loader is None else min(self.loader.workers, self.headroom.cores)
         return self.making.length * (self.samples.mean_s + self.batch_share_s) / max(workers, 1)

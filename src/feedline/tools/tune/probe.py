@@ -22,13 +22,13 @@ from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.loader.base import LoaderBase
 from feedline.system.openmp import dismiss_idle_threads
 from feedline.system.process import scheduled_s, seen_bytes
-from feedline.tools.tune.measured import Measured, room_now
-from feedline.tools.tune.probing.process import ProbeMessage, Tell, run, try_parts
+from feedline.tools.tune.measured import Measured, headroom_now
+from feedline.tools.tune.probing.process import ProbeMessage, Send, run, try_parts
 from feedline.types.sizes import bytes_text
 from feedline.workers.fork_safety import quiesce_threads
 from feedline.workers.processes.stacks import Stacks
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _START_S = 30.0
 """Time for the process to start, before the given time begins."""
 _GRACE_S = 1.0
@@ -74,11 +74,11 @@ def probe(
     made within this time and memory; InternalError: the probe itself failed.
     """
     body = partial(try_parts, source, seconds)
-    return watch(body, Measured(room_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
+    return watch(body, Measured(headroom_now()), seconds=seconds, memory_bytes=memory_bytes, on_stage=on_stage)
 
 
 def watch(
-    body: Callable[[Tell], None],
+    body: Callable[[Send], None],
     kept: K,
     *,
     seconds: float,
@@ -92,7 +92,7 @@ def watch(
     `subject`.
     """
     if memory_bytes is None:
-        memory_bytes = int((room_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
+        memory_bytes = int((headroom_now().memory_bytes or 1 << 62) * _MEMORY_SHARE)
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
     near, far = context.Pipe(duplex=False)
@@ -103,7 +103,7 @@ def watch(
         process.start()
     far.close()
     try:
-        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(Patience(seconds), kept)
+        return _Listening(near, process, stacks, memory_bytes, on_stage, subject).listen(TimeBudget(seconds), kept)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)  # until it leads its own session, it may be in ours
@@ -115,12 +115,12 @@ def watch(
         stacks.close()
 
 
-class Patience:
+class TimeBudget:
     """Decides when a process has used up its time. Only time in which the process could run counts.
 
-    If much time has passed since the listener last looked, the listener itself was stopped or had no core, and most
-    likely the process as well. So a step counts for at most twice the interval between two looks. Time in which the
-    main thread of the process was ready but had no core does not count either.
+    If much time has passed since the listener last polled, the listener itself was stopped or had no core, and most
+    likely the process as well. So a step counts for at most twice the poll interval. Time in which the main
+    thread of the process was ready but had no core does not count either.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -147,7 +147,7 @@ class Patience:
                 the time is up.
         """
         if self._last_s is not None:
-            step_s = min(now_s - self._last_s, 2 * _LOOK_S)
+            step_s = min(now_s - self._last_s, 2 * _POLL_S)
             self.spent_s += max(0.0, step_s - max(0.0, queued_s - self._queued_s))
         self._last_s, self._queued_s = now_s, queued_s
         beyond_s = self.spent_s - self._limit_s
@@ -193,23 +193,23 @@ class _Listening:
         self._on_stage = on_stage
         self._stage = "start"
 
-    def listen(self, patience: Patience, kept: K) -> K:
+    def listen(self, budget: TimeBudget, kept: K) -> K:
         """Receive messages until the last one, or until the time is up."""
         pid = self._process.pid or 0
         while True:
             # The death of the process does not close the connection if its own children still hold it.
             end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if self._connection.poll(0 if end is not None else _LOOK_S):
+            if self._connection.poll(0 if end is not None else _POLL_S):
                 try:
-                    told: ProbeMessage = self._connection.recv()
+                    message: ProbeMessage = self._connection.recv()
                 except EOFError:
                     end = end or os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
                     return self._died(end, kept)
-                if told.kind == "done":
+                if message.kind == "done":
                     return kept
                 if self._stage == "start":
-                    patience.begin()
-                self._take(told, kept)
+                    budget.begin()
+                self._take(message, kept)
                 continue
             if end is not None:
                 return self._died(end, kept)
@@ -218,23 +218,23 @@ class _Listening:
                 text = f"took {bytes_text(used)} of memory, and the limit is {bytes_text(self._memory_bytes)}"
                 return self._cut_short(kept, "crashes", text, self._stacks.of(pid))
             computed_s, queued_s = scheduled_s(pid)
-            if patience.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
-                text = f"did not finish within {patience.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
+            if budget.is_over(time.monotonic(), queued_s, lambda: _session_s(pid)):
+                text = f"did not finish within {budget.spent_s:.0f} s, of which it computed {computed_s:.1f} s"
                 return self._cut_short(kept, "hangs", text, self._stacks.of(pid))
 
-    def _take(self, told: ProbeMessage, kept: K) -> None:
-        if told.kind == "stage":
-            self._stage = told.name
-            self._on_stage(told.name)
-        elif told.kind == "part":
-            setattr(kept, told.name, told.value)
-        elif told.name == "wrong":
-            raise BadOption(told.value[0])
-        elif told.name == "internal":
-            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{told.value[0]}")
+    def _take(self, message: ProbeMessage, kept: K) -> None:
+        if message.kind == "stage":
+            self._stage = message.name
+            self._on_stage(message.name)
+        elif message.kind == "part":
+            setattr(kept, message.name, message.value)
+        elif message.name == "wrong":
+            raise BadOption(message.value[0])
+        elif message.name == "internal":
+            raise InternalError(f"A part of the probe itself failed, {self._where}:\n{message.value[0]}")
         else:
-            text, traceback = told.value
-            raise DatasetFailed(text, told.name, traceback)
+            text, traceback = message.value
+            raise DatasetFailed(text, message.name, traceback)
 
     @property
     def _where(self) -> str:

@@ -128,7 +128,7 @@ class _Search:
     _limits: Limits
     _step_s: float
     _tried: dict[Setting, Rate] = field(default_factory=dict)
-    _asked: set[Setting] = field(default_factory=set)
+    _attempted: set[Setting] = field(default_factory=set)
 
     def run(self) -> Choice | None:
         inline = self._rate(INLINE)
@@ -143,8 +143,8 @@ class _Search:
         return Choice(chosen, self._reasons(chosen) + self._busy(), self._tried)
 
     def _rate(self, setting: Setting) -> Rate | None:
-        if setting not in self._asked:
-            self._asked.add(setting)
+        if setting not in self._attempted:
+            self._attempted.add(setting)
             if (rate := self._measure(setting)) is not None:
                 self._tried[setting] = rate
         return self._tried.get(setting)
@@ -221,25 +221,25 @@ class _Search:
         fewer = [s for s in self._tried if s.engine in (chosen.engine, "inline") and s.workers < chosen.workers]
         if fewer:
             less = max(fewer, key=lambda setting: setting.workers)
-            reasons.append(f"Fewer are too few: {self._said(less, rate)}.")
+            reasons.append(f"Fewer are too few: {self._comparison(less, rate)}.")
         more = [s for s in self._tried if s.engine == chosen.engine and s.workers > chosen.workers]
         if more and not (self._step_s and rate.keeps_up):
-            reasons.append(f"More gain little: {self._said(min(more, key=lambda s: s.workers), rate)}.")
+            reasons.append(f"More gain little: {self._comparison(min(more, key=lambda s: s.workers), rate)}.")
         elif chosen.workers == self._limits.workers and not rate.keeps_up:
             reasons.append(f"More were not tried: {self._limits.reason}.")
         others = [s for s in self._tried if s.engine not in (chosen.engine, "inline")]
         if others:
             best = max(others, key=lambda setting: self._tried[setting].samples_per_s)
             which = "The other engine at its best" if chosen.workers else "Workers at their best"
-            reasons.append(f"{which}: {self._said(best, rate)}.")
+            reasons.append(f"{which}: {self._comparison(best, rate)}.")
         return reasons
 
     def _busy(self) -> list[str]:
         most = max(rate.other_cores for rate in self._tried.values())
-        told = f"Other programs kept up to {most:.1f} cores busy meanwhile. Run it again on a quiet machine."
-        return [told] if most > _BUSY_CORES else []
+        warning = f"Other programs kept up to {most:.1f} cores busy meanwhile. Run it again on a quiet machine."
+        return [warning] if most > _BUSY_CORES else []
 
-    def _said(self, setting: Setting, chosen: Rate) -> str:
+    def _comparison(self, setting: Setting, chosen: Rate) -> str:
         rate = self._tried[setting]
         if self._step_s:
             return f"with {setting} training waits for {rate.stall:.1%} of its time"

@@ -167,9 +167,9 @@ def _predict(recorded: RecordedRun, changes: Changes) -> Prediction:
             cores=recorded.cores,
             computing=recorded.computing,
         )
-        times = _go_through(scenario, recorded)
+        times = _simulate(scenario, recorded)
     else:
-        times = _go_through_alone(warm + count, recorded)
+        times = _simulate_alone(warm + count, recorded)
     columns = _columns(times, recorded)
     totals = Totals(int(columns["got"][warm - 1]))
     totals.fold({name: column[warm:] for name, column in columns.items()}, in_order=in_order)
@@ -190,7 +190,7 @@ _Times = list[tuple[int, int, int, int, int, int, int]]
 """Batches as delivered: ordinal, worker, when begun, busy time, when requested, when arrived, when delivered."""
 
 
-def _go_through(scenario: Scenario, recorded: RecordedRun) -> _Times:
+def _simulate(scenario: Scenario, recorded: RecordedRun) -> _Times:
     """Simulate an epoch with workers, in virtual time."""
     world = World(scenario, scenario.workers, Share(), Trace(0), random.Random(0))
     world.begin(0)
@@ -209,7 +209,7 @@ def _go_through(scenario: Scenario, recorded: RecordedRun) -> _Times:
     return times
 
 
-def _go_through_alone(count: int, recorded: RecordedRun) -> _Times:
+def _simulate_alone(count: int, recorded: RecordedRun) -> _Times:
     """Simulate an epoch without workers: the training loop makes every batch when it needs it."""
     times: _Times = []
     asked = 0

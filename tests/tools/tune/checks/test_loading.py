@@ -6,7 +6,7 @@ import pytest
 
 from feedline.tools.tune.checks.loading import find
 from feedline.tools.tune.measured import OpenHandle, State, Threads
-from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, samples
+from tests.tools.tune.measurements import HEADROOM, MIB, batch, loader, measured, samples
 
 
 def test_nothing_is_wrong() -> None:
@@ -26,7 +26,7 @@ def test_starting_is_compared_with_an_epoch(start_s: float | None, gain: float |
      (4, 1, None), (0, 1, "too-few-workers")],
 )  # fmt: skip
 def test_workers_are_compared_with_cores(count: int, ranks: int, name: str | None) -> None:
-    setup = measured(loader=loader(workers=count), room=replace(ROOM, local_ranks=ranks))
+    setup = measured(loader=loader(workers=count), headroom=replace(HEADROOM, local_ranks=ranks))
     assert [finding.name for finding in find(setup)] == [name] * (name is not None)
 
 
@@ -58,15 +58,15 @@ def test_prefetching_is_compared_with_memory() -> None:
 
 
 def test_shared_memory_matters_to_torch() -> None:
-    small = replace(ROOM, shared_bytes=64 * MIB)
-    (finding,) = find(measured(loader=loader(kind="torch"), room=small))
+    small = replace(HEADROOM, shared_bytes=64 * MIB)
+    (finding,) = find(measured(loader=loader(kind="torch"), headroom=small))
     assert (finding.name, finding.severity) == ("shared-memory", "serious")
-    assert find(measured(loader=loader(), room=small)) == []
+    assert find(measured(loader=loader(), headroom=small)) == []
 
 
 @pytest.mark.parametrize(("limit", "severity"), [(1024, None), (64, "advice"), (40, "serious"), (None, None)])
 def test_open_files(limit: int | None, severity: str | None) -> None:
-    findings = find(measured(loader=loader(), room=replace(ROOM, open_files=limit)))
+    findings = find(measured(loader=loader(), headroom=replace(HEADROOM, open_files=limit)))
     assert [finding.severity for finding in findings] == [severity] * (severity is not None)
     assert all("about 45" in finding.evidence for finding in findings)
 

@@ -10,7 +10,7 @@ import pytest
 from feedline.insight.histogram import Spread
 from feedline.insight.stats import Period, SlowSample, Stats
 from feedline.tools.tune.checks.running import Run, find
-from tests.tools.tune.measurements import MIB, ROOM
+from tests.tools.tune.measurements import HEADROOM, MIB
 
 SETTINGS = {"engine": "process", "prefetch": 2, "persistent": True, "batch_size": 32}
 COUNTERS = {"workers": 4, "batches": 100, "faults": {}}
@@ -35,8 +35,8 @@ def run(
     counters = {**COUNTERS, "workers": workers, **rest.pop("counters", {})}
     settings = {**SETTINGS, "engine": "process" if workers else "inline", **rest.pop("settings", {})}
     last = period if rest.pop("is_second", False) else None
-    growth, room = rest.pop("growth", 0.0), replace(ROOM, **rest.pop("room", {}))
-    return Run(Stats(period, last, period, counters, settings, **rest), room, growth)
+    growth, headroom = rest.pop("growth", 0.0), replace(HEADROOM, **rest.pop("headroom", {}))
+    return Run(Stats(period, last, period, counters, settings, **rest), headroom, growth)
 
 
 def test_nothing_is_wrong() -> None:
@@ -52,8 +52,8 @@ PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
     ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
     ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
     ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"cores": 4}}, "slow-samples", 2.0),
-    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "room": {"local_ranks": 2}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"cores": 4}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"local_ranks": 2}}, "slow-samples", 2.0),
     ({"busy_s": 0.08}, "too-many-workers", None),
     ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
     ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
@@ -62,8 +62,8 @@ PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
     ({"waits": {"slot": 10.0}}, "held-batches", 2.0),
     ({"waits": {"device": 10.0}}, "late-copies", 2.0),
     ({"waits": {"deliver": 10.0}}, "slow-delivery", 2.0),
-    ({"room": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
-    ({"room": {"open_files": 30}}, "open-files", None),
+    ({"headroom": {"memory_bytes": 8 * MIB}}, "prefetch-memory", None),
+    ({"headroom": {"open_files": 30}}, "open-files", None),
     ({"counters": {"overflowed_batches": 60}}, "small-budget", None),
     ({"growth": 30.0 * MIB}, "memory-growth", None),
     ({"counters": {"recycled_workers": 3}}, "memory-growth", None),
@@ -110,7 +110,7 @@ def test_a_seed_is_advised_unless_work_moves_already(moves: bool, code: str) -> 
 
 def test_of_few_batches_only_faults_are_told() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
-    assert [finding.name for finding in find(Run(few, ROOM))] == ["failing-samples"]
+    assert [finding.name for finding in find(Run(few, HEADROOM))] == ["failing-samples"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_no
 ) -> None:
     """By their CPU time, where that was measured: nothing is left to the reader."""
     cpu_s = None if computing is None else computing * 0.8
-    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, room={"cores": 4}))
+    (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, headroom={"cores": 4}))
     assert finding.name == name
     assert fix in str(finding.fix)
     assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)
@@ -133,7 +133,7 @@ def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_no
 @pytest.mark.parametrize("workers", [0, 2])
 def test_finding_and_verdict_name_the_same_number_of_workers(workers: int, computing: float, body_s: float) -> None:
     setup: dict[str, Any] = {"workers": workers, "busy_s": 0.4, "cpu_s": 0.4 * computing, "body_s": body_s}
-    waiting = run({"fetch": 20.0}, **setup, room={"cores": 4}, settings={"cores": 4})
+    waiting = run({"fetch": 20.0}, **setup, headroom={"cores": 4}, settings={"cores": 4})
     (finding,) = find(waiting)
     assert finding.name == "too-few-workers"
     assert str(finding.fix).removesuffix(".") in waiting.stats.verdict

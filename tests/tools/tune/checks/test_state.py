@@ -6,7 +6,7 @@ import pytest
 
 from feedline.tools.tune.checks.state import find
 from feedline.tools.tune.measured import Held, Making, OpenHandle, State
-from tests.tools.tune.measurements import MIB, ROOM, loader, measured, samples
+from tests.tools.tune.measurements import HEADROOM, MIB, loader, measured, samples
 
 HANDLE = OpenHandle("dataset.file", "an open file (io.FileIO)", "All processes share it.", "Keep the path.")
 
@@ -40,7 +40,7 @@ def test_a_handle_is_why_it_cannot_be_pickled() -> None:
 )
 def test_what_cannot_be_pickled_matters_where_it_is_sent(started_by: str, severity: str) -> None:
     state = State(not_picklable="dataset.f is a lambda", pickle_advice="Define it at the top level.")
-    (finding,) = find(measured(state=state, room=replace(ROOM, start_method=started_by)))
+    (finding,) = find(measured(state=state, headroom=replace(HEADROOM, start_method=started_by)))
     assert (finding.name, finding.severity, finding.fix) == ("unpicklable", severity, "Define it at the top level.")
     assert find(measured(state=state, loader=loader(engine="thread"))) == []
 

@@ -1,6 +1,6 @@
 // The page: which view is shown, with which values; one run at a time.
 
-const told = JSON.parse(document.getElementById("told").textContent);
+const pageData = JSON.parse(document.getElementById("page-data").textContent);
 const at = (id) => document.getElementById(id);
 
 class Lab {
@@ -8,9 +8,9 @@ class Lab {
     this.pace = new Pace(at("pace"));
     this.view = null;
     this.running = null;
-    at("views").append(...told.views.map(({ name, title }) => {
+    at("views").append(...pageData.views.map(({ name, title }) => {
       const button = element("button", { type: "button", "data-view": name }, title);
-      button.addEventListener("click", () => { history.pushState(null, "", `#${name}`); this.open(told.views.find((view) => view.name === name), {}); at("view").focus({ preventScroll: true }); });
+      button.addEventListener("click", () => { history.pushState(null, "", `#${name}`); this.open(pageData.views.find((view) => view.name === name), {}); at("view").focus({ preventScroll: true }); });
       return button;
     }));
     at("again").addEventListener("click", () => this.run());
@@ -21,8 +21,8 @@ class Lab {
     settings.open = !narrow.matches;
     narrow.addEventListener("change", () => { settings.open = !narrow.matches; });
     addEventListener("resize", () => { clearTimeout(this.resized); this.resized = setTimeout(() => { redraw(at("pictures")); this.showEntry(); }, 100); });
-    addEventListener("hashchange", () => this.open(...fromAddress(told.views)));
-    this.open(...fromAddress(told.views));
+    addEventListener("hashchange", () => this.open(...fromAddress(pageData.views)));
+    this.open(...fromAddress(pageData.views));
     document.documentElement.dataset.ready = "yes";
   }
 
@@ -74,7 +74,7 @@ class Lab {
       if (!signal.aborted) this.show(event);
     };
     try {
-      if (told.recorded) await this.replay(show); else await liveRun(this.view.name, this.values, told.token, signal, show);
+      if (pageData.recorded) await this.replay(show); else await liveRun(this.view.name, this.values, pageData.token, signal, show);
     } catch (error) {
       if (signal.aborted) return;
       this.stop(error instanceof Refused ? error.message
@@ -100,10 +100,10 @@ class Lab {
   }
 
   async replay(show) {
-    const run = nearest(told.recorded.runs[this.view.name], this.view.controls, this.values);
+    const run = nearest(pageData.recorded.runs[this.view.name], this.view.controls, this.values);
     const differs = this.view.controls.filter(({ name }) => run.values[name] !== this.values[name]);
     at("origin").hidden = false;
-    at("origin").textContent = `${told.recorded.origin}${differs.length ? ` The nearest recorded settings are shown: ${differs.map(({ name, label }) => `${label} ${run.values[name]}`).join(", ")}.` : ""}`;
+    at("origin").textContent = `${pageData.recorded.origin}${differs.length ? ` The nearest recorded settings are shown: ${differs.map(({ name, label }) => `${label} ${run.values[name]}`).join(", ")}.` : ""}`;
     for (const event of run.events) await show(event);
   }
 
@@ -123,7 +123,7 @@ class Lab {
   buttons(actions) {
     at("actions").replaceChildren(...Object.entries(actions).map(([name, text]) => {
       const button = element("button", { type: "button", "data-action": name }, text);
-      button.addEventListener("click", () => act(this.number, name, told.token).catch((error) => this.trouble(error.message)));
+      button.addEventListener("click", () => act(this.number, name, pageData.token).catch((error) => this.trouble(error.message)));
       return button;
     }));
   }
@@ -159,5 +159,5 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 root.dataset.theme = dark.matches ? "dark" : "light";
 dark.addEventListener("change", () => { root.dataset.theme = dark.matches ? "dark" : "light"; });
 at("theme").addEventListener("click", () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; });
-if (told.recorded) unpacked(told.recorded).then((recorded) => { told.recorded = recorded; window.lab = new Lab(); });
+if (pageData.recorded) unpacked(pageData.recorded).then((recorded) => { pageData.recorded = recorded; window.lab = new Lab(); });
 else window.lab = new Lab();

@@ -161,33 +161,36 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield say(problem.symptom)
     step_s = values["step_ms"] / 1000
     yield doing("Running the loader as it is.", _SECONDS)
-    sick = _measured(problem.dataset(), problem.arguments, step_s)
-    yield _verdicts([("as it is", sick)])
+    slow = _measured(problem.dataset(), problem.arguments, step_s)
+    yield _verdicts([("as it is", slow)])
     yield say(f"{problem.symptom} The fix: {problem.fix}")
     yield doing("Running the loader with the fix.", _SECONDS)
     dataset = (problem.fixed_dataset or problem.dataset)()
-    well = _measured(dataset, problem.arguments | problem.changed, step_s)
-    yield _verdicts([("as it is", sick), ("with the fix", well)])
-    rates = [sick.total.samples_per_s, well.total.samples_per_s]
+    fixed = _measured(dataset, problem.arguments | problem.changed, step_s)
+    yield _verdicts([("as it is", slow), ("with the fix", fixed)])
+    rates = [slow.total.samples_per_s, fixed.total.samples_per_s]
     yield bars(
         "rates",
         "Samples per second",
         [("as it is", rates[0], f"{rates[0]:,.0f}", "bad"), ("with the fix", rates[1], f"{rates[1]:,.0f}", "good")],
     )
-    grown = [_growth(stats) for stats in (sick, well)]
+    grown = [_growth(stats) for stats in (slow, fixed)]
     yield figures(
         {
             "times as fast": f"{rates[1] / max(1e-9, rates[0]):.2g}x",
-            "training waited": f"{sick.total.stall:.0%} → {well.total.stall:.0%}",
+            "training waited": f"{slow.total.stall:.0%} → {fixed.total.stall:.0%}",
             "workers grew": f"{grown[0]:.0f} → {grown[1]:.0f} MiB",
-            "workers replaced": f"{sick['recycled_workers']} → {well['recycled_workers']}",
+            "workers replaced": f"{slow['recycled_workers']} → {fixed['recycled_workers']}",
         }
     )
 
 
-def _verdicts(told: list[tuple[str, Stats]]) -> Event:
+def _verdicts(stats_by_name: list[tuple[str, Stats]]) -> Event:
     return table(
-        "verdicts", "The loader's own verdict", ["", "loader.stats().verdict"], [[n, s.verdict] for n, s in told]
+        "verdicts",
+        "The loader's own verdict",
+        ["", "loader.stats().verdict"],
+        [[n, s.verdict] for n, s in stats_by_name],
     )
 
 

@@ -74,7 +74,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield table("after", "After: one batch", ["field", "type and shape"], _fields(batch))
     if not by_length:
         yield figures({"samples in the batch": len(members), "bytes in arrays": _bytes(batch)})
-        yield say(_TOLD[kind])
+        yield say(_EXPLANATIONS[kind])
         return
     lengths = batch["ids_lengths"].tolist()
     width = batch["ids"].shape[1]
@@ -95,11 +95,11 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             for named, share in waste.items()
         ],
     )
-    yield say(_TOLD[kind])
+    yield say(_EXPLANATIONS[kind])
 
 
 _LEGEND = {"tokens of the sample": "accent", "padding": "pad"}
-_TOLD = {
+_EXPLANATIONS = {
     "stack": "All samples have the same shape: arrays are stacked, numbers become an array, and the dict stays a dict.",
     "pad": "Every sample is padded to the longest in its batch, and the batch contains the true lengths.",
     "detection": "Images of the same shape are stacked; boxes stay a list, one array per image.",

@@ -68,16 +68,16 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         [(f"epoch {epoch}", [(str(i), f"class-{labels[i]}") for i in epochs[epoch][0][0]]) for epoch in (0, 1)],
         _LEGEND,
     )
-    yield say(_told(values["sampler"], same=same, forgets=forgets))
+    yield say(_explanation(values["sampler"], same=same, forgets=forgets))
 
 
 def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
-    told = []
+    rows = []
     for label in range(_CLASSES):
         draws = sum(count for index, count in seen.items() if labels[index] == label)
         there = int((labels == label).sum())
-        told.append((f"class {label}", float(draws), f"{draws} draws from {there} samples", f"class-{label}"))
-    return bars("balance", "How often each class was drawn in the epoch, on all ranks", told)
+        rows.append((f"class {label}", float(draws), f"{draws} draws from {there} samples", f"class-{label}"))
+    return bars("balance", "How often each class was drawn in the epoch, on all ranks", rows)
 
 
 def _spread(
@@ -98,7 +98,7 @@ def _spread(
     return "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows
 
 
-def _told(sampler: str, *, same: bool, forgets: bool) -> str:
+def _explanation(sampler: str, *, same: bool, forgets: bool) -> str:
     if sampler == "sequential":
         return "A sequential order is the same in every epoch."
     if forgets:

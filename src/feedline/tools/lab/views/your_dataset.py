@@ -40,7 +40,7 @@ _CURVE_S = 0.8
 _CURVE_LONGEST_S = 20.0
 _SHOWN_EACH_S = 0.4
 _MOST_WORKERS = 8
-_PATIENCE_S = 600.0
+_TIMEOUT_S = 600.0
 """How long to wait for a click before the run ends."""
 _TUNED = "tuned"
 _NO_PROBLEM = "No problems were found."
@@ -218,18 +218,18 @@ class _Curve:
             return
         until = time.monotonic() + _CURVE_LONGEST_S
         while True:
-            asked: list[Setting] = []
+            missing: list[Setting] = []
 
-            def known(setting: Setting, asked: list[Setting] = asked) -> Rate | None:
+            def known(setting: Setting, missing: list[Setting] = missing) -> Rate | None:
                 if setting not in self._tried:
-                    asked.append(setting)
+                    missing.append(setting)
                 return self._tried.get(setting)
 
             # `search` is pure: called again with one more answer, it gets one step further.
             self.choice = search(known, limits, step_s=self._step_s)
-            if not asked or time.monotonic() > until:
+            if not missing or time.monotonic() > until:
                 break
-            self._tried[asked[0]] = self._rate(asked[0])
+            self._tried[missing[0]] = self._rate(missing[0])
             yield self._drawn()
         if self.choice is not None:
             chosen = self.choice.setting
@@ -237,10 +237,10 @@ class _Curve:
             yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._first)}"], why)
 
     def _limits(self) -> Limits:
-        from feedline.tools.tune.measured import room_now
+        from feedline.tools.tune.measured import headroom_now
 
-        made, room = make_some(self._target, seconds=_CURVE_S), room_now()
-        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, room.cores), room.memory_bytes, made.batch_bytes)
+        made, headroom = make_some(self._target, seconds=_CURVE_S), headroom_now()
+        limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
         if limits.workers <= _MOST_WORKERS:
             return limits
         return replace(limits, workers=_MOST_WORKERS, reason="the lab stops there; `feedline tune` tries more")
@@ -300,7 +300,7 @@ def _rates(seen: list[tuple[str, _Trained, str]]) -> Event:
 def _clicks(actions: Actions) -> Iterator[str]:
     while True:
         try:
-            yield actions.get(timeout=_PATIENCE_S)
+            yield actions.get(timeout=_TIMEOUT_S)
         except queue.Empty:
             return
 

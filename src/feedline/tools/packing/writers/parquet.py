@@ -13,7 +13,7 @@ import numpy as np
 
 from feedline.system.optional import require
 from feedline.tools.packing.prepare import size_of
-from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
+from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describe, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types.checksums import sealed
 
@@ -81,7 +81,7 @@ class ParquetWriter(Writer):
             return unfit(cls, column, "is NaT, which would come back as None", "Use lmdb, or None in the dataset.")
         size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
         if size > _MOST_BYTES:
-            return unfit(cls, column, f"is {said(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
+            return unfit(cls, column, f"is {describe(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
         return None
 
     def _open(self) -> None:

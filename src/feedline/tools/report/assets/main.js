@@ -101,9 +101,9 @@ function legend() {
 // Plots figures of the machine over time. Returns null if none of them was recorded.
 function machine(system, id, named, format) {
   if (!system.at || system.at.length < 2) return null;
-  const told = named.filter(([column]) => system[column] && system[column].some((value) => value > 0));
-  if (!told.length) return null;
-  const series = told.map(([column, name, shade]) => ({ name, shade, x: system.at, y: system[column] }));
+  const used = named.filter(([column]) => system[column] && system[column].some((value) => value > 0));
+  if (!used.length) return null;
+  const series = used.map(([column, name, shade]) => ({ name, shade, x: system.at, y: system[column] }));
   document.getElementById(`${id}-section`).hidden = false;
   return () => lines(document.getElementById(id), series, format);
 }

@@ -102,7 +102,7 @@ def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
         tried = f"{count} threads made {many:.1f} times the samples of one"
     else:  # threads cannot be used
         count, engine = _MANY_WORKERS, "process"
-        many = min(count, measured.room.cores / max(samples.cpu_share, 0.01))
+        many = min(count, measured.headroom.cores / max(samples.cpu_share, 0.01))
         tried = "The rest of the time it sleeps"
     if many < _MUCH_GAIN * workers:
         return
@@ -126,8 +126,8 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     share = min(1.0, max(0.0, 2 / two - 1))
     if share < _LOCKED or measured.threads.helped > _HELPED:
         return
-    workers = measured.room.cores if measured.loader is None else measured.loader.workers
-    gain = min(workers, measured.room.cores) / max(two, 1.0)  # below 1: others took the cores
+    workers = measured.headroom.cores if measured.loader is None else measured.loader.workers
+    gain = min(workers, measured.headroom.cores) / max(two, 1.0)  # below 1: others took the cores
     yield Finding(
         "gil-bound",
         f"Samples hold the interpreter's lock (GIL) for {share:.0%} of their time.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from feedline.insight.worker_model import Load
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
-from feedline.tools.tune.measured import LoaderSetup, Measured, Room
+from feedline.tools.tune.measured import Headroom, LoaderSetup, Measured
 from feedline.types.sizes import bytes_text
 
 _STARTING = 0.05
@@ -36,7 +36,7 @@ def find(measured: Measured) -> list[Finding]:
         *_restarted(measured, loader),
         *_workers(measured, loader),
         *_memory(measured, loader),
-        *open_files(measured.room, loader),
+        *open_files(measured.headroom, loader),
         *_shuffling(measured, loader),
     ]
 
@@ -79,8 +79,8 @@ def _restarted(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
 
 
 def _workers(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
-    samples, room = measured.samples, measured.room
-    cores = room.rank_cores
+    samples, headroom = measured.samples, measured.headroom
+    cores = headroom.rank_cores
     if samples is None or samples.cpu_share < _COMPUTING or loader.batch_size is None:
         return
     whose = f"{cores} core{'' if cores == 1 else 's'} (affinity, control group and ranks counted)"
@@ -117,25 +117,25 @@ def _memory(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
     samples, batch = measured.samples, measured.batch
     if samples is not None:
         each = samples.sample_bytes if batch is None else batch.bytes / batch.size
-        yield from prefetch_memory(measured.room, loader, (loader.batch_size or 1) * each)
+        yield from prefetch_memory(measured.headroom, loader, (loader.batch_size or 1) * each)
 
 
-def prefetch_memory(room: Room, loader: LoaderSetup, each: float) -> Iterator[Finding]:
+def prefetch_memory(headroom: Headroom, loader: LoaderSetup, each: float) -> Iterator[Finding]:
     """Compare the memory of prefetched batches, `each` bytes per batch, with what is available."""
     if loader.engine == "inline":
         return
-    whole = loader.workers * loader.depth * each * room.local_ranks
+    whole = loader.workers * loader.depth * each * headroom.local_ranks
     sum_text = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
-    if room.memory_bytes is not None and whole > _MUCH * room.memory_bytes:
+    if headroom.memory_bytes is not None and whole > _MUCH * headroom.memory_bytes:
         yield Finding(
             "prefetch-memory",
             "Prefetched batches may take most of the memory.",
             "Prefetch less, or use fewer workers or smaller batches; memory_budget= of feedline's loader sets a limit.",
             f"DataLoader(dataset, num_workers={loader.workers}, prefetch_factor=2)",
             is_serious=True,
-            evidence=f"They take up to {sum_text}, and {bytes_text(room.memory_bytes)} of memory is free",
+            evidence=f"They take up to {sum_text}, and {bytes_text(headroom.memory_bytes)} of memory is free",
         )
-    elif loader.kind == "torch" and room.shared_bytes is not None and whole > _MUCH * room.shared_bytes:
+    elif loader.kind == "torch" and headroom.shared_bytes is not None and whole > _MUCH * headroom.shared_bytes:
         yield Finding(
             "shared-memory",
             "Prefetched batches may fill /dev/shm.",
@@ -143,7 +143,8 @@ def prefetch_memory(room: Room, loader: LoaderSetup, each: float) -> Iterator[Fi
             "--shm-size=8g).",
             "from feedline import DataLoader",
             is_serious=True,
-            evidence=f"torch's loader keeps up to {sum_text} in it, and its size is {bytes_text(room.shared_bytes)}",
+            evidence=f"torch's loader keeps up to {sum_text} in it, and its size is "
+            f"{bytes_text(headroom.shared_bytes)}",
         )
 
 
@@ -162,18 +163,19 @@ def bridging_stragglers(*, moves: bool) -> tuple[str, str]:
     )
 
 
-def open_files(room: Room, loader: LoaderSetup) -> Iterator[Finding]:
+def open_files(headroom: Headroom, loader: LoaderSetup) -> Iterator[Finding]:
     """Compare the number of files that workers open with the limit."""
     needed = LOADER_FILES + WORKER_FILES * loader.workers
-    if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
+    if headroom.open_files is None or loader.engine != "process" or 2 * needed <= headroom.open_files:
         return
     yield Finding(
         "open-files",
-        f"{loader.workers} workers use most of the {room.open_files} files that may be open.",
+        f"{loader.workers} workers use most of the {headroom.open_files} files that may be open.",
         "Raise the limit in the shell, or use fewer workers.",
         f"ulimit -n {max(4096, 4 * needed)}",
-        is_serious=needed > room.open_files,
-        evidence=f"They need about {needed}, the limit (ulimit -n) is {room.open_files}, and datasets open files, too",
+        is_serious=needed > headroom.open_files,
+        evidence=f"They need about {needed}, the limit (ulimit -n) is {headroom.open_files}, and datasets open files, "
+        "too",
     )
 
 

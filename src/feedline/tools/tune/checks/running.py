@@ -12,7 +12,7 @@ from feedline.insight.verdict import FEW, SLIGHT, load_of, moves_of
 from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
-from feedline.tools.tune.measured import LoaderSetup, Room
+from feedline.tools.tune.measured import Headroom, LoaderSetup
 from feedline.types.shown import counted
 from feedline.types.sizes import bytes_text
 
@@ -39,7 +39,7 @@ class Run:
     """What is known about a run."""
 
     stats: Stats
-    room: Room
+    headroom: Headroom
     growth: float = 0.0
     """Bytes by which the memory of all workers grows per 1,000 samples while it is measured; 0 if it does not grow."""
 
@@ -57,14 +57,14 @@ class Run:
             depth=int(settings.get("prefetch", 1)),
             batch_size=settings.get("batch_size"),
             is_persistent=bool(settings.get("persistent", False)),
-            start_method=self.room.start_method,
+            start_method=self.headroom.start_method,
             moves=moves_of(settings),
         )
 
     @property
     def load(self) -> Load:
         """The cost of a batch on this rank's cores."""
-        return load_of(self.period, self.room.rank_cores)
+        return load_of(self.period, self.headroom.rank_cores)
 
     def share(self, *causes: str) -> float:
         """Return the share of the time that training waited for these causes."""
@@ -102,8 +102,8 @@ def find(run: Run) -> list[Finding]:
     found += [
         *_restarted(run),
         *_growth(run),
-        *(prefetch_memory(run.room, run.loader, each) if run.room.memory_bytes else ()),
-        *open_files(run.room, run.loader),
+        *(prefetch_memory(run.headroom, run.loader, each) if run.headroom.memory_bytes else ()),
+        *open_files(run.headroom, run.loader),
         *_slots(run),
     ]
     if run.stall < SLIGHT:
@@ -173,7 +173,7 @@ def _growth(run: Run) -> Iterator[Finding]:
         "Bound the cache, hold large lists in feedline.share, or use tracemalloc to find what samples leave behind. "
         "Until then, let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
-        is_serious=run.room.memory_bytes is not None and 2 * grown > run.room.memory_bytes,
+        is_serious=run.headroom.memory_bytes is not None and 2 * grown > run.headroom.memory_bytes,
         evidence=f"It grew by {bytes_text(grown)} in all: an unbounded cache, a leak, or Python objects that each "
         "worker copies when it reads them",
     )
@@ -307,7 +307,7 @@ def _too_few(run: Run) -> Iterator[Finding]:
         return
     if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
-    computing, cores = period.computing, run.room.rank_cores
+    computing, cores = period.computing, run.headroom.rank_cores
     parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
     evidence = (
         f"Making a batch takes {seconds_text(period.busy_s)}{parts}, and training on it takes "

@@ -148,7 +148,7 @@ def _pickling(measured: Measured) -> Iterator[Finding]:
     state, seconds = measured.state, measured.state.pickle_s or 0.0
     if seconds < _PICKLING_S or measured.engine in ("thread", "inline"):
         return
-    workers = measured.room.cores if measured.loader is None else measured.loader.workers
+    workers = measured.headroom.cores if measured.loader is None else measured.loader.workers
     yield Finding(
         "slow-pickling",
         f"Pickling the dataset takes {seconds_text(seconds)}.",
@@ -162,14 +162,14 @@ def _pickling(measured: Measured) -> Iterator[Finding]:
 
 
 def _held(measured: Measured) -> Iterator[Finding]:
-    state, room = measured.state, measured.room
-    workers = room.cores if measured.loader is None else measured.loader.workers
+    state, headroom = measured.state, measured.headroom
+    workers = headroom.cores if measured.loader is None else measured.loader.workers
     if measured.engine in ("thread", "inline") or not workers:
         return
     for held in state.held:
         if held.bytes < _LARGE_BYTES:
             continue
-        all_bytes = held.bytes * workers * room.local_ranks
+        all_bytes = held.bytes * workers * headroom.local_ranks
         name = held.path.removeprefix("dataset.")
         instead = "" if held.shared_bytes is None else f"; shared, it takes {bytes_text(held.shared_bytes)} once"
         yield Finding(
@@ -181,7 +181,7 @@ def _held(measured: Measured) -> Iterator[Finding]:
             f"# at the end of __init__:\nself.{name} = feedline.share(self.{name})"
             if held.shared_bytes is not None and name.replace(".", "").isidentifier()
             else None,
-            is_serious=room.memory_bytes is not None and all_bytes > _LARGE_SHARE * room.memory_bytes,
+            is_serious=headroom.memory_bytes is not None and all_bytes > _LARGE_SHARE * headroom.memory_bytes,
             evidence=f"They are Python objects of {bytes_text(held.bytes)}. Reading an object writes its reference "
             f"count, so each worker ends up with a copy: {bytes_text(all_bytes)} in {workers} workers{instead}",
         )
@@ -193,13 +193,15 @@ def _growth(measured: Measured) -> Iterator[Finding]:
         return
     length = None if measured.making is None else measured.making.length
     epoch = "" if length is None else f", by {bytes_text(samples.growth * length / 1000)} in an epoch of all workers"
-    room = measured.room.memory_bytes
+    memory_bytes = measured.headroom.memory_bytes
     yield Finding(
         "memory-growth",
         f"Memory grows by {bytes_text(samples.growth)} per 1,000 samples.",
         "Bound the cache (feedline.datasets.CachedDataset does), or use tracemalloc to find what samples leave behind. "
         "Until then, let the loader replace workers that have grown too large.",
         'DataLoader(dataset, max_memory_per_worker="4GB")',
-        is_serious=room is not None and length is not None and samples.growth * length / 1000 > _LARGE_SHARE * room,
+        is_serious=memory_bytes is not None
+        and length is not None
+        and samples.growth * length / 1000 > _LARGE_SHARE * memory_bytes,
         evidence=f"It grew steadily while samples were made{epoch}: an unbounded cache, or a leak",
     )

@@ -24,11 +24,11 @@ from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
 
-_ROOM_BYTES = 16 << 20
+_SPARE_BYTES = 16 << 20
 """Buffer space for the parts of a batch that are not arrays."""
 _FLOATS = 4096
 """Fields with fewer values are ignored."""
-_LOOKED_AT = 8
+_CHECKED_SAMPLES = 8
 """Number of samples whose floats are checked."""
 _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
@@ -206,10 +206,10 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
     """Return the time to copy arrays one after another into new memory, as every collate function must."""
 
     def copy() -> None:
-        room = np.empty(sum(array.nbytes for array in arrays), np.uint8)
+        buffer = np.empty(sum(array.nbytes for array in arrays), np.uint8)
         place = 0
         for array in arrays:
-            room[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+            buffer[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
             place += array.nbytes
 
     return usual_s(copy, clock)
@@ -222,10 +222,10 @@ def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, 
     object_bytes = sum(count for count, _ in objects.values())
     largest = max(objects, key=objects.__getitem__, default=None)
     codec = Codec(_framework())
-    room = np.zeros(2 * len(whole) + _ROOM_BYTES, np.uint8)
+    buffer = np.zeros(2 * len(whole) + _SPARE_BYTES, np.uint8)
 
     def write() -> Any:
-        return codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
+        return codec.encode(batch, SlotWriter(buffer, buffer.__array_interface__["data"][0]))
 
     return {
         "bytes": size + object_bytes,
@@ -233,7 +233,7 @@ def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, 
         "pickle_bytes": len(whole),
         "write_s": usual_s(write, clock),
         "as_arrays_s": _as_arrays_s(object_bytes, len(samples), clock),
-        "arena_s": usual_s(lambda: codec.decode(write(), Views(room)), clock),
+        "arena_s": usual_s(lambda: codec.decode(write(), Views(buffer)), clock),
         "object_bytes": object_bytes,
         "objects": "" if largest is None else f"{largest} ({objects[largest][1]})",
         "object_kind": "" if largest is None else _kind(samples[0], largest),
@@ -274,7 +274,7 @@ def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
     """Yield the fields of floats whose values fit into bytes."""
     fields: dict[str, list[NDArray[Any]]] = {}
     tensors: set[str] = set()
-    for sample in samples[:_LOOKED_AT]:
+    for sample in samples[:_CHECKED_SAMPLES]:
         for name, value in leaves(sample):
             array = as_array(value)
             if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:

@@ -23,7 +23,7 @@ from feedline.tools.tune.measured import LoaderSetup
 
 _STARTS = 2
 _KEPT_EPOCHS = 5
-_PATIENCE = 4
+_TIME_MARGIN = 4
 """An epoch is started only if this many times the expected time of a batch remains: a busy machine may need that."""
 _CARRIED = 200
 _CARRY_S = 0.25
@@ -82,7 +82,7 @@ def with_times(setup: LoaderSetup, loader: Any, batch_s: float, until_s: float) 
     epochs: list[_Epoch] = []
     while (
         len(epochs) < (_STARTS if is_started_again else 1)
-        and time.monotonic() + max([_PATIENCE * batch_s, *(epoch.first_s for epoch in epochs)]) < until_s
+        and time.monotonic() + max([_TIME_MARGIN * batch_s, *(epoch.first_s for epoch in epochs)]) < until_s
     ):
         try:
             epochs.append(_epoch(loader, setup.workers, until_s if is_started_again else 0.0))

@@ -62,11 +62,11 @@ class ProbeMessage:
     value: Any = None
 
 
-Tell = Callable[..., None]
+Send = Callable[..., None]
 """Sends a message; takes the fields of `ProbeMessage`."""
 
 
-def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, stacks_fd: int) -> None:
+def run(body: Callable[[Send], None], parent_pid: int, connection: Connection, stacks_fd: int) -> None:
     """Run `body`, which probes a dataset and sends messages about it; the target of a process."""
     os.setsid()  # so that all processes it starts can be ended with it
     if os.getppid() != parent_pid:
@@ -78,7 +78,7 @@ def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, s
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # killed first if the machine runs out of memory
     try:
-        body(lambda *told: connection.send(ProbeMessage(*told)))
+        body(lambda *fields: connection.send(ProbeMessage(*fields)))
         connection.send(ProbeMessage("done"))
     except FeedlineError as exc:
         failed = exc if isinstance(exc, DatasetFailed) else None
@@ -88,15 +88,15 @@ def run(body: Callable[[Tell], None], parent_pid: int, connection: Connection, s
         connection.send(ProbeMessage("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
-def try_parts(source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+def try_parts(source: str | LoaderBase, seconds: float, send: Send) -> None:
     """Probe the named dataset or loader part by part; if a loader object is given, probe its dataset."""
-    _Probe(source, seconds, tell).run()
+    _Probe(source, seconds, send).run()
 
 
 class _Probe:
-    def __init__(self, source: str | LoaderBase, seconds: float, tell: Tell) -> None:
+    def __init__(self, source: str | LoaderBase, seconds: float, send: Send) -> None:
         self._source = source
-        self._tell = tell
+        self._send = send
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
         self._calibration = Calibration(self._clock)
@@ -107,44 +107,44 @@ class _Probe:
         return now_s + max(0.2, self._end_s - now_s) * _SHARES[part]
 
     def run(self) -> None:
-        self._tell("stage", "import")
+        self._send("stage", "import")
         opened, make_s, cpu_share = self._opened()
         loader = opened if is_loader(opened) else None
         dataset = opened if loader is None else loader.dataset
         making = replace(making_of(dataset, make_s), cpu_share=cpu_share)
-        self._tell("part", "making", making)
+        self._send("part", "making", making)
         setup = None if loader is None else setup_of(loader)
-        self._tell("part", "loader", setup)
+        self._send("part", "loader", setup)
         if (setup is None or setup.engine == "process") and "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)  # as in worker processes
-        self._tell("stage", "samples")
+        self._send("stage", "samples")
         samples, kept, state, ask = self._samples(dataset, making, setup)
-        self._tell("stage", "batch")
+        self._send("stage", "batch")
         batch = None
         if setup is None or setup.batch_size is not None:
             given = None if loader is None else collate_of(loader)
             batch = try_batch(kept, given, self._clock)
-            self._tell("part", "batch", batch)
+            self._send("part", "batch", batch)
             if batch is not None and batch.not_picklable is None and time.monotonic() < self._end_s - _CARRY_S:
                 collate = collate_for(kept, given)
                 carry = partial(carried_s, engine="process" if setup is None else setup.engine)
-                self._tell("part", "carry_s", carry(kept, collate))
+                self._send("part", "carry_s", carry(kept, collate))
                 batch = with_carries(batch, kept, collate, carry, self._clock)
-                self._tell("part", "batch", batch)
+                self._send("part", "batch", batch)
         # A loader object that was passed in may be running, and the times of its epochs are already known.
         if loader is not None and setup is not None and isinstance(self._source, str):
-            self._tell("stage", "loader")
+            self._send("stage", "loader")
             batch_s = samples.mean_s * (setup.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
-            self._tell("part", "loader", with_times(setup, loader, batch_s, self._until("loader")))
+            self._send("part", "loader", with_times(setup, loader, batch_s, self._until("loader")))
         self._calibration.tick()
-        self._tell("part", "noise", self._calibration.noise())
-        self._tell("stage", "threads")
+        self._send("part", "noise", self._calibration.noise())
+        self._send("stage", "threads")
         counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
         until_s = max(self._until("threads"), time.monotonic() + _LEAST_THREADS_S)
         is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
         if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
-            self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
-        self._tell("part", "noise", self._calibration.noise())
+            self._send("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
+        self._send("part", "noise", self._calibration.noise())
 
     def _opened(self) -> tuple[Any, float, float]:
         """Return the dataset or loader, the time that user code took to make it, and the computing share of that."""
@@ -162,7 +162,7 @@ class _Probe:
         # Before the first sample is made: each worker has its own handle if it is opened on first use.
         pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
         state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
-        self._tell("part", "state", state)
+        self._send("part", "state", state)
         size = _BATCH if setup is None or setup.batch_size is None else min(setup.batch_size, _LARGEST_BATCH)
         if making.is_map:
             ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
@@ -178,14 +178,14 @@ class _Probe:
         )
         # If torch was imported meanwhile, its state has changed even if nothing was drawn from it.
         drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
-        self._tell("part", "samples", samples)
+        self._send("part", "samples", samples)
         state = replace(
             state,
             thread_handles=handles_of_threads(dataset),
             global_generators=tuple(drawn),
             own_generators=own.drawn_from(),
         )
-        self._tell("part", "state", state)
+        self._send("part", "state", state)
         return samples, sampling.kept, state, ask
 
 

@@ -292,12 +292,12 @@ def _nothing_came(run: _Run) -> DatasetFailed:
         return DatasetFailed(
             "The dataset is empty: it has no samples. Check the paths and filters that it is made from.", "empty"
         )
-    where, _, told = run.failure.partition(":\n")
+    where, _, traceback = run.failure.partition(":\n")
     return DatasetFailed(
         f"None of the {run.failed} samples that were tried could be made. The first was {where}. Fix the exception "
         "that it raises, then run again.",
         "raises",
-        told,
+        traceback,
     )
 
 

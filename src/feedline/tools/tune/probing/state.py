@@ -23,7 +23,7 @@ from feedline.workers.unpicklable import what_fails
 
 _MANY = 1000
 """Containers with fewer items are ignored."""
-_LOOKED_AT = 500
+_SAMPLED_ITEMS = 500
 """Roughly how many items of a container are measured to estimate the others."""
 _DEPTH = 6
 
@@ -68,7 +68,7 @@ def held_in(dataset: Any) -> tuple[Held, ...]:
 
 def _some(container: Any) -> Any:
     """Return some items from all over a container, as a dict or a list."""
-    step = max(1, len(container) // _LOOKED_AT)
+    step = max(1, len(container) // _SAMPLED_ITEMS)
     if isinstance(container, dict):
         return dict(islice(dict.items(container), 0, None, step))
     return list(islice(iter(container), 0, None, step))
@@ -170,13 +170,13 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
         failure = what_fails(dataset, "dataset")
         if failure is None:  # an object of multiprocessing, which can be sent only to a process that is starting
             return {}
-        told = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
-        return {"not_picklable": told, "pickle_advice": failure.advice}
+        message = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
+        return {"not_picklable": message, "pickle_advice": failure.advice}
     try:
         pickle.loads(file.getvalue(), buffers=buffers)
     except Exception as exc:
-        told = f"The dataset can be pickled but not unpickled: {type(exc).__name__}: {words(exc):.200}"
-        return {"not_picklable": told, "pickle_advice": "Fix its __setstate__ or __reduce__."}
+        message = f"The dataset can be pickled but not unpickled: {type(exc).__name__}: {words(exc):.200}"
+        return {"not_picklable": message, "pickle_advice": "Fix its __setstate__ or __reduce__."}
     return _timed(clock, before, file.tell())
 
 

@@ -51,11 +51,11 @@ class Opens:
         self._samples = 0
         self._read_before = 0
         self._is_on = False
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._audit)
         if (h5py := sys.modules.get("h5py")) is not None:
             _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_on and event in ("open", "sqlite3.connect"):
             self._note(event.partition(".")[0], args[0])
 

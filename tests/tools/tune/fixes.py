@@ -1,6 +1,6 @@
-"""The fix of every finding, applied to the dataset of `sick` that has it: the code is run as it is printed.
+"""The fix of every finding, applied to the dataset of `slow_datasets` that has it: the code is run as it is printed.
 
-`Cure.setup` are what a probe measures of the dataset, so that the code can be had without a probe.
+`Fix.setup` are what a probe measures of the dataset, so that the code can be had without a probe.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from feedline.tools.tune.measured import (
     State,
     Threads,
 )
-from tests.tools.tune import sick
-from tests.tools.tune.measurements import MIB, ROOM, batch, loader, measured, samples
+from tests.tools.tune import slow_datasets
+from tests.tools.tune.measurements import HEADROOM, MIB, batch, loader, measured, samples
 
 # Any, throughout: datasets, loaders, batches and what the code makes of them.
 Names = dict[str, Any]
@@ -112,7 +112,7 @@ class Pasted(kind):
 
 
 def close_handles(dataset: Any) -> None:
-    """Close what a dataset of `sick`, or its cure, has open."""
+    """Close what a dataset of `slow_datasets`, or its fix, has open."""
     held = [getattr(dataset, name, None) for name in ("handle", "file")]
     for handle in (*held, getattr(getattr(dataset, "local", None), "handle", None)):
         if handle is not None:
@@ -205,28 +205,28 @@ WORKER = (_batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persisten
 """How a gain of samples is measured: on one worker."""
 
 
-# -- cures -------------------------------------------------------------------------------------------------------------
+# -- fixes -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Cure:
-    """A dataset of `sick`, and its fix."""
+class Fix:
+    """A dataset of `slow_datasets`, and its fix."""
 
     finding: str
-    sick: Callable[[], Any]
+    slow: Callable[[], Any]
     """Makes the dataset."""
     setup: Callable[[Any], Measured]
     """What a probe measures of it."""
-    cured: Callable[[str, Any], Any] | None = None
-    """Makes the cured dataset from the code and the sick one; None if the code makes a loader."""
+    fixed: Callable[[str, Any], Any] | None = None
+    """Makes the fixed dataset from the code and the slow one; None if the code makes a loader."""
     own: Names = field(default_factory=dict)
     """Arguments of the user's loader that stay; its batches are made without workers to be compared."""
-    only_sick: Names = field(default_factory=dict)
+    only_slow: Names = field(default_factory=dict)
     """Arguments of the user's loader that the fix says to leave out."""
     before: Callable[[Any], Any] | None = None
-    """Batches of the sick one to compare with; None for those of a plain loader."""
+    """Batches of the slow one to compare with; None for those of a plain loader."""
     after: Callable[[str, Any], Any] = lambda code, one: one
-    """What the training loop makes of a cured batch."""
+    """What the training loop makes of a fixed batch."""
     same: Callable[[Any, Any], None] = equal
     gain: tuple[Callable[[Any], float], Names] | None = None
     """How its gain is measured, and arguments of loaders for that."""
@@ -235,18 +235,18 @@ class Cure:
         """Return those of a short epoch."""
         return {"batch_size": 8, "sampler": range(32), **self.own}
 
-    def cured_loader(self, code: str, dataset: Any, **options: Any) -> Any:
+    def fixed_loader(self, code: str, dataset: Any, **options: Any) -> Any:
         """Return a loader with the code pasted."""
-        if self.cured is None:
+        if self.fixed is None:
             return pasted_loader(code, dataset, **options)
-        return feedline.DataLoader(self.cured(code, dataset), **options)
+        return feedline.DataLoader(self.fixed(code, dataset), **options)
 
     def check(self, code: str, dataset: Any) -> None:
         """Raise AssertionError if the code gives other batches than the dataset."""
-        sick_arguments = {**self.arguments(), **self.only_sick}
-        plain_loader = feedline.DataLoader(dataset, **{**sick_arguments, "num_workers": 0, "engine": None})
+        slow_arguments = {**self.arguments(), **self.only_slow}
+        plain_loader = feedline.DataLoader(dataset, **{**slow_arguments, "num_workers": 0, "engine": None})
         before = list(plain_loader) if self.before is None else self.before(dataset)
-        loader = self.cured_loader(code, dataset, **self.arguments())
+        loader = self.fixed_loader(code, dataset, **self.arguments())
         try:
             after = [self.after(code, one) for one in loader]
         finally:
@@ -258,10 +258,10 @@ class Cure:
         """Return how many times as fast it is with the code: medians of rounds of both, in turns."""
         assert self.gain is not None
         rate, options = self.gain
-        dataset = self.sick()
+        dataset = self.slow()
         loaders = (
-            feedline.DataLoader(dataset, **{**options, **self.own, **self.only_sick}),
-            self.cured_loader(code, dataset, **{**options, **self.own}),
+            feedline.DataLoader(dataset, **{**options, **self.own, **self.only_slow}),
+            self.fixed_loader(code, dataset, **{**options, **self.own}),
         )
         rates: tuple[list[float], list[float]] = ([], [])
         for _ in range(_ROUNDS):
@@ -293,7 +293,7 @@ def _reopened(code: str, dataset: Any) -> Any:
     """LMDB can be open once in a process: each worker has one of its own, and the first is closed."""
     path = dataset.handle.path()
     dataset.handle.close()
-    return pasted_class(sick.Holding, code, "", None, path=path)
+    return pasted_class(slow_datasets.Holding, code, "", None, path=path)
 
 
 def _packed(code: str, images: Any) -> Any:
@@ -306,11 +306,11 @@ def _packed(code: str, images: Any) -> Any:
     (folder / "class" / "0.jpg").write_bytes(images.data)
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(code.replace("SOURCE", str(folder)).replace("OUT.tar", str(out)).split()[1:]) == 0
-    cured = sick.LargeImages()
+    fixed = slow_datasets.LargeImages()
     packed = feedline.datasets.open_dataset(str(out))
-    cured.data = next(value for name, value in packed[0].items() if name.endswith("jpg"))
+    fixed.data = next(value for name, value in packed[0].items() if name.endswith("jpg"))
     packed.close()
-    return cured
+    return fixed
 
 
 def _alike(before: Any, after: Any) -> None:
@@ -327,21 +327,21 @@ def _in_loop(code: str, one: Any) -> Any:
     return names["batch"]
 
 
-class Bytes(sick.Floats):
+class Bytes(slow_datasets.Floats):
     def __getitem__(self, index: int) -> Any:
         return torch.from_numpy(self.images[index % 20])
 
 
-class WholeBytes(sick.WholeFloats):
+class WholeBytes(slow_datasets.WholeFloats):
     def __getitem__(self, index: int) -> Any:
         return self.images[index % 20]
 
 
-class FewLengths(sick.Lengths):
+class FewLengths(slow_datasets.Lengths):
     length = 320
 
 
-class FewFiles(sick.LargeList):
+class FewFiles(slow_datasets.LargeList):
     length = 1000
 
 
@@ -401,7 +401,7 @@ def _drawn(before: Any, after: Any) -> None:
 
 
 def _numbers(code: str, _: Any) -> Any:
-    class Drawing(sick.Healthy):
+    class Drawing(slow_datasets.Healthy):
         def __getitem__(self, index: int) -> Any:
             return eval(code, names_for())
 
@@ -413,237 +413,256 @@ _PADDING = {"collate_fn": feedline.collate.pad(lengths=False), "sampler": range(
 _LOCKED = Threads({1: 1000.0, 2: 1000.0})
 _TWO = {"num_workers": 2}
 
-CURES = {
-    "Failing": Cure(
+FIXES = {
+    "Failing": Fix(
         "failing-samples",
-        sick.Failing,
+        slow_datasets.Failing,
         _given(samples=samples(failed=3, failure="sample 3:\n...")),
         before=lambda dataset: [[index for index in range(32) if index % 10 != 3]],
         same=lambda before, after: np.testing.assert_equal([int(y) for one in after for y in one["y"]], before[0]),
     ),
-    "OwnThread": Cure(
+    "OwnThread": Fix(
         "fails-on-threads",
-        sick.OwnThread,
+        slow_datasets.OwnThread,
         _given(threads=Threads({}, failure="..."), loader=loader(engine="thread")),
         own=_TWO,
-        only_sick={"num_workers": 0},
+        only_slow={"num_workers": 0},
     ),
-    "Waiting": Cure(
+    "Waiting": Fix(
         "waiting",
-        sick.Waiting,
+        slow_datasets.Waiting,
         _given(samples=samples(cpu_share=0.1), threads=Threads({1: 100.0, 2: 200.0, 8: 780.0})),
         gain=(_threads_per_s, {"batch_size": 32, "persistent_workers": True, "num_workers": 1, "engine": "thread"}),
     ),
-    "Locked": Cure("gil-bound", sick.Locked, _given(threads=_LOCKED, room=ROOM)),
-    "Reopening": Cure(
+    "Locked": Fix("gil-bound", slow_datasets.Locked, _given(threads=_LOCKED, headroom=HEADROOM)),
+    "Reopening": Fix(
         "reopened-file",
-        sick.Reopening,
+        slow_datasets.Reopening,
         _opened(mode="rb"),
-        _pasted(sick.Reopening, "rows[index % 1000]"),
+        _pasted(slow_datasets.Reopening, "rows[index % 1000]"),
         gain=WORKER,
     ),
-    "ReopeningLines": Cure(
+    "ReopeningLines": Fix(
         "reopened-file",
-        sick.ReopeningLines,
+        slow_datasets.ReopeningLines,
         _opened(read_by="lines"),
-        _pasted(sick.ReopeningLines, "np.array([float(value) for value in lines[index % 1000].split()])"),
+        _pasted(slow_datasets.ReopeningLines, "np.array([float(value) for value in lines[index % 1000].split()])"),
         gain=WORKER,
     ),
-    "ReopeningJSON": Cure(
+    "ReopeningJSON": Fix(
         "reopened-file",
-        sick.ReopeningJSON,
+        slow_datasets.ReopeningJSON,
         _opened(read_by="whole"),
-        _pasted(sick.ReopeningJSON, "np.array(items[index % 1000])"),
+        _pasted(slow_datasets.ReopeningJSON, "np.array(items[index % 1000])"),
         gain=WORKER,
     ),
-    "ReopeningWhole": Cure(
+    "ReopeningWhole": Fix(
         "reopened-file",
-        sick.ReopeningWhole,
+        slow_datasets.ReopeningWhole,
         _opened(mode="rb", read_by="whole"),
-        _pasted(sick.ReopeningWhole, "np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()"),
+        _pasted(slow_datasets.ReopeningWhole, "np.frombuffer(file.read())[index % 1000 * 64 :][:64].copy()"),
         gain=WORKER,
     ),
-    "ReopeningParts": Cure(
+    "ReopeningParts": Fix(
         "reopened-file",
-        sick.ReopeningParts,
+        slow_datasets.ReopeningParts,
         _opened(mode="rb"),
-        _pasted(sick.ReopeningParts, "np.frombuffer((file.seek(index % 1000 * 512), file.read(512))[1]).copy()"),
+        _pasted(
+            slow_datasets.ReopeningParts, "np.frombuffer((file.seek(index % 1000 * 512), file.read(512))[1]).copy()"
+        ),
         gain=WORKER,
     ),
-    "ReopeningHDF5": Cure(
+    "ReopeningHDF5": Fix(
         "reopened-file",
-        sick.ReopeningHDF5,
+        slow_datasets.ReopeningHDF5,
         _opened("h5py"),
-        _pasted(sick.ReopeningHDF5, "file['rows'][index % 1000]"),
+        _pasted(slow_datasets.ReopeningHDF5, "file['rows'][index % 1000]"),
         gain=WORKER,
     ),
-    "ReopeningSQLite": Cure(
+    "ReopeningSQLite": Fix(
         "reopened-file",
-        sick.ReopeningSQLite,
+        slow_datasets.ReopeningSQLite,
         _opened("sqlite3"),
-        _pasted(sick.ReopeningSQLite, "np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"),
+        _pasted(
+            slow_datasets.ReopeningSQLite, "np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"
+        ),
         gain=WORKER,
     ),
-    "LargeImages": Cure(
+    "LargeImages": Fix(
         "oversized-images",
-        sick.LargeImages,
+        slow_datasets.LargeImages,
         _given(samples=samples(decoded=Decoded("Pillow", 1.08e6, 96 * 96, 4e-4, 2.5e-4))),
         _packed,
         same=_alike,
         gain=WORKER,
     ),
-    "Stragglers": Cure(
+    "Stragglers": Fix(
         "stragglers",
-        sick.Stragglers,
+        slow_datasets.Stragglers,
         _given(samples=samples(seconds=(1e-3,) * 190 + (0.05,) * 10, repeated=(("1", 0.05), ("2", 0.05)))),
         own=_TWO,
         same=equal_in_any_order,
     ),
-    "unsendable": Cure(
+    "unsendable": Fix(
         "unsendable-batch",
-        sick.Healthy,
+        slow_datasets.Healthy,
         _given(batch=batch(not_picklable="it holds a generator")),
-        own={**_TWO, "collate_fn": sick._one_by_one},
+        own={**_TWO, "collate_fn": slow_datasets._one_by_one},
         before=lambda dataset: [[dataset[place] for place in range(first, first + 8)] for first in range(0, 32, 8)],
         after=lambda code, one: list(one),
     ),
-    "Objects": Cure("serialisation", sick.Objects, _objects("texts", "words"), _joined, after=_split, gain=WORKER),
-    "Numbers": Cure(
+    "Objects": Fix(
+        "serialisation", slow_datasets.Objects, _objects("texts", "words"), _joined, after=_split, gain=WORKER
+    ),
+    "Numbers": Fix(
         "serialisation",
-        sick.Numbers,
+        slow_datasets.Numbers,
         _objects("numbers", "values"),
         _joined,
         after=lambda code, one: {"values": list(one["values"].T)},
         gain=WORKER,
     ),
-    "Floats": Cure(
+    "Floats": Fix(
         "floats",
-        sick.Floats,
+        slow_datasets.Floats,
         _float_field("float32", is_scaled=True),
         lambda code, _: Bytes(),
         after=_in_loop,
         gain=WORKER,
     ),
-    "WholeFloats": Cure(
+    "WholeFloats": Fix(
         "floats",
-        sick.WholeFloats,
+        slow_datasets.WholeFloats,
         _float_field("float64", is_scaled=False),
         lambda code, _: WholeBytes(),
         after=_in_loop,
         gain=WORKER,
     ),
-    "slow_collate": Cure(
+    "slow_collate": Fix(
         "slow-collate",
-        sick.Wide,
+        slow_datasets.Wide,
         _slow_collate(
             'def collate(samples):\n    return np.stack([sample["x"] for sample in samples]).astype(np.float64)'
         ),
-        only_sick={"collate_fn": sick._by_value},
+        only_slow={"collate_fn": slow_datasets._by_value},
         gain=(_batches_per_s, {"batch_size": 128}),
     ),
-    "needless_collate": Cure(
+    "needless_collate": Fix(
         "slow-collate",
-        sick.Wide,
+        slow_datasets.Wide,
         _slow_collate(""),
-        only_sick={"collate_fn": sick._as_by_default},
+        only_slow={"collate_fn": slow_datasets._as_by_default},
         gain=(_batches_per_s, {"batch_size": 128}),
     ),
-    "Lengths": Cure(
+    "Lengths": Fix(
         "padding",
         FewLengths,
         _given(samples=samples(lengths=_LENGTHS)),
-        only_sick=_PADDING,
+        only_slow=_PADDING,
         before=lambda dataset: sorted(len(dataset[index]) for index in range(len(dataset))),
         after=lambda code, one: (one != 0).sum(axis=1).tolist(),
         same=lambda before, after: np.testing.assert_equal(sorted(length for one in after for length in one), before),
     ),
-    "plain_file": Cure(
+    "plain_file": Fix(
         "shared-handle",
-        sick.plain_file,
+        slow_datasets.plain_file,
         _handle("file (io.BufferedRandom)"),
-        lambda code, _: pasted_class(sick.ReadsHandle, code, "", None, path=_written()),
+        lambda code, _: pasted_class(slow_datasets.ReadsHandle, code, "", None, path=_written()),
     ),
-    "sqlite_handle": Cure(
+    "sqlite_handle": Fix(
         "shared-handle",
-        sick.sqlite_handle,
+        slow_datasets.sqlite_handle,
         _handle("sqlite3.Connection"),
-        lambda code, _: pasted_class(sick.Holding, code, "", None, path=":memory:"),
+        lambda code, _: pasted_class(slow_datasets.Holding, code, "", None, path=":memory:"),
     ),
-    "hdf5_handle": Cure(
+    "hdf5_handle": Fix(
         "shared-handle",
-        sick.hdf5_handle,
+        slow_datasets.hdf5_handle,
         _handle("h5py.File"),
-        lambda code, _: pasted_class(sick.Holding, code, "", None, path=sick.ReopeningHDF5().path),
+        lambda code, _: pasted_class(slow_datasets.Holding, code, "", None, path=slow_datasets.ReopeningHDF5().path),
     ),
-    "lmdb_handle": Cure(
+    "lmdb_handle": Fix(
         "shared-handle",
-        sick.lmdb_handle,
+        slow_datasets.lmdb_handle,
         _handle("lmdb.Environment"),
         lambda code, dataset: _reopened(code, dataset),
     ),
-    "socket_handle": Cure(
+    "socket_handle": Fix(
         "shared-handle",
-        lambda: sick.Holding(socket.create_server(("127.0.0.1", 0))),
+        lambda: slow_datasets.Holding(socket.create_server(("127.0.0.1", 0))),
         _handle("socket.socket"),
-        lambda code, dataset: pasted_class(sick.Holding, code, "", None, address=dataset.handle.getsockname()),
+        lambda code, dataset: pasted_class(slow_datasets.Holding, code, "", None, address=dataset.handle.getsockname()),
     ),
-    "handle_on_threads": Cure(
+    "handle_on_threads": Fix(
         "shared-handle",
-        sick.plain_file,
+        slow_datasets.plain_file,
         lambda _: measured(
             state=State(thread_handles=(OpenHandle("dataset.handle", "an open file", "They share it.", "..."),)),
             loader=loader(engine="thread"),
         ),
         lambda code, _: pasted_class(
-            sick.ReadsHandle,
+            slow_datasets.ReadsHandle,
             code,
             "(handle.seek(index % 900), np.frombuffer(handle.read(64), np.uint8).copy())[1]",
             None,
             path=_written(),
         ),
     ),
-    "OwnRandom": Cure(
-        "copied-random", sick.OwnRandom, _given(state=State(own_generators=("dataset.rng",))), _numbers, same=_drawn
+    "OwnRandom": Fix(
+        "copied-random",
+        slow_datasets.OwnRandom,
+        _given(state=State(own_generators=("dataset.rng",))),
+        _numbers,
+        same=_drawn,
     ),
-    "global_python": Cure(
-        "global-random", sick.global_python, _given(state=State(global_generators=("random",))), _numbers, same=_drawn
+    "global_python": Fix(
+        "global-random",
+        slow_datasets.global_python,
+        _given(state=State(global_generators=("random",))),
+        _numbers,
+        same=_drawn,
     ),
-    "SlowToMake": Cure(
+    "SlowToMake": Fix(
         "slow-init",
-        sick.Healthy,  # not the slow one: its sleep would be all that is different
+        slow_datasets.Healthy,  # not the slow one: its sleep would be all that is different
         _given(making=Making("Mine", 16_000, make_s=4.0), state=State(pickle_s=0.4)),
         _stored,
     ),
-    "Unpicklable": Cure(
+    "Unpicklable": Fix(
         "unpicklable",
-        sick.Unpicklable,
+        slow_datasets.Unpicklable,
         _given(state=State(not_picklable="dataset.transform is a lambda", pickle_advice="Define it elsewhere.")),
         own=_TWO,
     ),
-    "SlowToPickle": Cure(
-        "slow-pickling", sick.Healthy, _given(state=State(pickle_s=2.0, pickle_bytes=MIB), room=ROOM), own=_TWO
+    "SlowToPickle": Fix(
+        "slow-pickling",
+        slow_datasets.Healthy,
+        _given(state=State(pickle_s=2.0, pickle_bytes=MIB), headroom=HEADROOM),
+        own=_TWO,
     ),
-    "LargeList": Cure(
+    "LargeList": Fix(
         "copied-objects",
         FewFiles,
         _given(state=State(held=(Held("dataset.files", 300_000, 100 * MIB, 20 * MIB),))),
         _pasted(FewFiles),
     ),
-    "Growing": Cure("memory-growth", sick.Growing, _given(samples=samples(growth=10.0 * MIB)), own=_TWO),
-    "restarting": Cure(
+    "Growing": Fix("memory-growth", slow_datasets.Growing, _given(samples=samples(growth=10.0 * MIB)), own=_TWO),
+    "restarting": Fix(
         "workers-restarted",
-        sick.Few,
+        slow_datasets.Few,
         _given(loader=loader(start_s=12.5, workers=2)),
         gain=(_epochs_per_s, {"batch_size": 8, "num_workers": 2}),
     ),
-    "too_many_workers": Cure("too-many-workers", sick.Healthy, _given(loader=loader(workers=16), room=ROOM), own=_TWO),
-    "too_few_workers": Cure("too-few-workers", sick.Healthy, _given(loader=loader(workers=1)), own=_TWO),
-    "prefetching": Cure("prefetch-memory", sick.Thirds, _given(loader=loader(depth=4096, workers=2)), own=_TWO),
-    "shuffling": Cure(
+    "too_many_workers": Fix(
+        "too-many-workers", slow_datasets.Healthy, _given(loader=loader(workers=16), headroom=HEADROOM), own=_TWO
+    ),
+    "too_few_workers": Fix("too-few-workers", slow_datasets.Healthy, _given(loader=loader(workers=1)), own=_TWO),
+    "prefetching": Fix("prefetch-memory", slow_datasets.Thirds, _given(loader=loader(depth=4096, workers=2)), own=_TWO),
+    "shuffling": Fix(
         "shuffling",
-        sick.Few,
+        slow_datasets.Few,
         _given(loader=loader(shuffle_s=2.0)),
-        only_sick={"sampler": None, "shuffle": True},
+        only_slow={"sampler": None, "shuffle": True},
         same=equal_in_any_order,
     ),
 }
@@ -651,7 +670,7 @@ CURES = {
 
 
 def _written() -> Path:
-    """Return a file with what `sick.plain_file` holds."""
+    """Return a file with what `slow_datasets.plain_file` holds."""
     path = Path.cwd() / "handle.bin"
     path.write_bytes(bytes(1000))
     return path
