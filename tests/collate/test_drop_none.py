@@ -77,3 +77,8 @@ def test_it_can_be_pickled_bound_or_not() -> None:
 
 def test_repr() -> None:
     assert repr(drop_none(pad(fields=["a"]))).startswith("drop_none(pad(0, fields=('a',)")
+
+
+def test_a_function_without_parentheses_is_named_as_the_user_wrote_it() -> None:
+    with pytest.raises(BadOption, match=r"write drop_none\(\), with parentheses"):
+        drop_none([1, 2])  # type: ignore[arg-type]  # samples, as a loader would pass them

@@ -234,7 +234,7 @@ STEPS: list[tuple[Any, str]] = [
     (Resources, "driver"),
     (WorkerBatches, "restart"),
     (Iteration, "_checkpoint"),
-    (Iteration, "_obey_until_first"),
+    (Iteration, "_restart_on_epoch_change"),
     (Iteration, "_observe"),
 ]
 """What happens when an iterator is made, in this order. Some steps need workers, or persistent ones."""

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import get_worker_info  # a reference from before feedline changed anything
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline.frameworks.torch import forget_asking, has_asked, set_thread_worker, worker_info
+from feedline.frameworks.torch import reset_worker_info_read, set_thread_worker, worker_info, worker_info_was_read
 from feedline.types import WorkerIdentity
 
 
@@ -52,18 +52,18 @@ def test_in_a_process_torchs_own_answer_is_given() -> None:
 
 def test_it_is_remembered_whether_anybody_asked() -> None:
     set_thread_worker(None)
-    forget_asking()
-    assert not has_asked()
+    reset_worker_info_read()
+    assert not worker_info_was_read()
     get_worker_info()
-    assert has_asked()
-    forget_asking()
-    assert not has_asked()
+    assert worker_info_was_read()
+    reset_worker_info_read()
+    assert not worker_info_was_read()
 
 
 def test_what_other_threads_ask_does_not_count() -> None:
     set_thread_worker(None)
-    forget_asking()
+    reset_worker_info_read()
     thread = threading.Thread(target=get_worker_info)
     thread.start()
     thread.join()
-    assert not has_asked()
+    assert not worker_info_was_read()

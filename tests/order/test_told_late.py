@@ -152,12 +152,12 @@ def test_random_numbers_of_samples_are_those_of_the_epoch() -> None:
 
 
 def test_nothing_is_drawn_again_from_torchs_generator() -> None:
-    def epoch(told_epoch: int | None) -> tuple[list[Any], float]:
+    def epoch(last_set_epoch: int | None) -> tuple[list[Any], float]:
         torch.manual_seed(0)
         loader = DataLoader(datasets.Sized(N), 4, sampler=samplers.RandomSampler(range(N)))
         batches = iter(loader)
-        if told_epoch is not None:
-            loader.set_epoch(told_epoch)
+        if last_set_epoch is not None:
+            loader.set_epoch(last_set_epoch)
         return values(batches), torch.rand(()).item()
 
     (order, draw), (other, other_draw) = epoch(None), epoch(1)

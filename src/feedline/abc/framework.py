@@ -29,7 +29,7 @@ class Framework(Protocol):
     """
 
     name: str
-    can_be_asked: bool
+    has_worker_info: bool
     """True if a dataset can query its worker id from the library."""
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
@@ -81,8 +81,8 @@ class Framework(Protocol):
     def announce_worker(self, worker: WorkerIdentity) -> None:
         """Set which worker this process is from now on, if it is several in turn. `open_worker` was called for each."""
 
-    def has_asked(self) -> bool:
+    def worker_info_was_read(self) -> bool:
         """True if code in this worker has queried its worker id, as a dataset that splits itself does."""
 
-    def forget_asking(self) -> None:
-        """Reset `has_asked`."""
+    def reset_worker_info_read(self) -> None:
+        """Reset `worker_info_was_read`."""

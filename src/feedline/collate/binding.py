@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -33,7 +34,7 @@ class Collate(ABC):
         if not callable(inner):
             raise BadOption(
                 f"inner={inner!r} is not a collate function. Pass a callable, or nothing for the default. If you are "
-                f"passing this function to a loader, write {type(self).__name__.lower()}(), with parentheses."
+                f"passing this function to a loader, write {_function_name(self)}(), with parentheses."
             )
         self.inner = inner
         self._inner = inner  # the bound version of `inner`, once this one is bound
@@ -69,3 +70,8 @@ def no_samples() -> EmptyBatch:
         "A batch has no samples, so there is nothing to collate. The usual cause is a batch sampler that yields empty "
         "lists: leave them out."
     )
+
+
+def _function_name(collate: object) -> str:
+    """Return the public name of a collate function: "drop_none" for an instance of `DropNone`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(collate).__name__).lower()

@@ -59,8 +59,6 @@ _PLACES = {
     "TarDataset": "tar",
     "open_dataset": "opening",
 }
-"""Where each name lives. A source is imported when it is first used: a loader needs none of them."""
-
 """The module that defines each name. A source is imported on first use: a loader needs none of them."""
 
 

@@ -22,7 +22,7 @@ class NumpyFramework:
     """Arrays in, arrays out; torch is never imported."""
 
     name = "numpy"
-    can_be_asked = False
+    has_worker_info = False
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
         if not getattr(collate, "is_default", False):
@@ -74,10 +74,10 @@ class NumpyFramework:
     def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
         return dataset
 
-    def has_asked(self) -> bool:
+    def worker_info_was_read(self) -> bool:
         return False  # there is nothing to query: a dataset that splits itself uses other means
 
-    def forget_asking(self) -> None:
+    def reset_worker_info_read(self) -> None:
         pass
 
 

@@ -47,14 +47,14 @@ def set_thread_worker(info: Any) -> None:
     torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
 
 
-def has_asked() -> bool:
+def worker_info_was_read() -> bool:
     """True if `get_worker_info()` was called on this thread."""
-    return bool(torch_worker._feedline_thread.has_asked)  # type: ignore[attr-defined]
+    return bool(torch_worker._feedline_thread.worker_info_was_read)  # type: ignore[attr-defined]
 
 
-def forget_asking() -> None:
-    """Reset `has_asked`."""
-    torch_worker._feedline_thread.has_asked = False  # type: ignore[attr-defined]
+def reset_worker_info_read() -> None:
+    """Reset `worker_info_was_read`."""
+    torch_worker._feedline_thread.worker_info_was_read = False  # type: ignore[attr-defined]
 
 
 def _install() -> None:
@@ -75,11 +75,11 @@ _installing = lock_of_process()
 
 class _ThreadInfo(threading.local):
     info: Any = None
-    has_asked = False
+    worker_info_was_read = False
 
 
 def _get_worker_info() -> Any:
-    _feedline_thread.has_asked = True  # type: ignore[name-defined]  # noqa: F821  (torch's globals)
+    _feedline_thread.worker_info_was_read = True  # type: ignore[name-defined]  # noqa: F821  (torch's globals)
     return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821
 
 
@@ -122,7 +122,7 @@ class TorchFramework:
     """Tensors in, tensors out, with torch's rules."""
 
     name = "torch"
-    can_be_asked = True
+    has_worker_info = True
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
         if not is_default(collate) or not registrations_untouched():
@@ -212,8 +212,8 @@ class TorchFramework:
             return dataset
         return seed_pipe(dataset, shared_seed)
 
-    def has_asked(self) -> bool:
-        return has_asked()
+    def worker_info_was_read(self) -> bool:
+        return worker_info_was_read()
 
-    def forget_asking(self) -> None:
-        forget_asking()
+    def reset_worker_info_read(self) -> None:
+        reset_worker_info_read()

@@ -78,7 +78,7 @@ def depth_of(prefetch: Any) -> Any:
     return None if is_auto(prefetch) else prefetch
 
 
-def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
+def warn_dubious(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
     """Warn about arguments that are valid but probably not intended. In the last case, torch's assertion fails."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(

@@ -29,10 +29,10 @@ from feedline.loader.arguments import (
     check_not_batches,
     check_unordered,
     depth_of,
-    doubt,
     name_options,
     named,
     tuning_of,
+    warn_dubious,
 )
 from feedline.loader.base import LoaderBase
 from feedline.loader.rebuilding import REBUILDING, adopt_samplers
@@ -299,7 +299,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             generator,
             **options,
         )
-        doubt(dataset, shuffle, timeout, count)
+        warn_dubious(dataset, shuffle, timeout, count)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."

@@ -95,7 +95,7 @@ class Runner:
         self._opening: Notes | None = None
         """The states at the beginning of the epoch, until they are reported; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
-        curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
+        curious = spec.split is not None or (spec.framework.has_worker_info and spec.init is None)
         curious = curious and not isinstance(spec.dataset, SplitSource)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
@@ -363,7 +363,7 @@ class Runner:
         if self._epoch is None:
             self._epoch = 0
         if self._watches_split:
-            self._spec.framework.forget_asking()
+            self._spec.framework.reset_worker_info_read()
         self._scope.begin(draw)
         before = randomness.enter(self._scope)
         try:
@@ -417,9 +417,9 @@ class Runner:
                 notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))
         if self._watches_split:
             self._watches_split = False
-            has_asked = self._spec.framework.has_asked()
-            notes.splits_itself = has_asked and self._spec.split is not None
-            if self._spec.split is not None or not has_asked:
+            worker_info_was_read = self._spec.framework.worker_info_was_read()
+            notes.splits_itself = worker_info_was_read and self._spec.split is not None
+            if self._spec.split is not None or not worker_info_was_read:
                 notes.digest = self.stream.first_digest
         values = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
         return None if all(value is None for value in values) else notes

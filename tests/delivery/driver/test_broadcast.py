@@ -130,15 +130,15 @@ def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> 
 def test_the_epoch_that_the_dataset_was_told_is_known_until_a_state_says_another() -> None:
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
-    told = [broadcast.told_epoch]
+    told = [broadcast.last_set_epoch]
     for name, number in (("set_scale", 3), ("set_epoch", 5)):
         broadcast.call(name, number)
-        told.append(broadcast.told_epoch)
+        told.append(broadcast.last_set_epoch)
     dataset.set_epoch(6)
     broadcast.catch_up()
-    told.append(broadcast.told_epoch)
+    told.append(broadcast.last_set_epoch)
     broadcast.forget_epoch()
-    assert [*told, broadcast.told_epoch] == [None, None, 5, 6, None]
+    assert [*told, broadcast.last_set_epoch] == [None, None, 5, 6, None]
 
 
 def test_nobody_watches_for_workers_that_do_not_last() -> None:

@@ -166,3 +166,9 @@ def test_a_damaged_picture() -> None:
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         Pictures(**options)
+
+
+@pytest.mark.parametrize("resize", [(), (256,), (1, 2, 3)])
+def test_a_size_has_a_width_and_a_height(resize: Any) -> None:
+    with pytest.raises(BadOption, match=f"has {len(resize)} numbers. Give a width and a height"):
+        Pictures(resize=resize)

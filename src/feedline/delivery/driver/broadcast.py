@@ -30,7 +30,7 @@ class Broadcast:
         self._drivers: References[Driver] = References()
         self._noted = _watch(dataset) if watches else _Noted()
         self._seen_count = self._noted.count
-        self.told_epoch: int | None = None
+        self.last_set_epoch: int | None = None
         """The last epoch passed to the dataset's `set_epoch`, through this loader or detected by it."""
         self._called = 0
         """How many times `set_epoch` was called through this loader."""
@@ -44,13 +44,13 @@ class Broadcast:
         self._update_epoch()
 
     @property
-    def told_count(self) -> int:
+    def set_epoch_count(self) -> int:
         """How many times the dataset's `set_epoch` was called, as far as this loader knows."""
         return self._called + self._noted.count
 
     def forget_epoch(self) -> None:
         """Forget the dataset's epoch: a loaded state determines it, unless `set_epoch` is called again."""
-        self.told_epoch = None
+        self.last_set_epoch = None
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a method of the dataset here and in every live worker."""
@@ -63,7 +63,7 @@ class Broadcast:
         self._update_epoch()
         self._called += name == "set_epoch"
         if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
-            self.told_epoch = arguments[0]
+            self.last_set_epoch = arguments[0]
         self._send(Call(name, arguments))
 
     def catch_up(self) -> None:
@@ -75,7 +75,7 @@ class Broadcast:
     def _update_epoch(self) -> None:
         if self._seen_count != self._noted.count and len(self._noted.arguments) == 1:
             epoch = self._noted.arguments[0]
-            self.told_epoch = epoch if isinstance(epoch, int) else None
+            self.last_set_epoch = epoch if isinstance(epoch, int) else None
         self._seen_count = self._noted.count
 
     def _send(self, call: Call) -> None:

@@ -110,7 +110,7 @@ class Epochs:
         self.checkpoint, self._start = checkpoint, start
         order.mark_epoch_begun(start.epoch)
 
-    def begins_again(self, order: Order, *, dataset_told: bool) -> bool:
+    def begins_again(self, order: Order, *, set_epoch_was_called: bool) -> bool:
         """Return whether the last iteration, which has delivered nothing yet, has to begin again.
 
         It has to if `set_epoch` was called with another epoch since it began, or on the dataset. The next `begin` then
@@ -118,7 +118,7 @@ class Epochs:
 
         Args:
             order: the order of the iteration.
-            dataset_told: True if the dataset's `set_epoch` was called since then, and workers are making other samples.
+            set_epoch_was_called: True if it was called on the dataset since then, and workers are making other samples.
         """
         start, checkpoint = self._start, self.checkpoint
         assert checkpoint is not None
@@ -129,7 +129,7 @@ class Epochs:
         if told is None or not is_stale or start.is_resumed:
             self._by_hand = None
             order.mark_epoch_begun(start.epoch)
-            if not dataset_told:
+            if not set_epoch_was_called:
                 return False
             if start.is_resumed:
                 self._loaded = start.snapshot

@@ -109,7 +109,7 @@ class Iteration(Iterator[Any]):
         share = tail_of(view.dataset, run.options.shard)
         if share is not None:
             self._source = EndOfEpochSync(self._source, share, self._end)
-        self._obey_until_first(run, view, order)
+        self._restart_on_epoch_change(run, view, order)
         self._observe(run, view, start.epoch, begun)
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Iteration(Iterator[Any]):
         broadcast, epoch = run.broadcast, None if snapshot is None else snapshot.dataset_epoch
         if isinstance(dataset, EpochAware):
             broadcast.call("set_epoch", start.epoch)
-        elif epoch is not None and broadcast.told_epoch is None and hasattr(dataset, "set_epoch"):
+        elif epoch is not None and broadcast.last_set_epoch is None and hasattr(dataset, "set_epoch"):
             broadcast.call("set_epoch", epoch)
 
     # Any: the view of this kind of loader.
@@ -187,7 +187,7 @@ class Iteration(Iterator[Any]):
                 self._on_device.begin()
             if isinstance(self._source, EndOfEpochSync):
                 self._source.begin()
-            self._obey_until_first(run, view, order)
+            self._restart_on_epoch_change(run, view, order)
             self._observe(run, view, start.epoch, begun)
 
     def _observe(self, run: Run, view: LoaderView, epoch: int, begun: int) -> None:
@@ -199,7 +199,7 @@ class Iteration(Iterator[Any]):
         live.begins(view.loader, counters, view.worker_count)
         self._listener = run.listener
 
-    def _obey_until_first(self, run: Run, view: LoaderView, order: Order) -> None:
+    def _restart_on_epoch_change(self, run: Run, view: LoaderView, order: Order) -> None:
         """Start over if the loader's epoch is changed before the first batch.
 
         Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong epoch.
@@ -207,7 +207,7 @@ class Iteration(Iterator[Any]):
         epochs, checkpoint = run.epochs, run.epochs.checkpoint
         assert checkpoint is not None
         has_workers = bool(checkpoint.worker_count)
-        calls_before = run.broadcast.told_count
+        calls_before = run.broadcast.set_epoch_count
         this = weakref.ref(self)
         kind = type(view)
         # A loader that keeps the iteration must not be kept alive by it, and neither must its run.
@@ -221,8 +221,8 @@ class Iteration(Iterator[Any]):
                 return
             view = kind(loader, run.options)
             run.rank_watch.first_batch(view.sharing(run.stream_split))
-            was_called = run.broadcast.told_count != calls_before
-            if iteration is not None and epochs.begins_again(order, dataset_told=was_called and has_workers):
+            was_called = run.broadcast.set_epoch_count != calls_before
+            if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):
                 iteration.begin_again(run, view, order, inside=True)
 
         self._batches.at_first = obey
@@ -282,7 +282,7 @@ class Iteration(Iterator[Any]):
             settings.max_workers,
             view.batch_size or 1,
             stride=order.stride(),
-            dataset_epoch=run.broadcast.told_epoch,
+            dataset_epoch=run.broadcast.last_set_epoch,
             keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
             keeps_last=not repeats_itself(dataset),
         )

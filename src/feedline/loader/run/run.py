@@ -228,7 +228,7 @@ class Run:
             seed=order.seed_for(seed),
             draw_seed=view.fresh_seed() if seed is None else seed,
             order={**counted, **order.expected(), **order.settle()},
-            dataset_epoch=self.broadcast.told_epoch,
+            dataset_epoch=self.broadcast.last_set_epoch,
         )
 
     def set_epoch(self, view: LoaderView, epoch: int) -> None:

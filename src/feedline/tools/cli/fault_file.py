@@ -91,14 +91,14 @@ def _read_table(file: Path, text: str) -> FaultFile:
     log = FaultLog()
     try:
         missing = [name for name in ("time", "index", "error", "action") if name not in (table.fieldnames or ())]
-        if missing:
-            raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
-        for row in table:
+        for row in () if missing else table:
             log.append(_fault_of({name: _from_csv_cell(text) for name, text in row.items()}))
     except BadState as exc:
         raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
     except (csv.Error, KeyError, TypeError, ValueError) as exc:
         raise BadState(f"{file}, line {table.line_num}, is not in the format of to_csv: {exc!r}. {_WANTED}") from exc
+    if missing:
+        raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
     return FaultFile(log, None)
 
 

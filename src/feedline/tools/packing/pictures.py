@@ -61,7 +61,7 @@ class Pictures:
         sizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
         if self.resize is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
             raise BadOption(f"resize={self.resize!r} is neither a positive number of pixels nor (width, height).")
-        if len(sizes) > 2:
+        if isinstance(self.resize, tuple) and len(sizes) != 2:
             raise BadOption(f"resize={self.resize!r} has {len(sizes)} numbers. Give a width and a height.")
         if not 1 <= self.quality <= 100:
             raise BadOption(f"quality={self.quality!r} is not between 1 and 100.")

@@ -18,6 +18,7 @@ from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import core_count
+from feedline.types.shown import counted
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def shortage(ray: Any, options: RayOptions) -> str:
         return f"Each worker needs {needs}, and no node of the cluster has that; the largest amounts are {most}."
     free = ray.available_resources()
     left = {name: free.get(name, 0) for name in needs}
-    return f"Each worker needs {needs}; the whole cluster of {len(nodes)} nodes has {left} free."
+    return f"Each worker needs {needs}; the whole cluster of {counted(len(nodes), 'node')} has {left} free."
 
 
 def death_error(number: int, place: Place | None, failure: BaseException, *, was_ready: bool = True) -> WorkerDied:
