@@ -705,7 +705,7 @@ def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
 
 @pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])
 def test_there_is_no_end_to_nothing(dataset: Any) -> None:
-    with pytest.raises(BadOption, match="nothing to go through"):
+    with pytest.raises(BadOption, match="no batches to repeat"):
         take(DataLoader(dataset, batch_size=2), 1, 2)
 
 

@@ -87,5 +87,5 @@ class EndlessBatches(BatchSampler):
 
 def _checked(size: int | None) -> int | None:
     if size == 0:
-        raise BadOption("There is nothing to go through again: an epoch of this loader has no batches.")
+        raise BadOption("virtual_epochs() has no batches to repeat: an epoch of this loader is empty.")
     return size

@@ -163,7 +163,7 @@ def test_a_worker_that_begins_with_too_much_is_kept_and_its_growth_counts_from_t
     told = watch.begin(0)
     assert told is not None
     assert "2048 MiB" in told
-    assert "allows 1:" in told
+    assert "allows 1." in told
     assert "Raise max_memory_per_worker" in told
     assert [found for _ in range(20) for found in watch.look(0.0)] == []
     memory[11] += _NOTABLE_BYTES + 1

@@ -68,4 +68,4 @@ def test_no_neighbour_works(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(40, range(1, 40)), on_error="replace", **on(engine, 1))
     first = outcomes_of(loader)[0]
     assert type(first) is Bad
-    assert "instead of 1" in "\n".join(first.__notes__)
+    assert "in place of 1" in "\n".join(first.__notes__)

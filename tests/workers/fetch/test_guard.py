@@ -282,7 +282,7 @@ def test_neighbours_are_not_looked_for_without_end() -> None:
     with pytest.raises(KeyError) as caught:
         bench.make([50])
     assert dataset.asked == list(range(50, 51 + _MOST_REPLACEMENTS))
-    assert any("instead of 50" in note for note in caught.value.__notes__)
+    assert any("in place of 50" in note for note in caught.value.__notes__)
 
 
 def test_the_user_may_say_what_replaces_a_sample() -> None:
