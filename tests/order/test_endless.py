@@ -114,7 +114,7 @@ def test_it_is_described_as_what_it_repeats() -> None:
 
 
 def test_nothing_cannot_be_repeated() -> None:
-    with pytest.raises(BadOption, match="nothing to go through again"):
+    with pytest.raises(BadOption, match="no batches to repeat"):
         EndlessSampler(SequentialSampler([]), Share())
 
 
