@@ -51,10 +51,10 @@ def finished(images: DeferredImages) -> NDArray[Any]:
 def placed(kind: Any, where: Placement) -> Any:
     """Return a class of loaders whose images are finished at a given place, whether there is a device or not."""
 
-    class View(kind._view_class):  # type: ignore[misc]  # of either loader
+    class View(kind._feedline_view):  # type: ignore[misc]  # of either loader
         placement = where
 
     class Placed(kind):  # type: ignore[misc]
-        _view_class = View
+        _feedline_view = View
 
     return Placed

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
-from feedline import DataLoader, DataLoader2  # noqa: E402
+from feedline import DataLoader, DataLoader2, Loader, record  # noqa: E402
 from feedline.faults.policy import OnError  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
 from feedline.loader.base import run_of, view_of  # noqa: E402
@@ -204,6 +205,55 @@ def test_on_error_set_by_a_subclass_beforehand() -> None:
             super().__init__(dataset, on_error=on_error)
 
     assert Keeps(DATA, "skip").on_error == "skip"
+
+
+class Busy(DataLoader[Any]):
+    """Uses names for its own purposes that are likely ones for a loader's parts."""
+
+    tuning = {"lr": 1}  # type: ignore[assignment]  # noqa: RUF012
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._run = self._view = "the run of another tool"
+        super().__init__(*arguments, **options)
+        self._run = self._view = self._settings = self._target = self._order = "again"
+
+
+class BusyToo(Loader):
+    """The same, for the other loader."""
+
+    tuning = None
+
+    def _run(self) -> None: ...
+
+    def _view(self, what: str) -> None: ...
+
+
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+def test_likely_names_belong_to_subclasses(workers: Any, tmp_path: Path) -> None:
+    for loader in (Busy(range(20), 4, num_workers=workers), BusyToo(list(range(20)), 4, workers=workers)):
+        with record(loader, tmp_path / "run.json"):
+            assert sum(map(len, loader)) == 20
+        assert sum(map(len, copy.copy(loader))) == 20
+        assert loader.state_dict()
+
+
+def test_a_subclass_of_speechbrains_kind_sets_what_it_skips_before_and_after() -> None:
+    class Saveable(DataLoader[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._speechbrain_recovery_skip_to = None
+            super().__init__(*arguments, **options)
+
+    loader = Saveable(range(20))
+    assert loader._speechbrain_recovery_skip_to is None
+    loader._speechbrain_recovery_skip_to = 18  # type: ignore[assignment]
+    assert [batch.item() for batch in loader] == [18, 19]
+    assert loader._speechbrain_recovery_skip_to is None
+
+
+def test_the_text_of_a_loader_shows_the_seed_that_it_uses() -> None:
+    loader = Loader(list(range(12)), 4, shuffle=True, seed=1)
+    loader.seed = 2
+    assert "seed=1" in repr(loader)
 
 
 def test_reassigning_an_option_changes_nothing() -> None:

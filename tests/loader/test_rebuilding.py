@@ -130,3 +130,14 @@ def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyP
     whole: DataLoader[Any] = DataLoader(stream, 4)
     part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
     assert (REBUILDING.is_split(whole), REBUILDING.is_split(part)) == (False, True)
+
+
+def test_a_loader_that_is_split_already_needs_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = DataLoader(Stream(), 2)
+    assert REBUILDING.own_share(loader) is loader

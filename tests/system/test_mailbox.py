@@ -63,3 +63,12 @@ def test_a_signal_does_not_extend_the_wait() -> None:
         signal.signal(signal.SIGALRM, before)
         ended.set()
         thread.join()
+
+
+def test_an_interrupt_between_the_wait_and_the_items_loses_no_time() -> None:
+    box: Mailbox[str] = Mailbox()
+    box.put("there")
+    box._has_new.acquire()  # as if a signal handler had raised right after this
+    assert box.collect(None) == ["there"], "without waiting for another item"
+    box.put("more")
+    assert box.collect(None) == ["more"]

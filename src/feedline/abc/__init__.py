@@ -9,6 +9,7 @@ from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.abc.selection import Derived, Selection
 from feedline.abc.source import ColumnSource, EpochAware, Repeatable, Reshardable, SplitSource, StreamSource
 from feedline.abc.stateful import Stateful
+from feedline.abc.worker_spec import WorkerSpec
 
 __all__ = [
     "BatchSampler",
@@ -27,5 +28,6 @@ __all__ = [
     "SplitSource",
     "Stateful",
     "StreamSource",
+    "WorkerSpec",
     "WorkerView",
 ]

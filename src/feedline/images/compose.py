@@ -3,7 +3,7 @@
 A pipeline consists of stages. Adjacent transforms that only change the view (`ImageTransform.draw`) form one stage: the
 image is decoded as small as the crop allows, cropped and resized once, and finished in one pass. A function from the
 user, torchvision or albumentations is a stage of its own, which receives pixels. The last pass of the last stage can be
-left to the collate function or the device (see `placement.py`); the random draws stay the same.
+left to the collate function or the device (see `abc/deferred.py`); the random draws stay the same.
 """
 
 from __future__ import annotations

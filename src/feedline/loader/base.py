@@ -32,32 +32,28 @@ class LoaderBase:
     dataset: Any
     batch_size: int | None
     drop_last: bool
-    _run: Run
+    _feedline_run: Run
     # Any: an iterator of either loader.
     _iterator: Any
     """The iterator of persistent workers."""
-    _view_class: type[LoaderView]
-
-    def _view(self) -> LoaderView:
-        """Return a view of this loader's arguments."""
-        return self._view_class(self, self._run.options)
+    _feedline_view: type[LoaderView]
 
     def _set_up(self, options: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
         """Create the run, once the arguments are known."""
         from feedline.loader.run.run import Run  # loads engines and memory: not before there is a loader
 
-        view = self._view_class(self, options)
+        view = self._feedline_view(self, options)
         policy = policy_of(on_error)
         check_policy(policy, is_map=view.is_map)
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
-        self._run = Run(view, options, policy, framework, tuning)
+        self._feedline_run = Run(view, options, policy, framework, tuning)
         self._iterator = None
 
     def __copy__(self: L) -> L:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, _iterator=None)
-        twin._run = self._run.copy(self._view_class(twin, self._run.options))
+        twin._feedline_run = self._feedline_run.copy(self._feedline_view(twin, self._feedline_run.options))
         return twin
 
     @property
@@ -70,11 +66,11 @@ class LoaderBase:
 
     @on_error.setter
     def on_error(self, on_error: OnError) -> None:
-        if "_run" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
+        if "_feedline_run" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
             return
         policy = policy_of(on_error)
-        check_policy(policy, is_map=self._view().is_map)
-        vars(self)["on_error"], self._run.fault_budget.policy = on_error, policy
+        check_policy(policy, is_map=view_of(self).is_map)
+        vars(self)["on_error"], self._feedline_run.fault_budget.policy = on_error, policy
         self._iterator = None  # its workers use the old policy, and a loop that is under way ends with them
 
     @property
@@ -83,7 +79,7 @@ class LoaderBase:
 
         `tuning.log` has a line for every decision; `tuning.count` is the number of workers.
         """
-        run = vars(self).get("_run")
+        run = vars(self).get("_feedline_run")
         return None if run is None else run.tuning
 
     def stats(self) -> Stats:
@@ -102,7 +98,7 @@ class LoaderBase:
             >>> sorted(stats.epoch.waits)
             ['collate', 'deliver', 'fetch', 'start']
         """
-        return self._run.stats(self._view())
+        return self._feedline_run.stats(view_of(self))
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.
@@ -131,7 +127,7 @@ class LoaderBase:
             loader = reference()
             return None if loader is None else loader.stats()
 
-        self._run.listener = None if callback is None else Listener(stats, callback, every_s)
+        self._feedline_run.listener = None if callback is None else Listener(stats, callback, every_s)
 
     def live(self) -> AbstractContextManager[None]:
         """Show the loader's progress on standard error while the training loop runs inside this context.
@@ -147,7 +143,7 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        return live(self, self._run.resources.counters, self._view().worker_count)
+        return live(self, self._feedline_run.resources.counters, view_of(self).worker_count)
 
     def _repr_html_(self) -> str:
         return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"
@@ -159,9 +155,9 @@ class LoaderBase:
         position. If another thread is inside `iter()` at that moment, its iterator has no batches. May be called from a
         signal handler.
         """
-        self._run.close()
+        self._feedline_run.close()
         self._iterator = None
-        self._run.give_back()
+        self._feedline_run.give_back()
 
     @property
     def faults(self) -> FaultLog:
@@ -175,10 +171,10 @@ class LoaderBase:
             >>> [(fault.index, fault.error, fault.action) for fault in loader.faults]
             [(8, 'KeyError', 'skip')]
         """
-        return self._run.fault_budget.log
+        return self._feedline_run.fault_budget.log
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        return self._run.begin(self._view())
+        return self._feedline_run.begin(view_of(self))
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
@@ -200,7 +196,7 @@ class LoaderBase:
         """
         from feedline.loader.virtual_epochs import VirtualEpochs  # imported by few programs
 
-        return VirtualEpochs(self._run, self._view(), steps_per_epoch, rank, world_size)
+        return VirtualEpochs(self._feedline_run, view_of(self), steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the training loop's position: after the batches it has received, not those prefetched.
@@ -220,7 +216,7 @@ class LoaderBase:
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        return self._run.state(self._view())
+        return self._feedline_run.state(view_of(self))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was taken.
@@ -237,7 +233,7 @@ class LoaderBase:
                 "loader's state_dict(), and check that you use the right key of the checkpoint.",
                 StateWarning,
             )
-        self._run.load(self._view(), state_dict)
+        self._feedline_run.load(view_of(self), state_dict)
         if state_dict:
             self._iterator = None  # new workers, as with torchdata: the existing ones have moved on
 
@@ -247,7 +243,7 @@ class LoaderBase:
         Without this call, epochs count up from 0.
         """
         check_count("epoch", epoch, least=0)
-        self._run.set_epoch(self._view(), epoch)
+        self._feedline_run.set_epoch(view_of(self), epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset in this process and in every worker.
@@ -268,14 +264,14 @@ class LoaderBase:
             >>> [batch.tolist() for batch in loader]
             [[10, 20]]
         """
-        self._run.broadcast.call(name, *args)
+        self._feedline_run.broadcast.call(name, *args)
 
 
 def run_of(loader: LoaderBase) -> Run:
     """Return the run of a loader, for feedline's own tools and frameworks."""
-    return loader._run
+    return loader._feedline_run
 
 
 def view_of(loader: LoaderBase) -> LoaderView:
-    """Return a view of a loader's arguments, for feedline's own tools and frameworks."""
-    return loader._view()
+    """Return a view of a loader's current arguments."""
+    return loader._feedline_view(loader, loader._feedline_run.options)

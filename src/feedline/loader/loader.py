@@ -93,7 +93,7 @@ class Loader(LoaderBase):
         [[0, 10, 20, 30], [40, 50]]
     """
 
-    _view_class: type[NumpyView] = NumpyView
+    _feedline_view: type[NumpyView] = NumpyView
 
     @named
     def __init__(
@@ -180,9 +180,6 @@ class Loader(LoaderBase):
         self._set_up(given, on_error, NumpyFramework(), tuning)
         NumpyView(self, given).target()  # raises its errors now rather than later
 
-    def _view(self) -> NumpyView:
-        return self._view_class(self, self._run.options)
-
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
         if self._kind is DatasetKind.ITERABLE or self.sampler is not None or self.batch_sampler is not None:
@@ -224,7 +221,8 @@ class Loader(LoaderBase):
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         from feedline.loader.run.numpy_batches import NumpyBatches  # needs the run
 
-        run, view = self._run, self._view()
+        run = self._feedline_run
+        view = self._feedline_view(self, run.options)
         with run.running.beginning(run.give_back) as beginning:
             run.refresh(view)
             iterator = self._iterator  # a local copy: `close` in another thread clears it
@@ -237,7 +235,8 @@ class Loader(LoaderBase):
             return beginning.begun(iterator)
 
     def __len__(self) -> int:
-        run, view = self._run, self._view()
+        run = self._feedline_run
+        view = self._feedline_view(self, run.options)
         length = run.order(view).length() if view.is_map else None
         if length is None and run.stream_split is not None and hasattr(type(self.dataset), "__len__"):
             length = steps_of(self.dataset, run.stream_split)
@@ -251,14 +250,16 @@ class Loader(LoaderBase):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __repr__(self) -> str:
+        run = self._feedline_run
+        workers = self._feedline_view(self, run.options).worker_count
         parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
-        options = {name: getattr(self, name) for name in _SHOWN}
+        options = {**{name: getattr(self, name) for name in _SHOWN}, "seed": run.options.seed}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
-        parts += [f"workers={self._view().worker_count}", f"engine={self._run.resources.settings.engine_name!r}"]
+        parts += [f"workers={workers}", f"engine={run.resources.settings.engine_name!r}"]
         return f"Loader({', '.join(parts)})"
 
 
-_SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate", "seed")
+_SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate")
 
 
 def _length_of(source: Any) -> int:

@@ -44,8 +44,8 @@ class TorchRebuilding(Rebuilding):
         return _with(loader, {"batch_size": batch_size, "batch_sampler": batches})
 
     def own_share(self, loader: L) -> L:
-        is_alone = own_share(None, None, "pad").world_size == 1
-        if is_alone or isinstance(loader.dataset, IterableDataset) or self.is_split(loader):
+        is_split = isinstance(loader.dataset, IterableDataset) or self.is_split(loader)
+        if is_split or own_share(None, None, "pad").world_size == 1:
             return loader
         if loader.batch_size is None and loader.batch_sampler is not None:
             return _with(loader, {"batch_sampler": samplers.distribute(loader.batch_sampler)})
@@ -64,10 +64,11 @@ class TorchRebuilding(Rebuilding):
         run_of(loader).epochs.end_epoch()
 
     def skipped(self, loader: Any) -> int:
-        return run_of(loader).skips
+        return run_of(loader).skips if "_feedline_run" in vars(loader) else 0
 
     def skip(self, loader: Any, count: int) -> None:
-        run_of(loader).skips = count
+        if count or "_feedline_run" in vars(loader):  # a subclass may set it to nothing before our constructor
+            run_of(loader).skips = count
 
 
 REBUILDING = TorchRebuilding()

@@ -93,7 +93,7 @@ class Recorder:
         self._faults = loader.faults
         self._logged = len(self._faults)
         self._loader = weakref.ref(loader)
-        self._tuning = loader.tuning
+        self._tuning = run_of(loader).tuning
         self._stats = loader.stats()
         self.follow(loader)
         self._kept = self.counters.observer.record(most)

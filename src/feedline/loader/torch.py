@@ -133,7 +133,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _view_class: type[TorchView] = TorchView
+    _feedline_view: type[TorchView] = TorchView
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -327,16 +327,14 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             known = inspect.signature(DataLoader.__init__).parameters
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
 
-    def _view(self) -> TorchView:
-        return self._view_class(self, self._run.options)
-
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
         return twin
 
     def __len__(self) -> int:
-        run, view = self._run, self._view()
+        run = self._feedline_run
+        view = self._feedline_view(self, run.options)
         try:
             order = run.order(view)
             if view.is_map:
@@ -374,16 +372,18 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             range(self.num_workers)
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
-            run = self._run
+            run = self._feedline_run
             with run.running.beginning(run.give_back) as beginning:
-                return beginning.begun(TorchBatches(run, self._view(), self._next_order()))
+                order = self._next_order()  # may change the options
+                return beginning.begun(TorchBatches(run, self._feedline_view(self, run.options), order))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
     def _next_order(self) -> Order:
         """Return the order for an iteration that starts now, after applying reassigned attributes."""
-        run, view = self._run, self._view()
+        run = self._feedline_run
+        view = self._feedline_view(self, run.options)
         run.refresh(view)
         order = self._iterated_order or run.epochs.order_of(run.order(view))
         if run.skips and view.is_map:
@@ -394,20 +394,20 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def num_workers(self) -> int:
         """How many workers there are, or would be. Setting it turns "auto" off."""
         number: int = vars(self)["num_workers"]
-        run = vars(self).get("_run")  # torch's constructor reads this before there is one
+        run = vars(self).get("_feedline_run")  # torch's constructor reads this before there is one
         tuning = None if run is None else run.tuning
         return number if tuning is None else tuning.count
 
     @num_workers.setter
     def num_workers(self, number: int) -> None:
         vars(self)["num_workers"] = number
-        if "_run" in vars(self):
-            self._run.tuning = None
+        if "_feedline_run" in vars(self):
+            self._feedline_run.tuning = None
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={self.batch_size}, "
-            f"num_workers={self.num_workers}, engine={self._run.resources.settings.engine_name!r})"
+            f"num_workers={self.num_workers}, engine={self._feedline_run.resources.settings.engine_name!r})"
         )
 
 

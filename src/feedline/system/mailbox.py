@@ -47,5 +47,8 @@ class Mailbox(Generic[T]):
 
         The list may be empty before the time is over: an earlier call may have taken the item that ended the wait.
         """
-        self._has_new.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
+        if self._items.empty():
+            self._has_new.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
+        else:  # an earlier call may have been interrupted between the two steps
+            self._has_new.acquire(blocking=False)
         return [self._items.get_nowait() for _ in range(self._items.qsize())]

@@ -67,7 +67,7 @@ class FedView(TorchView):
 class Fed(DataLoader[Any]):
     """A loader whose batches go through a target of this file."""
 
-    _view_class = FedView
+    _feedline_view = FedView
     target: Wrapping | None = None
 
 

@@ -53,7 +53,7 @@ class Seeds:
 
 
 class Iteration(Iterator[Any]):
-    """One iterator of a loader. It keeps neither loader nor run: a loader may keep it for its persistent workers.
+    """One iterator of a loader. With persistent workers it keeps neither loader nor run: the loader keeps it.
 
     Args:
         run: the run that it belongs to.

@@ -49,8 +49,8 @@ class NumpyView(LoaderView):
 
     @property
     def worker_count(self) -> int:
-        tuning = self.loader.tuning
-        count: int = self.loader._fixed["worker_count"] if tuning is None else tuning.count
+        run = vars(self.loader).get("_feedline_run")  # not `tuning`: subclasses may use that name
+        count: int = self.loader._fixed["worker_count"] if run is None or run.tuning is None else run.tuning.count
         return count
 
     @property

@@ -18,6 +18,7 @@ from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
+from feedline.loader.base import run_of, view_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
 from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
@@ -120,9 +121,10 @@ class TorchBatches(Iteration, Generic[B_co]):
     # Any: the loader.
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
-        run, view = loader._run, loader._view()
+        run = run_of(loader)
         with run.running.beginning(run.give_back) as beginning:
-            order = loader._next_order()
+            order = loader._next_order()  # may change the options
+            view: Any = view_of(loader)
             if self.closed:
                 self.__init__(run, view, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:

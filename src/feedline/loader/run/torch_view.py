@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -133,7 +133,7 @@ class TorchView(LoaderView):
         return fresh_seed(self.generator)
 
     def check_draws(self, order: Any) -> None:
-        if isinstance(order, dict):
+        if isinstance(order, Mapping):
             self.seeds.check(self.generator, order)
 
     def after_epoch(self) -> dict[str, Any]:
