@@ -59,16 +59,30 @@ class Arrays(Images):
 
 
 def memory() -> int:
-    """Bytes of memory of this process and its workers."""
+    """Bytes of memory of this process and its workers, without what they share with other test processes.
+
+    A proportional part of that would change whenever one of those ends.
+    """
     own = os.getpid()
-    found = 0
-    for pid in [own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())]:
-        try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue  # it has just ended
-        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in text.splitlines()[1:]}
-        found += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+    pids = [own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())]
+    return sum(map(_own_memory, pids))
+
+
+def _own_memory(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    except OSError:
+        return 0  # it has just ended
+    found, is_shared, sizes = 0, False, dict.fromkeys(("Pss", "Anonymous", "Private_Clean", "Private_Dirty"), 0)
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name in sizes:
+            sizes[name] = int(rest.split()[0]) << 10
+        elif name == "VmFlags":  # the last line of a mapping
+            private = sizes["Private_Clean"] + sizes["Private_Dirty"]
+            found += sizes["Pss"] if is_shared else min(sizes["Anonymous"], private)
+        elif " " in name:  # the first: addresses, rights, offset, device, inode, path
+            is_shared = line.split()[1].endswith("s")
     return found
 
 
