@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from feedline.abc.columnar import Columnar
 from feedline.abc.scheduler import Scheduler
@@ -36,6 +36,9 @@ from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.types import DatasetKind, EngineName, Tail
 from feedline.types.arrays import is_arrays
 from feedline.workers.ray.options import RayOptions
+
+if TYPE_CHECKING:
+    from feedline.loader.run.numpy_batches import NumpyBatches
 
 
 class Loader(LoaderBase):
@@ -178,6 +181,7 @@ class Loader(LoaderBase):
         self.seed = given.seed
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
+        _iterator_class()  # imported now, not while the first batch is waited for
         NumpyView(self, given).target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
@@ -219,8 +223,6 @@ class Loader(LoaderBase):
     # Any: an iterator.
     def _iterate(self, order: Order) -> Any:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
-        from feedline.loader.run.numpy_batches import NumpyBatches  # needs the run
-
         run = self._feedline_run
         view = self._feedline_view(self, run.options)
         with run.running.beginning(run.give_back) as beginning:
@@ -229,7 +231,7 @@ class Loader(LoaderBase):
             if iterator is not None and not iterator.closed:
                 iterator.begin_again(run, view, order)
             else:
-                iterator = NumpyBatches(run, view, order, target=view.target())
+                iterator = _iterator_class()(run, view, order, target=view.target())
                 if run.resources.settings.persistent:
                     self._iterator = iterator
             return beginning.begun(iterator)
@@ -270,6 +272,13 @@ def _length_of(source: Any) -> int:
 
 
 __all__ = ["Loader"]
+
+
+def _iterator_class() -> type[NumpyBatches]:
+    """Import what needs the run, and so the engines: not before there is a loader."""
+    from feedline.loader.run.numpy_batches import NumpyBatches
+
+    return NumpyBatches
 
 
 # Any: arrays of any kind.

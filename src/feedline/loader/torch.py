@@ -308,6 +308,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         given.show(self)
         self._seeds = SeedSource()
         self._set_up(given, on_error, TorchFramework(), tuning)
+        _iterator_class()  # imported now, not while the first batch is waited for
         adopt_samplers(self)
 
     # Any: types of any kind.
@@ -365,8 +366,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             self._iterated_order = None
 
     def _get_iterator(self) -> Any:
-        from feedline.loader.run.torch_batches import TorchBatches  # needs the run
-
         try:
             # These raise the same errors as torch's loader, before anything is created.
             range(self.num_workers)
@@ -375,7 +374,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             run = self._feedline_run
             with run.running.beginning(run.give_back) as beginning:
                 order = self._next_order()  # may change the options
-                return beginning.begun(TorchBatches(run, self._feedline_view(self, run.options), order))
+                return beginning.begun(_iterator_class()(run, self._feedline_view(self, run.options), order))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
@@ -417,6 +416,13 @@ accelerate.keep_loaders(DataLoader, REBUILDING)
 ray_train.keep_loaders(DataLoader, REBUILDING)
 lightning.keep_places(DataLoader, REBUILDING)
 speechbrain.keep_places(DataLoader, REBUILDING)
+
+
+def _iterator_class() -> type[TorchBatches[Any]]:
+    """Import what needs the run, and so the engines: not before there is a loader."""
+    from feedline.loader.run.torch_batches import TorchBatches
+
+    return TorchBatches
 
 
 def _is_map(dataset: Any) -> bool:
