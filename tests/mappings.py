@@ -17,6 +17,9 @@ class Mapping:
     name: str
     flags: frozenset[str]
     """Two letters each, as in the kernel's documentation of VmFlags: `dd` is left out of dumps, `lo` is locked."""
+    is_shared: bool
+    sizes: dict[str, int]
+    """Bytes, by the kernel's names: Pss, Anonymous, Private_Dirty and others."""
 
     @property
     def start(self) -> int:
@@ -26,14 +29,17 @@ class Mapping:
 
 def mappings(pid: int) -> list[Mapping]:
     """List what a process has mapped."""
-    found, head = [], [""]
+    found, head, sizes = [], [""], dict[str, int]()
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
         if not words[0].endswith(":"):
-            head = words
+            head, sizes = words, {}
         elif words[0] == "VmFlags:":
             start, end = (int(number, 16) for number in head[0].split("-"))
-            found.append(Mapping(head[0], end - start, " ".join(head[5:]), frozenset(words[1:])))
+            name, is_shared = " ".join(head[5:]), head[1].endswith("s")
+            found.append(Mapping(head[0], end - start, name, frozenset(words[1:]), is_shared, sizes))
+        elif words[-1] == "kB":
+            sizes[words[0][:-1]] = int(words[1]) << 10
     return found
 
 

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from feedline import DataLoader, Loader
 from feedline.types import EngineName
 from feedline.workers import abilities
+from tests.mappings import mappings
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(7)
@@ -70,20 +71,14 @@ def memory() -> int:
 
 def _own_memory(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+        found = mappings(pid)
     except OSError:
         return 0  # it has just ended
-    found, is_shared, sizes = 0, False, dict.fromkeys(("Pss", "Anonymous", "Private_Clean", "Private_Dirty"), 0)
-    for line in lines:
-        name, _, rest = line.partition(":")
-        if name in sizes:
-            sizes[name] = int(rest.split()[0]) << 10
-        elif name == "VmFlags":  # the last line of a mapping
-            private = sizes["Private_Clean"] + sizes["Private_Dirty"]
-            found += sizes["Pss"] if is_shared else min(sizes["Anonymous"], private)
-        elif " " in name:  # the first: addresses, rights, offset, device, inode, path
-            is_shared = line.split()[1].endswith("s")
-    return found
+    return sum(one.sizes["Pss"] if one.is_shared else _private(one.sizes) for one in found)
+
+
+def _private(sizes: dict[str, int]) -> int:
+    return min(sizes["Anonymous"], sizes["Private_Clean"] + sizes["Private_Dirty"])
 
 
 def at_first() -> int:

@@ -53,7 +53,7 @@ class LoaderBase:
     def __copy__(self: L) -> L:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, _iterator=None)
-        twin._feedline_run = self._feedline_run.copy(self._feedline_view(twin, self._feedline_run.options))
+        twin._feedline_run = self._feedline_run.copy(self._feedline_view(twin))
         return twin
 
     @property
@@ -274,4 +274,4 @@ def run_of(loader: LoaderBase) -> Run:
 
 def view_of(loader: LoaderBase) -> LoaderView:
     """Return a view of a loader's current arguments."""
-    return loader._feedline_view(loader, loader._feedline_run.options)
+    return loader._feedline_view(loader)

@@ -182,7 +182,7 @@ class Loader(LoaderBase):
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
         _iterator_class()  # imported now, not while the first batch is waited for
-        NumpyView(self, given).target()  # raises its errors now rather than later
+        NumpyView(self).target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
@@ -224,7 +224,7 @@ class Loader(LoaderBase):
     def _iterate(self, order: Order) -> Any:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         run = self._feedline_run
-        view = self._feedline_view(self, run.options)
+        view = self._feedline_view(self)
         with run.running.beginning(run.give_back) as beginning:
             run.refresh(view)
             iterator = self._iterator  # a local copy: `close` in another thread clears it
@@ -238,7 +238,7 @@ class Loader(LoaderBase):
 
     def __len__(self) -> int:
         run = self._feedline_run
-        view = self._feedline_view(self, run.options)
+        view = self._feedline_view(self)
         length = run.order(view).length() if view.is_map else None
         if length is None and run.stream_split is not None and hasattr(type(self.dataset), "__len__"):
             length = steps_of(self.dataset, run.stream_split)
@@ -253,7 +253,7 @@ class Loader(LoaderBase):
 
     def __repr__(self) -> str:
         run = self._feedline_run
-        workers = self._feedline_view(self, run.options).worker_count
+        workers = self._feedline_view(self).worker_count
         parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
         options = {**{name: getattr(self, name) for name in _SHOWN}, "seed": run.options.seed}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]

@@ -32,8 +32,7 @@ class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
     def is_split(self, loader: Any) -> bool:
-        run = run_of(loader)
-        return TorchView(loader, run.options).is_split(run.stream_split)
+        return TorchView(loader).is_split(run_of(loader).stream_split)
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[Any]) -> L:
         parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
@@ -78,8 +77,7 @@ def _with(loader: L, parts: dict[str, Any], rank_watch: RankWatch | None = None)
     twin = copy.copy(loader)
     # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
     twin.__dict__.update(parts, _iterator=None)
-    run = run_of(twin)
-    run.rebuilt(TorchView(twin, run.options), rank_watch)
+    run_of(twin).rebuilt(TorchView(twin), rank_watch)
     adopt_samplers(twin)
     return twin
 

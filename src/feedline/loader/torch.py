@@ -335,7 +335,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     def __len__(self) -> int:
         run = self._feedline_run
-        view = self._feedline_view(self, run.options)
+        view = self._feedline_view(self)
         try:
             order = run.order(view)
             if view.is_map:
@@ -373,8 +373,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iter(self.sampler)  # type: ignore[call-overload]
             run = self._feedline_run
             with run.running.beginning(run.give_back) as beginning:
-                order = self._next_order()  # may change the options
-                return beginning.begun(_iterator_class()(run, self._feedline_view(self, run.options), order))
+                order = self._next_order()
+                return beginning.begun(_iterator_class()(run, self._feedline_view(self), order))
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
@@ -382,7 +382,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def _next_order(self) -> Order:
         """Return the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
-        view = self._feedline_view(self, run.options)
+        view = self._feedline_view(self)
         run.refresh(view)
         order = self._iterated_order or run.epochs.order_of(run.order(view))
         if run.skips and view.is_map:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
@@ -36,6 +36,8 @@ from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
 from feedline.types import Key
 from feedline.types.ranks import share_if_known
+
+T = TypeVar("T")
 
 # Any: a loader of either class.
 watchers: list[Callable[[Any], None]] = []
@@ -212,14 +214,13 @@ class Iteration(Iterator[Any]):
         kind = type(view)
         # A loader that keeps the iteration must not be kept alive by it, and neither must its run.
         is_kept = run.resources.settings.persistent
-        loader_of = weakref.ref(view.loader) if is_kept else functools.partial(_itself, view.loader)
-        run_of = weakref.ref(run) if is_kept else functools.partial(_itself, run)
+        loader_of, run_of = _reference(view.loader, is_weak=is_kept), _reference(run, is_weak=is_kept)
 
         def obey() -> None:
             loader, run, iteration = loader_of(), run_of(), this()
             if loader is None or run is None or epochs.checkpoint is not checkpoint:
                 return
-            view = kind(loader, run.options)
+            view = kind(loader)
             run.rank_watch.first_batch(view.sharing(run.stream_split))
             was_called = run.broadcast.set_epoch_count != calls_before
             if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):
@@ -322,6 +323,6 @@ def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
     return replace(start, snapshot=replace(start.snapshot, streams=()))
 
 
-# Any: any object.
-def _itself(value: Any) -> Any:
-    return value
+def _reference(value: T, *, is_weak: bool) -> Callable[[], T | None]:
+    """Return a function that returns a value; None once it is gone, if the reference is weak."""
+    return weakref.ref(value) if is_weak else lambda: value

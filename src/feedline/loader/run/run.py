@@ -114,7 +114,6 @@ class Run:
         """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
         for adjust in adjusters:
             adjust(view.loader)
-        view.options = self.options
         if self.tuning is not None and not self.tuning.is_begun:
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
@@ -122,7 +121,7 @@ class Run:
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
             self._is_probed = True
             if must_leave_threads(view.dataset, view.collate, is_map=view.is_map, batched=view.batched):
-                view.options = self.options = replace(self.options, engine="process")
+                self.options = replace(self.options, engine="process")
                 if self.tuning is not None:
                     self.tuning.engine = None
                 settings = self.settings(view)

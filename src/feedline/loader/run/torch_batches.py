@@ -123,7 +123,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
         with run.running.beginning(run.give_back) as beginning:
-            order = loader._next_order()  # may change the options
+            order = loader._next_order()
             view: Any = view_of(loader)
             if self.closed:
                 self.__init__(run, view, order)  # type: ignore[misc]  # in place: wrappers keep this iterator

@@ -22,12 +22,20 @@ class LoaderView(ABC):
 
     Args:
         loader: the loader.
-        options: the options that both kinds of loaders have.
+        options: its options, for a loader that has no run yet.
     """
 
-    def __init__(self, loader: Any, options: Options) -> None:
+    def __init__(self, loader: Any, options: Options | None = None) -> None:
         self.loader = loader
-        self.options = options
+        self._options = options
+
+    @property
+    def options(self) -> Options:
+        """The options that both kinds of loaders have; a run may change them."""
+        run = vars(self.loader).get("_feedline_run")
+        options: Options | None = self._options if run is None else run.options
+        assert options is not None
+        return options
 
     @property
     def dataset(self) -> Any:

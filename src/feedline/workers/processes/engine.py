@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import mmap
 import multiprocessing
 import os
-import pickle
 import select
 import socket
 import threading
@@ -24,19 +22,17 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import numpy as np
-
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.memory.arena import Arena
-from feedline.memory.reading import Copies
 from feedline.system import openmp
-from feedline.types import Call, Notes, Result, ResultKind, SlotBatch, Task, TaskNotes
+from feedline.types import Call, Result, ResultKind, Task
 from feedline.workers import handles, interrupts, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.forkserver import Preloading
 from feedline.workers.processes import start
+from feedline.workers.processes.answers import Answers
 from feedline.workers.processes.arena_view import ArenaView
 from feedline.workers.processes.channel import Channel, sockets_of_others
 from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
@@ -46,12 +42,6 @@ from feedline.workers.processes.worker import Link
 
 _BIRTH_S = 8.0
 """Time within which a forked worker must reach the user's code. It takes milliseconds."""
-
-_WITHOUT_BATCH = {
-    Kind.ENDED: ResultKind.ENDED,
-    Kind.EMPTY: ResultKind.EMPTY,
-    Kind.FAILED: ResultKind.FAILED,
-}
 
 
 class ProcessEngine(WorkerEngine):
@@ -71,11 +61,9 @@ class ProcessEngine(WorkerEngine):
         self._epoll: Any = None
         self._stacks: Stacks | None = None
         self._by_fd: dict[int, Channel] = {}
-        self._slots: dict[int, int] = {}
         self._together: dict[int, int] = {}
         """By worker: the last task that was sent to it together with others."""
-        self._notes: dict[int, tuple[Notes | None, TaskNotes | None]] = {}
-        """What workers have sent ahead of their batches."""
+        self._answers = Answers()
         self._method = ""
         self._started = False
         self._preloading: Preloading | None = None
@@ -225,7 +213,7 @@ class ProcessEngine(WorkerEngine):
         except UNPICKLABLE as exc:
             raise unsendable(task.indices, exc) from exc
         if task.slot >= 0:
-            self._slots[task.id] = task.slot
+            self._answers.slots[task.id] = task.slot
         if type(task.indices) is Call:
             self._has_called_workers = True
         self._post(self._channels[worker], message)
@@ -257,7 +245,7 @@ class ProcessEngine(WorkerEngine):
     def revoke(self, worker: int) -> int | None:
         task_id = self._channels[worker].take_back()
         if task_id is not None:
-            self._slots.pop(task_id, None)
+            self._answers.slots.pop(task_id, None)
         return task_id
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
@@ -340,7 +328,7 @@ class ProcessEngine(WorkerEngine):
             if message is None:
                 return
             if message.kind is Kind.DONE or not self._keep(channel, message):
-                results.append(self._result(channel.number, message))
+                results.append(self._answers.result(channel.number, message))
                 self._read(channel, results)  # its other messages: one call for each would cost more
                 return
 
@@ -353,14 +341,14 @@ class ProcessEngine(WorkerEngine):
             if message is None:
                 break
             if message.kind is Kind.DONE or not self._keep(channel, message):
-                results.append(self._result(channel.number, message))
+                results.append(self._answers.result(channel.number, message))
         if channel.unsent:
             channel.flush()
 
     def _keep(self, channel: Channel, message: Message) -> bool:
         """Keep messages that are not answers: notes until their batch arrives, trouble until the worker is gone."""
         if message.kind is Kind.NOTES:
-            self._notes[message.task_id] = pickle.loads(message.body)
+            self._answers.keep_notes(message)
             return True
         if message.kind is Kind.ALIVE:
             channel.deadline_s = math.inf
@@ -372,39 +360,6 @@ class ProcessEngine(WorkerEngine):
             channel.unready = unpack_failure(message.body)
             return True
         return False
-
-    def _result(self, worker: int, message: Message) -> Result:
-        slot = self._slots.pop(message.task_id, -1) if self._slots else -1
-        if message.kind is Kind.DONE:
-            reader = None
-            if message.fd >= 0:
-                try:
-                    # Copied, because a mapping holds a descriptor, and a program may keep thousands of batches.
-                    mapping = mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ)
-                    reader = Copies(np.frombuffer(mapping, np.uint8))
-                except OSError as exc:
-                    failure: Exception = exc
-                    if exc.errno in (errno.EMFILE, errno.ENFILE):
-                        failure = TooManyOpenFiles("taking over the memory of a batch")
-                    return Result(ResultKind.FAILED, worker, message.task_id, failure)
-                finally:
-                    os.close(message.fd)
-            slot_batch = SlotBatch(message.body, slot, message.used, reader)
-            notes, task_notes = self._notes.pop(message.task_id, (None, None)) if self._notes else (None, None)
-            return Result(
-                ResultKind.DONE,
-                worker,
-                message.task_id,
-                slot_batch,
-                message.busy_ns,
-                notes,
-                times=message.times,
-                task_notes=task_notes,
-            )
-        notes, _ = self._notes.pop(message.task_id, (None, None))
-        kind = _WITHOUT_BATCH[message.kind]
-        payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None
-        return Result(kind, worker, message.task_id, payload, notes=notes)
 
     def _report_death(self, channel: Channel) -> Result:
         """Report a worker's death, once."""
