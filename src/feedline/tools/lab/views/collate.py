@@ -60,7 +60,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         order: Any = samplers.LengthBucketBatchSampler(_lengths(), size, seed=0)
     else:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
-    loader = Loader(dataset, batch_sampler=order, collate=_FUNCTIONS[kind], seed=0)
+    loader = Loader(dataset, batch_sampler=order, collate_fn=_FUNCTIONS[kind], seed=0)
     first = list(next(iter(order)))
     batch = next(iter(loader))
     members = [dataset[index] for index in first]
@@ -122,7 +122,7 @@ def _waste(*, bucketed: bool, size: int) -> float:
     if not bucketed:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
     total = used = 0
-    for batch in Loader(texts, batch_sampler=order, collate=collate.pad(), seed=0):
+    for batch in Loader(texts, batch_sampler=order, collate_fn=collate.pad(), seed=0):
         total += batch["ids"].size
         used += int(batch["ids_lengths"].sum())
     return 1 - used / total
