@@ -4,7 +4,8 @@
 
 Shows: a scheduler decides which worker makes which batch, and which finished batch comes next. The default deals the
 batches out in turn, so every worker opens every shard. `Affinity`, below, gives a batch to the worker that has its
-shard open, unless that one is far behind. The training loop sees no difference: the same batches come in the same order.
+shard open, unless that one is far behind. The training loop sees no difference: the same batches come in the same
+order.
 
 Look at: how many times shards were "opened" with each scheduler, and that the "batches are the same".
 """
