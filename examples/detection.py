@@ -8,7 +8,7 @@ number of boxes (none at all in some). The dataset flips image and boxes togethe
 
 Look at: "boxes per image", which differ within a batch; the loss of each "epoch"; and the "recall", the share of boxes
 that the model finds with an overlap (IoU) of at least one half. The script also checks that each box still frames its
-object after the flip, and that two workers deliver the same batches as none.
+object after the flip, and that the batches are the same with two workers as without any.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python examples/language_model.py
 
 Shows: documents of different lengths are packed into rows of one length, so that nearly no token of a batch is padding.
-feedline has no packing of its own: `Packed`, below, is all that it takes, and is yours to copy. It packs first-fit: a
+feedline has no dataset or collate function that packs sequences: copy `Packed`, below. It packs first-fit: a
 document goes into the first row that still has room for it. Each token carries the number of its document and its
 position in it. The model attends only within a document and counts positions from each document's beginning.
 Which documents share a row is fixed when the dataset is made; the order of the rows is shuffled in every epoch.
 
 Look at: "padding", with one document per row and packed; the loss of each "epoch"; and the "largest difference"
-between the scores of a document in a packed row and of the same document alone, which is nothing but rounding.
+between the scores of a document in a packed row and of the same document alone, which is only rounding.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class Store(ThreadingHTTPServer):
 
     def taken(self) -> str:
         """Return what was asked for since the last call."""
-        told = f"{self.requests} requests, {self.sent / 1e6:.1f} MB"
+        text = f"{self.requests} requests, {self.sent / 1e6:.1f} MB"
         self.requests = self.sent = 0
-        return told
+        return text
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ over a network, use `.stream(shuffle=True)` of the same dataset. Parts of the tr
 (`feedline.stage`), so that the loader's statistics say what each of them costs.
 
 Look at: the frames "decoded", the milliseconds of a batch in "read" and "decode", the loss of each "epoch", and the
-"accuracy": the direction of a movement cannot be told from a single frame.
+"accuracy": the direction of a movement cannot be seen in a single frame.
 """
 
 from __future__ import annotations
