@@ -1,0 +1,11 @@
+from pathlib import Path
+
+import pandas  # noqa: F401  imported once for all scripts, which are forked from here
+import pytest
+
+from tests.textbook.comparison import cases, compare
+
+
+@pytest.mark.parametrize(("script", "workers"), cases("datasets"))
+def test_the_script_does_the_same_with_feedline(script: Path, workers: int | None, tmp_path: Path) -> None:
+    compare(script, workers, tmp_path)
