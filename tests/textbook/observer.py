@@ -31,8 +31,8 @@ Facts = dict[str, Any]
 def observed(script: Path, folder: Path) -> Facts:
     """Run a script in an empty folder that is made for it, in a process that is forked from this one."""
     folder.mkdir()
-    output, answer = folder.with_suffix(".txt"), folder.with_suffix(".facts")
-    process = _FORK.Process(target=_run, args=(script, folder, output, answer))
+    output, errors, answer = (folder.with_suffix(suffix) for suffix in (".out", ".err", ".facts"))
+    process = _FORK.Process(target=_run, args=(script, folder, output, errors, answer))
     process.start()
     process.join(140)  # both of a test's end before pytest cuts it off
     is_late = process.is_alive()
@@ -40,8 +40,8 @@ def observed(script: Path, folder: Path) -> Facts:
         process.kill()
         process.join()
     text = output.read_text()
-    assert not is_late, f"{script} has not ended:\n{text}"
-    assert process.exitcode == 0, text
+    assert not is_late, f"{script} has not ended:\n{text}\n{errors.read_text()}"
+    assert process.exitcode == 0, errors.read_text()
     facts: Facts = pickle.loads(answer.read_bytes())
     return {**facts, "lines": sorted(map(_without_times, text.splitlines()))}
 
@@ -50,11 +50,11 @@ def _without_times(line: str) -> str:
     return _TIMES.sub("...", line)
 
 
-def _run(script: Path, folder: Path, output: Path, answer: Path) -> None:
+def _run(script: Path, folder: Path, output: Path, errors: Path, answer: Path) -> None:
     os.chdir(folder)
-    with open(output, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for fd, path in ((1, output), (2, errors)):
+        with open(path, "w") as file:
+            os.dup2(file.fileno(), fd)
     sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
     torch.manual_seed(SEED)
     random.seed(SEED)
@@ -93,7 +93,7 @@ def _printed() -> list[object]:
 
     def print_and_note(*values: Any, **options: Any) -> None:
         usual(*values, **options)
-        if os.getpid() == own:
+        if os.getpid() == own and options.get("file") is None:  # not to stderr, as torch's threads do
             printed.append(tuple(_without_times(v) if isinstance(v, str) else describe(v) for v in values))
 
     builtins.print = print_and_note

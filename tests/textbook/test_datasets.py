@@ -1,9 +1,11 @@
 from pathlib import Path
 
-import pandas  # noqa: F401  imported once for all scripts, which are forked from here
 import pytest
 
 from tests.textbook.comparison import cases, compare
+
+for _name in ("pandas", "h5py", "PIL.Image"):
+    pytest.importorskip(_name)  # imported once for all scripts, which are forked from this process
 
 
 @pytest.mark.parametrize(("script", "workers"), cases("datasets"))
