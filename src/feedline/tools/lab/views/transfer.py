@@ -97,14 +97,14 @@ def _copy_s(spans: list[Any]) -> float:
 
 def _stations(way: str, copy_s: float) -> list[tuple[str, str]]:
     size = f"{_BATCH_BYTES / 1e6:.1f} MB"
-    arrived = f"has the batch after {copy_s * 1000:.1f} ms: {_BATCH_BYTES / copy_s / 1e9:.0f} GB/s"
+    arrived = f"the batch is there after {copy_s * 1000:.1f} ms: {_BATCH_BYTES / copy_s / 1e9:.0f} GB/s"
     if way == "pinned":
         text = f"{size}, written by a worker; its pages stay in place, so the GPU can fetch them"
         return [("Pinned CPU memory", text), ("GPU memory", arrived)]
     return [
         ("Pageable CPU memory", f"{size}, written by a worker; the system may move its pages"),
         ("Staging buffer", "pinned memory of the driver: the CPU copies the batch into it, piece by piece"),
-        ("GPU memory", f"fetches each piece, and {arrived}"),
+        ("GPU memory", f"the GPU fetches each piece; {arrived}"),
     ]
 
 
@@ -219,7 +219,7 @@ for images in loader:  # already on the GPU, copied during the last step
 VIEW = View(
     name="transfer",
     title="Transfer",
-    notice="See how batches get to the GPU: four ways to copy 64 images (38 MB).",
+    notice="See how batches get to the GPU: four ways to copy 64 images (38.5 MB).",
     more="From ordinary, pageable memory, the CPU copies a batch through a buffer of the driver while the GPU waits. "
     "From pinned memory, the GPU fetches it at the speed of its link, but between two steps. With device=, it fetches "
     "the batch ahead of time on a separate stream, during the last step, and the training loop gets tensors that are "
