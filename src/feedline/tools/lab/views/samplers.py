@@ -119,7 +119,7 @@ def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -
     made: Any = _MAKERS[values["sampler"]](labels, size)
     if ranks > 1:
         made = samplers.distribute(made, rank, ranks)
-    if isinstance(made, BatchSampler):
+    if isinstance(made, (BatchSampler, samplers.BatchSampler)):
         loader = Loader(np.arange(_SAMPLES), batch_sampler=made, seed=_SEED)
     else:
         loader = Loader(np.arange(_SAMPLES), size, sampler=made, seed=_SEED)
@@ -134,7 +134,7 @@ def _torchs(size: int, rank: int, ranks: int) -> _Batches:
     return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
 
 
-_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler]] = {
+_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler | samplers.BatchSampler]] = {
     "sequential": lambda labels, size: samplers.SequentialSampler(range(_SAMPLES)),
     "random": lambda labels, size: samplers.RandomSampler(range(_SAMPLES)),
     "subset random": lambda labels, size: samplers.SubsetRandomSampler(range(0, _SAMPLES, _EVERY)),

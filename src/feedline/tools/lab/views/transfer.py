@@ -92,7 +92,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 # Any: spans as JSON values.
 def _copy_s(spans: list[Any]) -> float:
     """Return how long the GPU waited for a batch to arrive, between two steps: the median."""
-    return statistics.median(end - begin for lane, begin, end, shade, _ in spans if lane == 1 and shade == "transfer")
+    return statistics.median(
+        [float(end - begin) for lane, begin, end, shade, _ in spans if (lane, shade) == (1, "transfer")]
+    )
 
 
 def _stations(way: str, copy_s: float) -> list[tuple[str, str]]:
