@@ -19,12 +19,15 @@ feedline.DataLoader([0], num_workers=1)  # imports what every script would other
 
 # Any: pytest has no public name for what `pytest.param` returns.
 def cases(topic: str, slow: Collection[str] = ()) -> list[Any]:
-    """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and how many workers it is to have."""
+    """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and how many workers it is to have.
+
+    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`.
+    """
     found = []
     for script in sorted((SCRIPTS / topic).glob("*.py")):
-        marks = [pytest.mark.slow] if script.stem in slow else []
         for workers in (0, 2) if WORKERS in script.read_text() else (None,):
             name = script.stem if workers is None else f"{script.stem}-{workers}"
+            marks = [pytest.mark.slow] if name in slow else []
             found.append(pytest.param(script, workers, id=name, marks=marks))
     return found
 

@@ -58,5 +58,4 @@ for t in range(2):
     print(f"Epoch {t + 1}\n-------------------------------")
     train(dataloaders["train"], model, loss_fn)
     test(dataloaders["val"], model, loss_fn)
-for phase in ["train", "val"]:
-    print(phase, dataset_sizes[phase], [labels for inputs, labels in dataloaders[phase]])
+print(dataset_sizes)
