@@ -70,7 +70,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             "batches pinned": "yes" if details["pinned"] else "no",
         }
     )
-    yield say("Workers copy a list as they read it; they do not copy what share() made.")
+    yield say("Workers copy a list as they read it, but not what share() made.")
 
 
 # Any: details of several kinds.
