@@ -1,6 +1,6 @@
 """Question: what happens to a file, a database or an HDF5 file that a dataset opens before its workers are forked?
 
-Each dataset holds 2,000 records; record i holds the number i. A sample is right if it holds its own index. Each dataset
+Each dataset holds 4,000 records; record i holds the number i. A sample is right if it holds its own index. Each dataset
 is read by four worker processes, three epochs, once with the handle opened in the constructor and once with the handle
 opened at first use.
 
@@ -26,7 +26,7 @@ import torch.utils.data
 
 import feedline
 
-COUNT = 2000
+COUNT = 4000
 
 
 class Records:
@@ -100,7 +100,7 @@ def make(folder):
     with h5py.File(folder / "records.h5", "w") as file:
         rows = np.repeat(np.arange(COUNT), 64).reshape(COUNT, 64)
         file.create_dataset("records", data=rows, chunks=(10, 64), compression="gzip")
-    with lmdb.open(str(folder / "records.lmdb"), map_size=1 << 26) as database, database.begin(write=True) as writing:
+    with lmdb.open(str(folder / "records.lmdb"), map_size=1 << 27) as database, database.begin(write=True) as writing:
         for i in range(COUNT):
             writing.put(b"%08d" % i, i.to_bytes(8, "little"))
 
