@@ -1,8 +1,8 @@
 """Question: what does each step from a slow to a fast image loader gain?
 
 It writes JPEG files of 800x600 pixels, and feeds random crops of 128x128 to a training step that takes a fixed time and
-leaves the processor alone, as a GPU does. All files stay in the page cache. Each arrangement trains for some seconds, in
-turn, for several rounds.
+leaves the processor alone, as a GPU does. All files stay in the page cache. Each arrangement trains for some seconds,
+in turn, for several rounds.
 
 How to read it: medians of the rounds. `images/s` is the rate of the training loop, `CPU` the processor time of all
 processes for 1,000 images, `waited` the share of the time that training waited.
@@ -10,7 +10,7 @@ processes for 1,000 images, `waited` the share of the time that training waited.
     python docs/learn/experiments/case_images.py --workers 2 --rounds 3
 """
 
-# ruff: noqa: D101, D102, D103, T201
+# ruff: noqa: D101, D103, T201
 
 import argparse
 import os

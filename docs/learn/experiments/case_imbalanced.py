@@ -1,7 +1,7 @@
 """Question: what do samplers do to the classes in a batch and to recall, and what does a leak between patients hide?
 
-Synthetic scans of 16x16 pixels: 500 patients with one to eight scans each. Each patient has an anatomy of their own, one
-patient in 16 is ill, and the scans of ill patients have a faint spot. A small network is trained on three quarters.
+Synthetic scans of 16x16 pixels: 500 patients with one to eight scans each. Each patient has an anatomy of their own,
+one patient in 16 is ill, and the scans of ill patients have a faint spot. A small network is trained on three quarters.
 
 How to read it: means over seeds, on validation data with its natural share of ill patients. Recall and precision are at
 a probability of 0.5; AUC is the chance that an ill scan is ranked above a healthy one, whatever the threshold.
@@ -9,7 +9,7 @@ a probability of 0.5; AUC is the chance that an ill scan is ranked above a healt
     python docs/learn/experiments/case_imbalanced.py
 """
 
-# ruff: noqa: D101, D102, D103, T201
+# ruff: noqa: D103, T201
 
 import numpy as np
 import torch
@@ -92,7 +92,9 @@ def main():
     print(f"{scans.label[validation.indices].sum()} ill")
     print("positives in a batch: mean, least, most, share of batches without; distinct scans used of ill, of healthy")
     for name, given in orders(labels, 0).items():
-        loader = DataLoader(torch.utils.data.TensorDataset(torch.from_numpy(labels), torch.arange(len(labels))), **given)
+        loader = DataLoader(
+            torch.utils.data.TensorDataset(torch.from_numpy(labels), torch.arange(len(labels))), **given
+        )
         counts, used = [], []
         for found, index in loader:
             counts.append(int(found.sum()))
@@ -115,9 +117,7 @@ def main():
             rows.setdefault(name, []).append(scores(network, validation))
         weight = float((1 - labels).sum() / labels.sum())
         plain = DataLoader(training, **orders(labels, seed)["shuffle"])
-        rows.setdefault("loss weight", []).append(
-            scores(train(plain, positive_weight=weight, seed=seed), validation)
-        )
+        rows.setdefault("loss weight", []).append(scores(train(plain, positive_weight=weight, seed=seed), validation))
         leaky, held = feedline.split(scans, [0.75, 0.25], stratify=scans.label, seed=seed)
         network = train(DataLoader(leaky, **orders(scans.label[leaky.indices], seed)["balanced"]), seed=seed)
         rows.setdefault("balanced, leaky split", []).append(scores(network, held))

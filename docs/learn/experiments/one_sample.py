@@ -6,7 +6,7 @@ CPU time of each part. CPU time is hardly disturbed by other programs, so the sh
     python docs/learn/experiments/one_sample.py
 """
 
-# ruff: noqa: D103, T201
+# ruff: noqa: D103
 
 import io
 import sys

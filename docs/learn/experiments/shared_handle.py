@@ -9,7 +9,7 @@ How to read it: `wrong` counts samples with the content of another record, `rais
     python docs/learn/experiments/shared_handle.py
 """
 
-# ruff: noqa: D101, D102, D103, T201
+# ruff: noqa: D101, D103, T201
 
 import os
 import sqlite3

@@ -16,6 +16,7 @@ STEPS = {16: 2688, 32: 1380, 64: 756, 128: 476, 256: 264, 512: 172, 1024: 112, 2
 
 
 def log(value: float) -> float:
+    """Return the power of two."""
     return math.log2(value)
 
 
@@ -42,7 +43,9 @@ def noise() -> None:
 def steps() -> None:
     """Draw steps and samples to a target loss over batch size."""
     figure = Figure("Steps and samples until a target loss, against batch size", height=380)
-    axes = Axes(figure, x=(4, 12), y=(6, 12), x_label="batch size", y_label="steps until the loss is below 0.22", right=60)
+    axes = Axes(
+        figure, x=(4, 12), y=(6, 12), x_label="batch size", y_label="steps until the loss is below 0.22", right=60
+    )
     axes.y_ticks([(power, f"{2**power:,}") for power in range(6, 13)])
     axes.x_ticks([(power, f"{2**power:,}") for power in range(4, 13)])
     axes.curve([(4, log(2688)), (log(16 * 2688 / 64), 6)], GREY, dashes="6 4")

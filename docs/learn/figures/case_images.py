@@ -7,7 +7,7 @@ from svg import COLOURS, Figure
 IMAGES = Path(__file__).resolve().parents[2] / "assets" / "learn"
 ROWS = (
     ("1. by hand, no workers", 7.92),
-    ("2. by hand, 2 workers", 8.35),
+    ("2. by hand, 2 workers", 8.4),
     ("3. the same, workers kept", 8.40),
     ("4. feedline.images", 4.10),
     ("5. the same, uint8 batches", 3.90),

@@ -9,11 +9,13 @@ BLUE, AMBER, GREEN, RED, GREY = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[3], 
 
 
 def process(figure: Figure, x: float, y: float, title: str, width: float = 150, height: float = 92) -> None:
+    """Draw the box of a process."""
     figure.rect(x, y, width, height, GREY, opacity=0.15)
     figure.text(x + 10, y + 20, title, bold=True)
 
 
 def label(figure: Figure, x: float, y: float, words: str, colour: str) -> None:
+    """Draw what a process holds."""
     figure.rect(x, y, 130, 22, colour)
     figure.text(x + 65, y + 16, words, anchor="middle", size=12, colour="#ffffff")
 
