@@ -1,6 +1,6 @@
 """How long does training wait when a few batches take much longer than the others?
 
-120 batches, four workers. A batch takes 20 ms to make, and every twentieth takes 400 ms. The training step takes 5 ms.
+120 batches, four workers. A batch takes 20 ms to make, and every 21st takes 400 ms. The training step takes 5 ms.
 Samples wait and compute nothing: a slow read from a network is like that.
 
 Shown is, for each loader and setting, how long the epoch took once the first batch had come, and the longest wait: medians
@@ -25,7 +25,7 @@ class Reads(torch.utils.data.Dataset):
         return 120
 
     def __getitem__(self, index: int) -> int:
-        time.sleep(0.4 if index % 20 == 8 else 0.02)
+        time.sleep(0.4 if index % 21 == 8 else 0.02)
         return index
 
 
