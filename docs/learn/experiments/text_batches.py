@@ -4,11 +4,13 @@ The case study docs/learn/case-text.md explains the steps. 6,000 texts are made:
 log-normally distributed. A small encoder learns to tell the topics apart. Each step forms batches in another way and
 trains on about as many tokens. Times are processor times of the training process.
 
-    python docs/learn/experiments/text_batches.py
+    python docs/learn/experiments/text_batches.py             # padding and tokens per second, about 20 s
+    python docs/learn/experiments/text_batches.py --accuracy  # what a whole epoch learns, about a minute
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -95,9 +97,44 @@ def steps_of(texts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def accuracy(model: Encoder, texts: list[dict[str, Any]], *, use_mask: bool, least: int) -> float:
+    """Return the share of texts whose topic is found, with batches of 50 padded to `least` places or more."""
+    right = 0
+    with torch.no_grad():
+        for first in range(0, len(texts), 50):
+            batch = collate.pad({"ids": 0}).bound_to("torch")(texts[first : first + 50])
+            ids = nn.functional.pad(batch["ids"], (0, max(0, least - batch["ids"].shape[1])))
+            mask = mask_of(batch["ids_lengths"], ids.shape[1]) if use_mask else None
+            right += int((model(ids, mask).argmax(1) == batch["topic"]).sum())
+    return right / len(texts)
+
+
+def learned(loader: Any, *, use_mask: bool) -> tuple[float, float, float]:
+    """Train for an epoch; return the processor time, and the accuracy with little and with much padding."""
+    torch.manual_seed(0)
+    model, others = Encoder(), make_texts(1000, seed=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    start = time.process_time()
+    for batch in loader:
+        mask = mask_of(batch["ids_lengths"], batch["ids"].shape[1]) if use_mask else None
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch["ids"], mask), batch["topic"]).backward()
+        optimizer.step()
+    seconds = time.process_time() - start
+    little, much = (accuracy(model, others, use_mask=use_mask, least=least) for least in (0, LIMIT))
+    return seconds, little, much
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     texts = make_texts()
+    if "--accuracy" in sys.argv:
+        loaders = steps_of(texts)
+        for name in ("to the longest of the batch", "buckets", "token budget"):
+            for use_mask in (True, False) if name == "token budget" else (True,):
+                seconds, little, much = learned(loaders[name], use_mask=use_mask)
+                print(f"{name:30}mask: {use_mask!s:6}{seconds:6.1f} s{little:8.1%}{much:8.1%}")
+        sys.exit()
     lengths = np.array([len(text["ids"]) for text in texts])
     print(f"{len(texts)} texts, {lengths.sum()} tokens; mean {lengths.mean():.0f}, median {np.median(lengths):.0f}\n")
     print(f"{'':30}{'padding':>8}{'steps':>7}{'tokens/s':>10}")

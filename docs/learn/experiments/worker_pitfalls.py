@@ -85,6 +85,32 @@ for number in range(40):
         print(type(error).__name__, str(error).splitlines()[-1][:90]) if errors == 1 else None
 print("wrong samples:", wrong, "failed batches:", errors, "of 40")
 """,
+    "hdf5-object": """
+import h5py
+
+class Rows(Dataset):
+    def __init__(self, path):
+        self.rows = h5py.File(open(path, "rb"))["rows"]
+
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        return int(self.rows[index][0])
+
+with h5py.File("rows.h5", "w") as file:
+    rows = np.repeat(np.arange(2000)[:, None], 512, axis=1)
+    file.create_dataset("rows", data=rows, chunks=(4, 512), compression="gzip")
+wrong = errors = 0
+batches = iter(DataLoader(Rows("rows.h5"), 50, num_workers=4))
+for number in range(40):
+    try:
+        wrong += int((next(batches) != torch.arange(number * 50, number * 50 + 50)).sum())
+    except Exception as error:
+        errors += 1
+        print(type(error).__name__, str(error).splitlines()[-1][:90]) if errors == 1 else None
+print("wrong samples:", wrong, "failed batches:", errors, "of 40")
+""",
     "death": """
 class Fragile(Dataset):
     def __len__(self):
@@ -99,7 +125,12 @@ class Fragile(Dataset):
 print([batch.tolist() for batch in DataLoader(Fragile(), 2, num_workers=2)])
 """,
     "shm": """
-batches = [torch.zeros(8, 3, 256, 256) for _ in range(8)]  # 6.3 MB each
+images = [torch.zeros(3, 256, 256) for _ in range(64)]  # collated into 25 MB
+print("/dev/shm:", os.statvfs("/dev/shm").f_frsize * os.statvfs("/dev/shm").f_blocks >> 20, "MiB")
+print("batches:", sum(1 for batch in DataLoader(images, 32, num_workers=2)))
+""",
+    "shm-own": """
+batches = [torch.zeros(8, 3, 256, 256) for _ in range(8)]  # 6.3 MB each, made by the dataset
 print("/dev/shm:", os.statvfs("/dev/shm").f_frsize * os.statvfs("/dev/shm").f_blocks >> 20, "MiB")
 print("batches:", sum(1 for batch in DataLoader(batches, None, num_workers=2)))
 """,
@@ -231,8 +262,8 @@ def outcome(name: str, module: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "program.py").write_text(HEAD.format(module=module) + PROGRAMS[name])
         command = [sys.executable, "-W", "default", "program.py"]
-        if name == "shm":  # in a mount namespace of its own, with a small /dev/shm
-            command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=16m none /dev/shm && exec $0 $@", *command]
+        if name.startswith("shm"):  # in a mount namespace of its own, with a small /dev/shm
+            command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=16m none /dev/shm && exec \"$0\" \"$@\"", *command]
         with subprocess.Popen(
             command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         ) as process:
