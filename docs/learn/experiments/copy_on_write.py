@@ -1,14 +1,16 @@
 """What does a forked worker copy of a dataset that it only reads?
 
-Each dataset has a million numbers or names, about the same number of bytes in all. One worker reads every sample once. The
-collate function runs in the worker, so it can return what the worker has for itself: the private dirty pages that
-`/proc/self/smaps_rollup` counts. Memory that the worker shares with the training process is not in it.
+Each dataset has a million numbers or names, about the same number of bytes in all. One worker reads every sample
+once. The collate function runs in the worker, so it can return what the worker has for itself: the private dirty
+pages that `/proc/self/smaps_rollup` counts. Memory that the worker shares with the training process is not in it.
 
-Read the last two columns: how much the worker has at its first and at its last batch. An array stays shared. Objects are
-copied page by page, since reading one changes its reference count, which lies in the same page as the object.
+Read the last two columns: how much the worker has at its first and at its last batch. An array stays shared. Objects
+are copied page by page, since reading one changes its reference count, which lies in the same page as the object.
 
     python docs/learn/experiments/copy_on_write.py
 """
+
+# ruff: noqa: D101, D103, T201 (a script that prints)
 
 from __future__ import annotations
 

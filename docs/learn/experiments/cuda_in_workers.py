@@ -1,11 +1,13 @@
 """What happens when a dataset uses CUDA inside worker processes? Needs an NVIDIA GPU.
 
-The training process has used CUDA. One worker then makes its samples on the GPU, once started by fork and once by spawn,
-with torch's loader and with feedline's. Shown is the exception or the batch, and how much memory the device has lost to the
-worker. Besides, a dataset holds a tensor on the GPU and is forked.
+The training process has used CUDA. One worker then makes its samples on the GPU, once started by fork and once by
+spawn, with torch's loader and with feedline's. Shown is the exception or the batch, and how much memory the device
+has lost to the worker. Besides, a dataset holds a tensor on the GPU and is forked.
 
     python docs/learn/experiments/cuda_in_workers.py
 """
+
+# ruff: noqa: D103, T201 (a script that prints)
 
 from __future__ import annotations
 

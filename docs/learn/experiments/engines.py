@@ -2,14 +2,16 @@
 
 Three datasets make the same number of samples: one waits (a disk, a network), one computes in Python (and holds the
 interpreter's lock), one computes in a C library that gives the lock back while it works (zlib). Each goes through
-feedline's loader without workers, with two threads and with two processes, in turns. The workers have started when the
-clock starts.
+feedline's loader without workers, with two threads and with two processes, in turns. The workers have started when
+the clock starts.
 
 Read each row from left to right: 2.0x means that two workers make twice as many samples a second as the training loop
 makes by itself. The figures are medians of five rounds.
 
     python docs/learn/experiments/engines.py
 """
+
+# ruff: noqa: D101, D103, T201 (a script that prints)
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
 """How much of a batch is padding, and what does it cost: random batches, buckets, a token budget, packing?
 
-20,000 lengths are drawn from a log-normal distribution (median 64, from 8 to 512), as sentences and sound files have them.
-For each way to form batches the script counts the places that hold no token. Then a small encoder layer goes through the
-batches of each way, and its processor time per real token is compared.
+20,000 lengths are drawn from a log-normal distribution (median 64, from 8 to 512), as sentences and sound files have
+them. For each way to form batches the script counts the places that hold no token. Then a small encoder layer goes
+through the batches of each way, and its processor time per real token is compared.
 
 Read the table from top to bottom. `padding` is counted and exact; `tokens/s` is relative to random batches, and is of
 this machine and this model.
 
     python docs/learn/experiments/padding_cost.py
 """
+
+# ruff: noqa: D103, T201 (a script that prints)
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
 """What does the order of the samples do to stochastic gradient descent?
 
-A small network learns ten classes from 4,000 samples that are stored class by class, as folders of images are. Four runs
-differ in nothing but the order: as stored, shuffled once, shuffled anew in each epoch, and drawn with replacement. All
-start from the same weights. The accuracy is that on 2,000 other samples, after each epoch; a column is the mean of five
-runs with five different weights.
+A small network learns ten classes from 4,000 samples that are stored class by class, as folders of images are. Four
+runs differ in nothing but the order: as stored, shuffled once, shuffled anew in each epoch, and drawn with
+replacement. All start from the same weights. The accuracy is that on 2,000 other samples, after each epoch; a column
+is the mean of five runs with five different weights.
 
-Read it from left to right: as stored, the network ends every epoch with what it was shown last. The other columns differ
-less from each other than from the first.
+Read it from left to right: as stored, the network ends every epoch with what it was shown last. The other columns
+differ less from each other than from the first.
 
     python docs/learn/experiments/sorted_labels.py
 """
+
+# ruff: noqa: D103, T201 (a script that prints)
 
 from __future__ import annotations
 

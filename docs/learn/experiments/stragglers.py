@@ -3,11 +3,13 @@
 120 batches, four workers. A batch takes 20 ms to make, and every 21st takes 400 ms. The training step takes 5 ms.
 Samples wait and compute nothing: a slow read from a network is like that.
 
-Shown is, for each loader and setting, how long the epoch took once the first batch had come, and the longest wait: medians
-of three epochs. The four workers need 1.2 s for all batches if none of them ever waits.
+Shown is, for each loader and setting, how long the epoch took once the first batch had come, and the longest wait:
+medians of three epochs. The four workers need 1.2 s for all batches if none of them ever waits.
 
     python docs/learn/experiments/stragglers.py
 """
+
+# ruff: noqa: D101, D103, T201 (a script that prints)
 
 from __future__ import annotations
 

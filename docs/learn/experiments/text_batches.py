@@ -8,6 +8,8 @@ trains on about as many tokens. Times are processor times of the training proces
     python docs/learn/experiments/text_batches.py --accuracy  # what a whole epoch learns, about a minute
 """
 
+# ruff: noqa: D101, D103, T201 (a script that prints)
+
 from __future__ import annotations
 
 import sys

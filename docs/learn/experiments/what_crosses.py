@@ -1,15 +1,18 @@
 """What does it cost to send a dataset to the workers, and a batch back?
 
-First table: a dataset of one 80 MB array is given to two workers by fork and by forkserver. Both read all of it, and one
-returns what it has for itself (private dirty pages). The figure is how much more that is than with an array of 8 bytes.
-Under forkserver the dataset is pickled. Each figure comes from a program of its own.
+First table: a dataset of one 80 MB array is given to two workers by fork and by forkserver. Both read all of it, and
+one returns what it has for itself (private dirty pages). The figure is how much more that is than with an array of 8
+bytes. Under forkserver the dataset is pickled. Each figure comes from a program of its own.
 
 Second table: a batch of a million bytes comes back from one worker as one tensor, as 200 tensors in a list, as 200
-arrays, and as Python numbers. The figure is the processor time of both processes for a batch, in milliseconds: waiting for
-other programs does not count. Each loader's own figures are to be compared with one another, from top to bottom.
+arrays, and as Python numbers. The figure is the processor time of both processes for a batch, in milliseconds:
+waiting for other programs does not count. Each loader's own figures are to be compared with one another, from top to
+bottom.
 
     python docs/learn/experiments/what_crosses.py
 """
+
+# ruff: noqa: D101, D103, T201 (a script that prints)
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """What happens when a program steps into one of the pitfalls of workers, with torch's loader and with feedline's?
 
-Every pitfall is a short program in `PROGRAMS` that uses a class `DataLoader`. It runs twice, in a process of its own, with
-this class from torch and from feedline. Shown is what it printed, the names of the warnings, and the last line of its
-traceback. A program that does not end within its time is a deadlock and is killed.
+Every pitfall is a short program in `PROGRAMS` that uses a class `DataLoader`. It runs twice, in a process of its own,
+with this class from torch and from feedline. Shown is what it printed, the names of the warnings, and the last line
+of its traceback. A program that does not end within its time is a deadlock and is killed.
 
     python docs/learn/experiments/worker_pitfalls.py              # all of them, about two minutes
     python docs/learn/experiments/worker_pitfalls.py lambda lock  # some of them
 """
+
+# ruff: noqa: T201 (a script that prints)
 
 from __future__ import annotations
 
@@ -263,7 +265,14 @@ def outcome(name: str, module: str) -> str:
         Path(folder, "program.py").write_text(HEAD.format(module=module) + PROGRAMS[name])
         command = [sys.executable, "-W", "default", "program.py"]
         if name.startswith("shm"):  # in a mount namespace of its own, with a small /dev/shm
-            command = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=16m none /dev/shm && exec \"$0\" \"$@\"", *command]
+            command = [
+                "unshare",
+                "-rm",
+                "sh",
+                "-c",
+                'mount -t tmpfs -o size=16m none /dev/shm && exec "$0" "$@"',
+                *command,
+            ]
         with subprocess.Popen(
             command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         ) as process:

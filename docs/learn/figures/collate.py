@@ -21,7 +21,12 @@ def share() -> None:
     lengths = draw()
     figure = Figure("Padded share against batch size")
     axes = Axes(
-        figure, x=(3, 7), y=(0, 100), x_label="samples in a batch", y_label="share of places that is padding, %", right=130
+        figure,
+        x=(3, 7),
+        y=(0, 100),
+        x_label="samples in a batch",
+        y_label="share of places that is padding, %",
+        right=130,
     )
     axes.y_ticks([(value, str(value)) for value in (0, 25, 50, 75, 100)])
     axes.x_ticks([(math.log2(size), str(size)) for size in SIZES])
@@ -58,7 +63,13 @@ def batches() -> None:
             y, x = 42 + 16.5 * row, float(left)
             figure.rect(left, y, width * scale, 12, GRID)
             for piece, length in enumerate(part):
-                figure.rect(x, y, max(2.0, length * scale - 1), 12, COLOURS[(0, 1, 2, 4)[piece % 4]] if number == 2 else COLOURS[0])
+                figure.rect(
+                    x,
+                    y,
+                    max(2.0, length * scale - 1),
+                    12,
+                    COLOURS[(0, 1, 2, 4)[piece % 4]] if number == 2 else COLOURS[0],
+                )
                 x += length * scale
     figure.save(IMAGES / "collate-batches.svg")
 

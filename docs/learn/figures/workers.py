@@ -20,7 +20,9 @@ MEMORY = (  # printed by docs/learn/experiments/copy_on_write.py, with torch's l
 def memory() -> None:
     """Draw what a worker has for itself after it has read every sample once."""
     figure = Figure("Private memory of a worker that has read a dataset once", height=300)
-    figure.text(24, 28, "private memory of the worker, MB: at its first batch, and what it copied until its last", bold=True)
+    figure.text(
+        24, 28, "private memory of the worker, MB: at its first batch, and what it copied until its last", bold=True
+    )
     left, scale = 220, 3.1
     for row, (name, size, first, last) in enumerate(MEMORY):
         y = 52 + 46 * row
@@ -55,11 +57,18 @@ def straggler() -> None:
             continue
         x, y = left + begin * scale, 44 + 44 * worker
         figure.rect(x + 1, y, (min(end, last) - begin) * scale - 2, 30, COLOURS[3] if number == 4 else COLOURS[0])
-        figure.text(x + (min(end, last) - begin) * scale / 2, y + 20, str(number), anchor="middle", colour="#ffffff", bold=True)
+        figure.text(
+            x + (min(end, last) - begin) * scale / 2, y + 20, str(number), anchor="middle", colour="#ffffff", bold=True
+        )
     stop = left + delivered[4] * scale
     figure.line([(stop, 34), (stop, 222)], INK, width=1.5, dashes="4 3")
     figure.text(stop, 28, "batch 4 is delivered", anchor="middle", size=12)
-    figure.text(left, 246, "time: each box is a batch; grey is idle. Batches 5 to 7 and 9 to 11 are ready, and wait for batch 4.", size=12)
+    figure.text(
+        left,
+        246,
+        "time: each box is a batch; grey is idle. Batches 5 to 7 and 9 to 11 are ready, and wait for batch 4.",
+        size=12,
+    )
     figure.save(IMAGES / "workers-straggler.svg")
 
 
