@@ -10,9 +10,9 @@ IMAGES = Path(__file__).parents[2] / "assets" / "learn"
 
 STEPS = (  # printed by docs/learn/experiments/text_batches.py: padded share in percent, rate against the first
     ("padded to 256", 79.0, 1.0),
-    ("to the longest of the batch", 73.8, 1.4),
-    ("buckets", 3.6, 5.4),
-    ("token budget", 3.7, 5.7),
+    ("to the longest of the batch", 73.8, 1.3),
+    ("buckets", 3.6, 4.8),
+    ("token budget", 3.7, 5.0),
 )
 
 
