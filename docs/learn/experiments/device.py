@@ -4,7 +4,7 @@ Run it on a machine with a GPU, from the root of the repository (about two minut
 
     python docs/learn/experiments/device.py
 
-It prints one JSON object. Durations are in milliseconds and rates in GB/s (10^9 bytes), medians of repeated measurements.
+It prints one JSON object. Durations are in milliseconds, rates in GB/s (10^9 bytes): medians of repeated measurements.
 
 rates      host to device, one call of `copy_` at a time into memory that exists: pageable against pinned memory
 calls      a copy of 64 MB: when the call returns, when the copy is done, and the CPU time that the calling thread spent
@@ -46,6 +46,7 @@ def wall(work: Callable[[], object]) -> float:
 
 
 def median(values: list[float], digits: int = 3) -> float:
+    """Return the median, rounded."""
     return round(statistics.median(values), digits)
 
 
@@ -55,6 +56,7 @@ def host(megabytes: float, *, pinned: bool) -> torch.Tensor:
 
 
 def machine() -> dict[str, Any]:
+    """Say what this was measured on."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "gpu": properties.name,
@@ -68,6 +70,7 @@ def machine() -> dict[str, Any]:
 
 
 def rates() -> dict[str, Any]:
+    """Measure copies of several sizes."""
     found: dict[str, Any] = {}
     for megabytes in (0.064, 1, 8, 64, 256):
         there = torch.empty(int(megabytes * MB), dtype=torch.uint8, device="cuda")
@@ -75,7 +78,7 @@ def rates() -> dict[str, Any]:
         taken: dict[str, list[float]] = {name: [] for name in sources}
         for _ in range(25 if megabytes >= 64 else 60):
             for name, source in sources.items():
-                taken[name].append(wall(lambda source=source: there.copy_(source)))
+                taken[name].append(wall(lambda source=source, there=there: there.copy_(source)))
         row: dict[str, float] = {}
         for name, values in taken.items():
             row[f"{name}_ms"] = median(values[5:], 4)
@@ -86,6 +89,7 @@ def rates() -> dict[str, Any]:
 
 
 def calls() -> dict[str, Any]:
+    """Measure when a call returns, and when its copy is done."""
     there = torch.empty(64 * MB, dtype=torch.uint8, device="cuda")
     sources = {"pageable": host(64, pinned=False), "pinned": host(64, pinned=True)}
     cases = [(name, flag) for name in sources for flag in (False, True)]
@@ -113,19 +117,23 @@ def calls() -> dict[str, Any]:
 
 
 def pinning() -> dict[str, Any]:
+    """Measure what pinned memory costs."""
     source = host(64, pinned=False)
+    size = 1 << 26  # torch rounds up to a power of two
+    forget: Any = getattr(torch._C, "_host_emptyCache", None) or getattr(torch.accelerator, "empty_host_cache", None)
     first: list[float] = []
     again: list[float] = []
     copied: list[float] = []
     plain: list[float] = []
-    for number in range(5):
-        size = (64 + 80 * number) * MB  # a size that torch's allocator has not kept
-        first.append(wall(lambda size=size: torch.empty(size, dtype=torch.uint8, pin_memory=True)) / (size / (64 * MB)))
-        again.append(wall(lambda size=size: torch.empty(size, dtype=torch.uint8, pin_memory=True)))
+    for _ in range(7):
+        if forget is not None:
+            forget()
+            first.append(wall(lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True)))
+        again.append(wall(lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True)))
         copied.append(wall(lambda: source.pin_memory()))
         plain.append(wall(lambda: source.clone()))
     return {
-        "new_block_64mb_ms": median(first),
+        "new_block_64mb_ms": median(first) if first else None,
         "kept_block_ms": median(again, 4),
         "pin_memory_call_64mb_ms": median(copied),
         "clone_64mb_ms": median(plain),
@@ -133,6 +141,7 @@ def pinning() -> dict[str, Any]:
 
 
 def hazards() -> dict[str, Any]:
+    """Touch memory before its copy is done, and count the wrong results."""
     size = 64 * MB
     there = torch.zeros(size, dtype=torch.uint8, device="cuda")
     busy = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -142,7 +151,7 @@ def hazards() -> dict[str, Any]:
         for pinned in (True, False):
             source = host(64, pinned=pinned).fill_(1)
             torch.cuda.synchronize()
-            _ = busy @ busy  # the copy waits for this, as it would for a training step
+            _ = busy @ busy @ busy @ busy  # the copy waits for this, as it would for a training step
             there.copy_(source, non_blocking=True)
             source.fill_(2)  # the next batch is written where the copy still has to read
             torch.cuda.synchronize()
@@ -154,7 +163,7 @@ def hazards() -> dict[str, Any]:
         there.fill_(7)
         back = host(64, pinned=True).fill_(0)
         torch.cuda.synchronize()
-        _ = busy @ busy
+        _ = busy @ busy @ busy @ busy
         back.copy_(there, non_blocking=True)
         wrong_back += int(back[-1].item() != 7)  # read before the copy is done
         torch.cuda.synchronize()
@@ -169,6 +178,7 @@ def hazards() -> dict[str, Any]:
 
 
 def overlap() -> dict[str, Any]:
+    """Run a copy beside matrix products."""
     pinned, pageable = host(256, pinned=True), host(256, pinned=False)
     there = torch.empty(256 * MB, dtype=torch.uint8, device="cuda")
     left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
@@ -250,6 +260,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def moved(batch: Any, *, non_blocking: bool) -> Batch:
+    """Return the batch on the GPU."""
     return batch[0].to("cuda", non_blocking=non_blocking), batch[1].to("cuda", non_blocking=non_blocking)
 
 
@@ -271,49 +282,47 @@ def ahead(batches: Any) -> Iterator[Batch]:
 
 
 def loop() -> dict[str, Any]:
-    """Batches that exist: no loader, so that the transfer is all that differs."""
+    """Train on batches that exist: no loader, so that the transfer is all that differs."""
     step = Step()
-    found: dict[str, Any] = {"batch": BATCH, "steps": 60}
-    for kind, dtype in (("uint8", torch.uint8), ("float32", torch.float32)):
-        labels = torch.randint(10, (BATCH,))
-        made = [torch.randint(0, 256, (BATCH, 3, SIDE, SIDE), dtype=torch.uint8) for _ in range(4)]
-        pageable = [(pixels.to(dtype).div_(255) if dtype.is_floating_point else pixels, labels) for pixels in made]
-        pinned = [(pixels.pin_memory(), labels.pin_memory()) for pixels, labels in pageable]
-        resident = moved(pinned[0], non_blocking=False)
+    return {"batch": BATCH, "steps": 60, **{kind: loop_with(step, kind) for kind in ("uint8", "float32")}}
 
-        def each(batches: list[Any]) -> Iterator[Any]:
-            for number in range(60):
-                yield batches[number % 4]
 
-        def run(batches: Iterator[Any], *, item: bool = False) -> None:
-            for pixels, labels in batches:
-                loss = step(pixels, labels)
-                if item:
-                    loss.item()
+def loop_with(step: Step, kind: str) -> dict[str, Any]:
+    """Measure the loop with pixels of one type."""
+    labels = torch.randint(10, (BATCH,))
+    made = [torch.randint(0, 256, (BATCH, 3, SIDE, SIDE), dtype=torch.uint8) for _ in range(4)]
+    pageable = [(pixels.float().div_(255) if kind == "float32" else pixels, labels) for pixels in made]
+    pinned = [(pixels.pin_memory(), labels.pin_memory()) for pixels, labels in pageable]
+    resident = moved(pinned[0], non_blocking=False)
 
-        ways: dict[str, Callable[[], None]] = {
-            "on_the_gpu_already": lambda: run(resident for _ in range(60)),
-            "pageable_to": lambda: run(moved(b, non_blocking=False) for b in each(pageable)),
-            "pageable_non_blocking": lambda: run(moved(b, non_blocking=True) for b in each(pageable)),
-            "pinned_to": lambda: run(moved(b, non_blocking=False) for b in each(pinned)),
-            "pinned_non_blocking": lambda: run(moved(b, non_blocking=True) for b in each(pinned)),
-            "pinned_non_blocking_item": lambda: run((moved(b, non_blocking=True) for b in each(pinned)), item=True),
-            "pinned_side_stream": lambda: run(ahead(each(pinned))),
-            "pageable_side_stream": lambda: run(ahead(each(pageable))),
-        }
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(6):
-            for name, way in ways.items():
-                taken[name].append(wall(way) / 60)
-        found[kind] = {"batch_mb": round(pageable[0][0].nbytes / MB, 1)}
-        found[kind] |= {f"{name}_ms_per_step": median(values[1:]) for name, values in taken.items()}
-        best = found[kind]["on_the_gpu_already_ms_per_step"]
-        found[kind] |= {
-            f"{name}_share": round(best / found[kind][f"{name}_ms_per_step"], 3)
-            for name in ways
-            if "already" not in name
-        }
-    return found
+    def each(batches: list[Any]) -> Iterator[Any]:
+        for number in range(60):
+            yield batches[number % 4]
+
+    def run(batches: Iterator[Any], *, item: bool = False) -> None:
+        for pixels, labels in batches:
+            loss = step(pixels, labels)
+            if item:
+                loss.item()
+
+    ways: dict[str, Callable[[], None]] = {
+        "on_the_gpu_already": lambda: run(resident for _ in range(60)),
+        "pageable_to": lambda: run(moved(b, non_blocking=False) for b in each(pageable)),
+        "pageable_non_blocking": lambda: run(moved(b, non_blocking=True) for b in each(pageable)),
+        "pinned_to": lambda: run(moved(b, non_blocking=False) for b in each(pinned)),
+        "pinned_non_blocking": lambda: run(moved(b, non_blocking=True) for b in each(pinned)),
+        "pinned_non_blocking_item": lambda: run((moved(b, non_blocking=True) for b in each(pinned)), item=True),
+        "pinned_side_stream": lambda: run(ahead(each(pinned))),
+        "pageable_side_stream": lambda: run(ahead(each(pageable))),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(6):
+        for name, way in ways.items():
+            taken[name].append(wall(way) / 60)
+    found: dict[str, Any] = {"batch_mb": round(pageable[0][0].nbytes / MB, 1)}
+    found |= {f"{name}_ms_per_step": median(values[1:]) for name, values in taken.items()}
+    best = found["on_the_gpu_already_ms_per_step"]
+    return found | {f"{name}_share": round(best / found[f"{name}_ms_per_step"], 3) for name in ways}
 
 
 class Pictures(torch.utils.data.Dataset):
@@ -330,6 +339,7 @@ class Pictures(torch.utils.data.Dataset):
 
 
 def training() -> dict[str, Any]:
+    """Train behind a loader, in five ways."""
     import torch.utils.data
 
     import feedline
@@ -384,6 +394,7 @@ def training() -> dict[str, Any]:
 
 
 def decode() -> dict[str, Any]:
+    """Decode JPEG files on one core and on the GPU."""
     from torchvision.io import decode_jpeg, encode_jpeg
 
     small = torch.rand(64, 3, 24, 32)
@@ -402,8 +413,9 @@ def decode() -> dict[str, Any]:
 
 
 def main() -> int:
+    """Run all parts and print what they found; one that fails does not stop the others."""
     if not torch.cuda.is_available():
-        print("This experiment needs a GPU that torch can use.", file=sys.stderr)
+        sys.stderr.write("This experiment needs a GPU that torch can use.\n")
         return 1
     torch.backends.cudnn.benchmark = True
     found: dict[str, Any] = {}
@@ -414,9 +426,9 @@ def main() -> int:
             found[part.__name__] = part()
         except Exception:
             found[part.__name__] = {"failed": traceback.format_exc(limit=3)}
-        print(f"{part.__name__}: {time.perf_counter() - at:.1f} s", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{part.__name__}: {time.perf_counter() - at:.1f} s\n")
     found["seconds"] = round(time.perf_counter() - begin, 1)
-    print(json.dumps(found, indent=1))
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
     return 0
 
 
