@@ -7,8 +7,8 @@ Run it from the root of the repository (about half a minute):
 It prints one JSON object.
 
 itself     two names for one setting (torch's loader, no workers, samples that compute). `blocks` measures all rounds of
-           A, then all rounds of B; `turns` measures A B A B. The true ratio is 1. `blocks_mean` and `turns_median` are the
-           ratios that ten repetitions of each benchmark report: lowest and highest
+           A, then all rounds of B; `turns` measures A B A B. The true ratio is 1. `blocks_mean` and `turns_median` are
+           the ratios that ten repetitions of each benchmark report: lowest and highest
 epochs     milliseconds of five epochs with two workers that open a file when they need it: workers started for every
            epoch against workers that are kept
 """
