@@ -126,7 +126,7 @@ def pinning() -> dict[str, Any]:
     copied: list[float] = []
     plain: list[float] = []
     for _ in range(7):
-        if forget is not None:
+        if forget is not None and torch.cuda.is_available():
             forget()
             first.append(wall(lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True)))
         again.append(wall(lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True)))

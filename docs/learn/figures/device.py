@@ -1,14 +1,16 @@
 """Draw the figures of the chapter about the device: how a copy reaches the GPU, and what overlaps with it.
 
-python docs/learn/figures/device.py [device_course.json]
+python docs/learn/figures/device.py [measured.json]
 
-With the output of `docs/learn/experiments/device.py` as its argument, it also draws the measured rates.
+With the output of `docs/learn/experiments/device.py` as its argument, it also draws the measured rates and writes the
+numbers into the page: each behind its mark `<!-- figure: device.<key> -->`, in the place of what was there.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from svg import COLOURS, GRID, Axes, Figure
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets" / "learn"
+PAGE = Path(__file__).resolve().parents[1] / "device.md"
 BLUE, AMBER, GREEN, RED, VIOLET, GREY = COLOURS
 
 
@@ -117,8 +120,55 @@ def rates(measured: dict[str, Any]) -> None:
     figure.save(ASSETS / "device-rates.svg")
 
 
+def number(value: Any) -> str:
+    """Return a measurement with no more digits than it deserves."""
+    if not isinstance(value, (int, float)):
+        return "not measured"
+    if isinstance(value, int) or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.2g}"
+
+
+def fill(measured: dict[str, Any]) -> None:
+    """Write the numbers into the page."""
+    machine, decode = measured["machine"], measured["decode"]
+    words = {
+        "machine": f"These were taken on an {machine['gpu']} with {machine['cores']} cores "
+        f"(Python {machine['python']}, torch {machine['torch']}).",
+        "rates_picture": "![Rates of copies, pageable and pinned memory](../assets/learn/device-rates.svg)",
+        "decode": ""
+        if "failed" in decode
+        else f"Without a loader, one core decodes {number(decode['cpu_one_core_images_s'])} JPEG files of "
+        f"500 x 375 pixels ({decode['file_kb']:.0f} KB) a second with torchvision, the GPU "
+        f"{number(decode['gpu_images_s'])}.",
+    }
+
+    def value(key: str) -> str:
+        if key in words:
+            return words[key]
+        part, _, rest = key.partition(".")
+        found: Any = measured[part]
+        if part == "rates":
+            size, _, name = rest.rpartition(".")
+            return number(found[size][name]) + ("x" if name == "ratio" else "")
+        for name in rest.split("."):
+            found = found.get(name)
+        return number(found)
+
+    text = PAGE.read_text(encoding="utf-8")
+    text = re.sub(
+        r"(<!-- figure: device\.(\S+) -->)[^|\n]*?(?= \||$)",
+        lambda mark: mark[1] + value(mark[2]),
+        text,
+        flags=re.MULTILINE,
+    )
+    PAGE.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
     paths()
     schedules()
     if len(sys.argv) > 1:
-        rates(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["rates"])
+        found = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        rates(found["rates"])
+        fill(found)
