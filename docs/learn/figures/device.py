@@ -19,6 +19,7 @@ from svg import COLOURS, GRID, Axes, Figure
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets" / "learn"
 PAGE = Path(__file__).resolve().parents[1] / "device.md"
+RECORDED = Path(__file__).resolve().parents[3] / "src" / "feedline" / "tools" / "lab" / "recorded" / "transfer.json"
 BLUE, AMBER, GREEN, RED, VIOLET, GREY = COLOURS
 
 
@@ -120,6 +121,29 @@ def rates(measured: dict[str, Any]) -> None:
     figure.save(ASSETS / "device-rates.svg")
 
 
+def ways() -> None:
+    """Draw how close training comes to its rate without copies, from the run on an H200 that the lab shows."""
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    figure = Figure("Training rate by length of the step and way of copying", height=330)
+    axes = Axes(
+        figure,
+        x=(0, 13),
+        y=(0, 100),
+        x_label="length of a training step, ms",
+        y_label="training rate, % of the rate of steps without copies; batches of 38.5 MB on an H200",
+    )
+    axes.y_ticks([(value, str(value)) for value in range(0, 101, 20)])
+    axes.x_ticks([(one["step_ms"], str(one["step_ms"])) for one in recorded])
+    names = {"pageable": (RED, 70), "pinned": (AMBER, 84), "device=": (GREEN, 101)}
+    for way, (colour, label) in names.items():
+        shares = [(one["step_ms"], 100 * one["ways"][way]["samples_per_s"] / one["alone_per_s"]) for one in recorded]
+        axes.curve(shares, colour, dots=True)
+        x, y = axes.at(12.9, label)
+        words = {"pageable": "pageable", "pinned": "pinned", "device=": "side stream (device=)"}[way]
+        figure.text(x, y + (14 if way == "pageable" else 4), words, anchor="end", colour=colour, bold=True)
+    figure.save(ASSETS / "device-ways.svg")
+
+
 def number(value: Any) -> str:
     """Return a measurement with no more digits than it deserves."""
     if not isinstance(value, (int, float)):
@@ -168,6 +192,7 @@ def fill(measured: dict[str, Any]) -> None:
 if __name__ == "__main__":
     paths()
     schedules()
+    ways()
     if len(sys.argv) > 1:
         found = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
         rates(found["rates"])
