@@ -56,7 +56,7 @@ def page_id(page: Path) -> str:
 
 
 PAGES_WITH_CODE = [page for page in PAGES if runnable_lines(page.read_text(encoding="utf-8")).strip()]
-READ_FIRST = ("README.md", "docs/quickstart.md")  # what `make test` runs; the other pages are slow
+READ_FIRST = ("README.md", "docs/start/switch-from-torch.md")  # what `make test` runs; the other pages are slow
 
 
 @pytest.mark.parametrize(
