@@ -77,8 +77,9 @@ def page_of(name: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made of files outside docs/."""
     for place, (_, text) in generated().items():
-        file = File.generated(config, place, content=text)
-        files.append(file)
+        if place.startswith("project/changelog"):  # it names everything, and explains nothing
+            text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
+        files.append(File.generated(config, place, content=text))
     return files
 
 
