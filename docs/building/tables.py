@@ -16,7 +16,6 @@ from typing import Any
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 COUNTERPARTS = {
-    "collate": "collate_fn",
     "workers": "num_workers",
     "prefetch": "prefetch_factor",
     "timeout_s": "timeout",

@@ -375,7 +375,7 @@ class BatchNotPicklable(TransportError):
         >>> from feedline import Loader
         >>> def locked(samples):
         ...     return threading.Lock()
-        >>> next(iter(Loader([1, 2], workers=1, start_method="fork", collate=locked)))
+        >>> next(iter(Loader([1, 2], workers=1, start_method="fork", collate_fn=locked)))
         Traceback (most recent call last):
             ...
         feedline.errors.BatchNotPicklable: The batch (a lock) cannot be sent from a worker process...

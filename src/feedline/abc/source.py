@@ -77,7 +77,7 @@ class StreamSource(IterableSource):
         """Yield the samples of an epoch."""
 
 
-class SplitSource(IterableSource):
+class ShardedSource(IterableSource):
     """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
     Loaders call `set_worker` on every worker's copy, and do not split its samples a second time. In torch's own loader
@@ -85,8 +85,8 @@ class SplitSource(IterableSource):
 
     Example:
         >>> from feedline import Loader
-        >>> from feedline.abc import SplitSource
-        >>> class Shards(SplitSource):
+        >>> from feedline.abc import ShardedSource
+        >>> class Shards(ShardedSource):
         ...     number, count = 0, 1
         ...     def set_worker(self, number, count):
         ...         self.number, self.count = number, count
@@ -106,7 +106,7 @@ class SplitSource(IterableSource):
 
 
 class Reshardable(ABC):
-    """A `SplitSource` that can redistribute the rest of an epoch over another number of workers and ranks.
+    """A `ShardedSource` that can redistribute the rest of an epoch over another number of workers and ranks.
 
     Example:
         >>> from feedline.abc import Reshardable
@@ -140,7 +140,7 @@ class Reshardable(ABC):
 # Any: a user's dataset.
 def repeats_itself(dataset: Any) -> bool:
     """True for a feedline stream: its iterators draw from no process-wide random generator."""
-    return isinstance(dataset, (SplitSource, StreamSource))
+    return isinstance(dataset, (ShardedSource, StreamSource))
 
 
 class Acknowledged(ABC):
