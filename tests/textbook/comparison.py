@@ -21,7 +21,8 @@ feedline.DataLoader([0], num_workers=1)  # imports what every script would other
 def cases(topic: str, slow: Collection[str] = ()) -> list[Any]:
     """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and how many workers it is to have.
 
-    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`.
+    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`, or torch ends its
+    workers there so slowly.
     """
     found = []
     for script in sorted((SCRIPTS / topic).glob("*.py")):
