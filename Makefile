@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
-CHECKED := src tests $(wildcard benchmarks examples scripts)
+CHECKED := src tests $(wildcard benchmarks examples scripts docs/building)
 # Test files at a time: two more than there are cores, since many tests wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)))
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
@@ -16,7 +16,7 @@ MINUTES ?= 5
 RUNS ?= 5
 SEED ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean
+.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean docs docs-serve docs-test
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
@@ -29,6 +29,9 @@ help:
 	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
+	@echo "make docs    build the documentation into site/; a broken link, anchor or reference fails"
+	@echo "make docs-serve   show the documentation on 127.0.0.1:8000, built again whenever a page changes"
+	@echo "make docs-test    every page of the documentation in Chromium, on a phone and on a desktop"
 	@echo "make lint | format | types | bench | hooks | clean"
 
 # One stamp per extra; made anew when the dependencies change.
@@ -102,10 +105,21 @@ drill: $(VENV)/.installed-dev
 quick: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults engines cli drill)
 
+# No page is fetched and no module imported: griffe reads the docstrings. The variable silences an advertisement.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "open site/index.html, or make docs-serve, which also searches"
+
+docs-serve: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --strict --watch src --watch mkdocs.yml
+
+docs-test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "" tests/site
+
 hooks: $(VENV)/.installed-dev
 	$(BIN)/pre-commit install
 
 # Leaves the virtual environment alone: it is slow to make again. `rm -r .venv` starts from nothing.
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -80,7 +80,16 @@ __all__ = [
 
 
 class FeedlineError(Exception):
-    """Base of everything feedline raises on purpose."""
+    """Base of everything feedline raises on purpose.
+
+    Example:
+        >>> from feedline import Loader, errors
+        >>> try:
+        ...     Loader([1, 2, 3], batch_size=0)
+        ... except errors.FeedlineError as error:
+        ...     type(error).__name__
+        'BadOption'
+    """
 
     def __reduce__(self) -> Any:  # workers send these; the arguments of __init__ are not always the text
         return _remade, (type(self), self.args, self.__dict__)
@@ -94,7 +103,15 @@ def _remade(kind: type[FeedlineError], args: tuple[Any, ...], attributes: dict[s
 
 
 class BadOption(FeedlineError, ValueError):
-    """An argument, or a combination of arguments, that cannot work."""
+    """An argument, or a combination of arguments, that cannot work.
+
+    Example:
+        >>> from feedline import Loader
+        >>> Loader([1, 2, 3], batch_size=0)
+        Traceback (most recent call last):
+            ...
+        feedline.errors.BadOption: batch_size=0 is less than 1, the smallest valid value.
+    """
 
 
 class DatasetFailed(BadOption):
@@ -105,6 +122,12 @@ class DatasetFailed(BadOption):
         reason: "import" (it could not be imported or created), "raises" (every sample raised), "hangs", "crashes" (its
             process died, or took too much memory) or "empty".
         traceback: the user's frames, as Python prints them; "" if there are none.
+
+    Example:
+        >>> raise DatasetFailed("Every sample of photos:train raised an exception.", reason="raises")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.DatasetFailed: Every sample of photos:train raised an exception.
     """
 
     def __init__(self, text: str, reason: str = "import", traceback: str = "") -> None:
@@ -114,15 +137,38 @@ class DatasetFailed(BadOption):
 
 
 class BadState(FeedlineError, ValueError):
-    """A saved state that is damaged, of another version, or of a loader with other data."""
+    """A saved state that is damaged, of another version, or of a loader with other data.
+
+    Example:
+        >>> from feedline import Loader
+        >>> Loader([1, 2, 3]).load_state_dict({"model": "..."})
+        Traceback (most recent call last):
+            ...
+        feedline.errors.BadState: This is not the state of a feedline loader: it has ['model'] but no 'feedline'...
+    """
 
 
 class BadRecording(FeedlineError, ValueError):
-    """A file that is truncated, of another version, or not a recording."""
+    """A file that is truncated, of another version, or not a recording.
+
+    Example:
+        >>> import feedline
+        >>> feedline.doctor("no-such-run.json")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.BadRecording: no-such-run.json cannot be read: No such file or directory...
+    """
 
 
 class MissingExtra(FeedlineError, ImportError):
-    """An optional package is required but not installed."""
+    """An optional package is required but not installed.
+
+    Example:
+        >>> raise MissingExtra(module="h5py", extra="hdf5", purpose="HDF5Dataset")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.MissingExtra: HDF5Dataset needs the package 'h5py', which is not installed...
+    """
 
     def __init__(self, *, module: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -134,11 +180,28 @@ class MissingExtra(FeedlineError, ImportError):
 
 
 class CollateError(FeedlineError, RuntimeError):
-    """The samples of a batch cannot be combined: their shapes, fields or types differ."""
+    """The samples of a batch cannot be combined: their shapes, fields or types differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import Loader
+        >>> list(Loader([np.zeros(2), np.zeros(3)], 2))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.CollateError: Samples 0 and 1 of the batch have shapes (2,) and (3,)...
+    """
 
 
 class EmptyBatch(CollateError):
-    """No samples are left in a batch. A training loop may catch this and continue with the next batch."""
+    """No samples are left in a batch. A training loop may catch this and continue with the next batch.
+
+    Example:
+        >>> from feedline.collate import drop_none
+        >>> drop_none()([None, None])
+        Traceback (most recent call last):
+            ...
+        feedline.errors.EmptyBatch: Nothing is left of a batch of 2 samples: 2 are None...
+    """
 
 
 class TooManyBadSamples(FeedlineError, RuntimeError):
@@ -147,6 +210,17 @@ class TooManyBadSamples(FeedlineError, RuntimeError):
     Args:
         message: what happened.
         faults: the samples, as a list of `feedline.faults.Fault`, which this rung may not name.
+
+    Example:
+        >>> from feedline import Loader, errors
+        >>> class Photos(list):
+        ...     def __getitem__(self, index):
+        ...         raise OSError("truncated")
+        >>> try:
+        ...     batches = list(Loader(Photos([1, 2]), 2, on_error="skip"))
+        ... except errors.TooManyBadSamples as error:
+        ...     len(error.faults)
+        2
     """
 
     def __init__(self, message: str, faults: Iterable[Any] = ()) -> None:
@@ -155,30 +229,83 @@ class TooManyBadSamples(FeedlineError, RuntimeError):
 
 
 class SourceError(FeedlineError, OSError):
-    """A store of samples cannot be read: it is missing, unreachable, refused or damaged."""
+    """A store of samples cannot be read: it is missing, unreachable, refused or damaged.
+
+    Example:
+        >>> from feedline.datasets import CSVDataset
+        >>> len(CSVDataset("no-such-file.csv"))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.SourceError: '...no-such-file.csv' cannot be read: No such file or directory.
+    """
 
 
 class CorruptSource(SourceError):
-    """The data in a store is incomplete, or not in the format it claims."""
+    """The data in a store is incomplete, or not in the format it claims.
+
+    Example:
+        >>> import tempfile
+        >>> from feedline.datasets import open_dataset
+        >>> with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        ...     dataset = open_dataset(file.name)
+        Traceback (most recent call last):
+            ...
+        feedline.errors.CorruptSource: ... is not a .npy file, or not all of one...
+    """
 
 
 class SourceChanged(SourceError):
-    """A store has changed since an index or a cache was built from it."""
+    """A store has changed since an index or a cache was built from it.
+
+    Example:
+        >>> try:
+        ...     raise SourceChanged("train.csv has changed since it was indexed.")
+        ... except SourceError:  # rebuild the dataset, or stop
+        ...     "the file is another one now"
+        'the file is another one now'
+    """
 
 
 class PackError(FeedlineError, RuntimeError):
     """Samples could not be packed: one failed or does not fit, the disk is full, or the data read back differs.
 
     The output written so far is kept beside the target, and the next run continues from there.
+
+    Example:
+        >>> import tempfile
+        >>> import feedline
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     feedline.pack([{"value": object()}], f"{folder}/out.npy")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.PackError: Sample 0 cannot be packed: its field 'value' is a object...
     """
 
 
 class WorkerError(FeedlineError, RuntimeError):
-    """Something happened to a worker, not to a sample."""
+    """Something happened to a worker, not to a sample.
+
+    Example:
+        >>> from feedline import errors
+        >>> errors.WorkerError in errors.WorkerDied.__mro__ and errors.WorkerError in errors.WorkerTimeout.__mro__
+        True
+    """
 
 
 class WorkerDied(WorkerError):
-    """A worker was killed, crashed or exited before its work was done."""
+    """A worker was killed, crashed or exited before its work was done.
+
+    Example:
+        >>> import os
+        >>> from feedline import Loader
+        >>> class Photos(list):
+        ...     def __getitem__(self, index):
+        ...         os._exit(3)
+        >>> next(iter(Loader(Photos([1, 2]), workers=1, start_method="fork", restarts=0)))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.WorkerDied: ... worker 0 left with exit code 3...
+    """
 
     was_ready = True
     """False if the worker died before it was ready to work."""
@@ -187,34 +314,98 @@ class WorkerDied(WorkerError):
 
 
 class WorkerTimeout(WorkerError):
-    """No batch arrived within the loader's `timeout`."""
+    """No batch arrived within the loader's `timeout`.
+
+    Example:
+        >>> import threading
+        >>> from feedline import Loader
+        >>> class Photos(list):
+        ...     def __getitem__(self, index):
+        ...         threading.Event().wait(1)  # longer than the loader waits
+        >>> next(iter(Loader(Photos([1]), workers=1, engine="thread", timeout_s=0.1)))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.WorkerTimeout: DataLoader timed out after 0.1 seconds...
+    """
 
 
 class WorkerStartError(WorkerError):
-    """A worker could not be started."""
+    """A worker could not be started.
+
+    Example:
+        >>> from feedline import errors
+        >>> try:
+        ...     raise errors.WorkerStartError("Worker 0 cannot be started: Cannot allocate memory.")
+        ... except errors.WorkerError:
+        ...     workers = 0  # go on without workers
+    """
 
 
 class ReentrantCall(FeedlineError, RuntimeError):
-    """An iterator was used inside its own `next()`, by the same thread."""
+    """An iterator was used inside its own `next()`, by the same thread.
+
+    Example:
+        >>> from feedline import Loader
+        >>> class Photos(list):
+        ...     def __getitem__(self, index):
+        ...         return next(batches)
+        >>> batches = iter(Loader(Photos([1, 2])))
+        >>> next(batches)
+        Traceback (most recent call last):
+            ...
+        feedline.errors.ReentrantCall: next() of an iterator was called while the same thread is inside its next()...
+    """
 
 
 class TransportError(FeedlineError, RuntimeError):
-    """A batch could not be sent from a worker to the consumer."""
+    """A batch could not be sent from a worker to the consumer.
+
+    Example:
+        >>> from feedline import errors
+        >>> [kind.__name__ for kind in errors.TransportError.__subclasses__()]
+        ['BatchNotPicklable', 'NotPicklable', 'TooManyOpenFiles']
+    """
 
 
 class BatchNotPicklable(TransportError):
-    """The batch holds an object that cannot be sent to another process."""
+    """The batch holds an object that cannot be sent to another process.
+
+    Example:
+        >>> import threading
+        >>> from feedline import Loader
+        >>> def locked(samples):
+        ...     return threading.Lock()
+        >>> next(iter(Loader([1, 2], workers=1, start_method="fork", collate_fn=locked)))
+        Traceback (most recent call last):
+            ...
+        feedline.errors.BatchNotPicklable: The batch (a lock) cannot be sent from a worker process...
+    """
 
 
 class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
     """The dataset, or a function given to the loader, cannot be sent to a worker process.
 
     Pickle raises one of three built-in errors, depending on the object and the Python version; this class inherits all.
+
+    Example:
+        >>> import pickle
+        >>> try:
+        ...     raise NotPicklable("dataset.lock cannot be sent to a worker process.")
+        ... except pickle.PicklingError as error:
+        ...     type(error).__name__
+        'NotPicklable'
     """
 
 
 class TooManyOpenFiles(TransportError):
-    """The process has no file descriptor left."""
+    """The process has no file descriptor left.
+
+    Example:
+        >>> raise TooManyOpenFiles("starting a worker")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.TooManyOpenFiles: Too many open files while starting a worker...
+    """
 
     def __init__(self, doing: str) -> None:
         super().__init__(
@@ -225,34 +416,81 @@ class TooManyOpenFiles(TransportError):
 
 
 class InternalError(FeedlineError, RuntimeError):
-    """A broken invariant inside feedline."""
+    """A broken invariant inside feedline.
+
+    Example:
+        >>> raise InternalError("A slot was released twice.")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.InternalError: A slot was released twice. This is a bug in feedline, not in your code...
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} This is a bug in feedline, not in your code: please report it with this message.")
 
 
 class FeedlineWarning(UserWarning):
-    """Base of all of feedline's own warnings."""
+    """Base of all of feedline's own warnings.
+
+    Example:
+        >>> import warnings
+        >>> from feedline.errors import FeedlineWarning
+        >>> warnings.filterwarnings("error", category=FeedlineWarning)  # treat all of feedline's warnings as errors
+    """
 
 
 class DataWarning(FeedlineWarning):
-    """Samples may be repeated, missing, wrong, or differ between runs."""
+    """Samples may be repeated, missing, wrong, or differ between runs.
+
+    Example:
+        >>> import warnings
+        >>> from feedline.errors import DataWarning
+        >>> warnings.filterwarnings("error", category=DataWarning)  # stop instead of training on doubtful samples
+    """
 
 
 class StateWarning(FeedlineWarning):
-    """Training may not resume where it stopped: a state is empty, incomplete, or contradicted by `set_epoch`."""
+    """Training may not resume where it stopped: a state is empty, incomplete, or contradicted by `set_epoch`.
+
+    Example:
+        >>> import warnings
+        >>> from feedline import Loader
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     Loader([1, 2, 3]).load_state_dict({})
+        >>> caught[0].category.__name__
+        'StateWarning'
+    """
 
 
 class WorkerWarning(FeedlineWarning):
-    """A worker died, was stuck, keeps growing in memory, or cannot be placed. Nothing is lost so far."""
+    """A worker died, was stuck, keeps growing in memory, or cannot be placed. Nothing is lost so far.
+
+    Example:
+        >>> import warnings
+        >>> from feedline.errors import WorkerWarning
+        >>> warnings.filterwarnings("always", category=WorkerWarning)  # show every replaced worker
+    """
 
 
 class PerformanceWarning(FeedlineWarning):
-    """The same samples could be loaded much faster."""
+    """The same samples could be loaded much faster.
+
+    Example:
+        >>> import warnings
+        >>> from feedline.errors import PerformanceWarning
+        >>> warnings.filterwarnings("ignore", category=PerformanceWarning)  # you know that it is slow
+    """
 
 
 class OptionWarning(FeedlineWarning):
-    """An argument is accepted but has almost no effect, or a framework drops it."""
+    """An argument is accepted but has almost no effect, or a framework drops it.
+
+    Example:
+        >>> import warnings
+        >>> from feedline.errors import OptionWarning
+        >>> warnings.filterwarnings("ignore", category=OptionWarning)  # you know that the option has no effect
+    """
 
 
 PACKAGE = str(Path(__file__).parent)

@@ -19,6 +19,21 @@ class Columnar(ABC):
 
     A loader with the default collate function makes a batch in one vectorised step per array, without reading single
     samples. This applies only to subclasses: a method of the same name on another dataset has no effect.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import Loader
+        >>> from feedline.abc import Columnar
+        >>> class Points(Columnar):
+        ...     rows = np.arange(6).reshape(3, 2)
+        ...     def __len__(self):
+        ...         return len(self.rows)
+        ...     def __getitem__(self, index):
+        ...         return self.rows[index]
+        ...     def columns(self):
+        ...         return self.rows
+        >>> [batch.tolist() for batch in Loader(Points(), 2)]
+        [[[0, 1], [2, 3]], [[4, 5]]]
     """
 
     @abstractmethod

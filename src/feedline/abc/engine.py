@@ -15,6 +15,11 @@ class Engine(ABC):
 
     The order of calls is `open`, optionally `submit`, then `start`, then any mix of `submit`, `revoke` and `collect`,
     and finally `close`.
+
+    Example:
+        >>> from feedline.abc import Engine
+        >>> sorted(Engine.__abstractmethods__)  # what an engine of your own must have
+        ['close', 'collect', 'open', 'revoke', 'submit']
     """
 
     worker_count: int

@@ -26,6 +26,12 @@ class Framework(Protocol):
     """An array library: how its arrays are made, sent and seeded.
 
     Instances are stateless and picklable; the consumer and every worker use them.
+
+    Example:
+        >>> from feedline.frameworks.numpy import NumpyFramework
+        >>> framework = NumpyFramework()
+        >>> framework.name, framework.has_worker_info
+        ('numpy', False)
     """
 
     name: str

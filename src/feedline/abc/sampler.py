@@ -104,7 +104,19 @@ class Ordered(ABC):
 
 
 class Sampler(Ordered):
-    """Yields indices. Subclass it with `size` and `at`."""
+    """Yields indices. Subclass it with `size` and `at`.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import Sampler
+        >>> class EverySecond(Sampler):
+        ...     def size(self):
+        ...         return 3
+        ...     def at(self, places, key):
+        ...         return places * 2
+        >>> [batch.tolist() for batch in Loader(list(range(6)), 2, sampler=EverySecond())]
+        [[0, 2], [4]]
+    """
 
     @abstractmethod
     def at(self, places: IndexArray, key: Key) -> IndexArray:
@@ -128,7 +140,20 @@ class Sampler(Ordered):
 
 
 class BatchSampler(Ordered):
-    """Yields batches of indices. Subclass it with `size` and `batch`."""
+    """Yields batches of indices. Subclass it with `size` and `batch`.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import Loader
+        >>> from feedline.abc import BatchSampler
+        >>> class Neighbours(BatchSampler):
+        ...     def size(self):
+        ...         return 2
+        ...     def batch(self, number, key):
+        ...         return np.array([number, number + 1])
+        >>> [batch.tolist() for batch in Loader([10, 20, 30], batch_sampler=Neighbours())]
+        [[10, 20], [20, 30]]
+    """
 
     @abstractmethod
     def batch(self, number: int, key: Key) -> IndexArray:

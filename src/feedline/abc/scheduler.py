@@ -10,7 +10,14 @@ from typing import Any
 
 @dataclass(slots=True)
 class WorkerView:
-    """What a scheduler knows about one worker."""
+    """What a scheduler knows about one worker.
+
+    Example:
+        >>> from feedline.abc import WorkerView
+        >>> workers = [WorkerView(0, outstanding=2), WorkerView(1)]
+        >>> [worker.id for worker in workers if not worker.outstanding]
+        [1]
+    """
 
     id: int
     outstanding: int = 0
@@ -27,6 +34,18 @@ class Scheduler(ABC):
     With `num_workers="auto"` the number of workers changes during an epoch: use the list that each call gets.
     Subclass it and override what you need. The loader calls `open` at the start of every epoch, `assign` for
     every task, `take` for every batch, and `relieve` only while the training loop is waiting.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import Scheduler
+        >>> class FirstWorkerOnly(Scheduler):
+        ...     def assign(self, ordinal, indices, workers):
+        ...         return 0 if workers[0].outstanding < self.depth else None
+        ...     def take(self, ready, expected):
+        ...         return expected if expected in ready else None
+        >>> loader = Loader(list(range(4)), 2, workers=2, engine="thread", scheduler=FirstWorkerOnly())
+        >>> [batch.tolist() for batch in loader]
+        [[0, 1], [2, 3]]
     """
 
     in_order: bool = False

@@ -23,6 +23,19 @@ class ColumnSource(ABC):
 
     A loader with the default collate function requests columns and does not collate. This applies only to subclasses: a
     method of the same name on another dataset has no effect.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import ColumnSource
+        >>> class Squares(ColumnSource):
+        ...     def __len__(self):
+        ...         return 4
+        ...     def __getitem__(self, index):
+        ...         return index**2
+        ...     def read_columns(self, indices):
+        ...         return indices**2  # a whole batch in one step
+        >>> [batch.tolist() for batch in Loader(Squares(), 2)]
+        [[0, 1], [4, 9]]
     """
 
     @abstractmethod
@@ -45,6 +58,15 @@ class StreamSource(IterableSource):
     the same order everywhere. A source with `state_dict` and `load_state_dict`, on itself or on its iterator, resumes
     without reading everything again. If its iterator has a method `skip(count)`, which skips that many samples and
     returns how many there were, a worker does not read the batches of other workers.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import StreamSource
+        >>> class Lines(StreamSource):
+        ...     def __iter__(self):
+        ...         yield from range(6)
+        >>> [batch.tolist() for batch in Loader(Lines(), 2, workers=2, engine="thread")]
+        [[0, 1], [2, 3], [4, 5]]
     """
 
     draws_nothing: bool = False
@@ -60,6 +82,18 @@ class ShardedSource(IterableSource):
 
     Loaders call `set_worker` on every worker's copy, and do not split its samples a second time. In torch's own loader
     the dataset has to call `get_worker_info()`. It has to determine its rank by itself.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import ShardedSource
+        >>> class Shards(ShardedSource):
+        ...     number, count = 0, 1
+        ...     def set_worker(self, number, count):
+        ...         self.number, self.count = number, count
+        ...     def __iter__(self):
+        ...         yield from range(self.number, 6, self.count)
+        >>> [batch.tolist() for batch in Loader(Shards(), 3)]
+        [[0, 1, 2], [3, 4, 5]]
     """
 
     @abstractmethod
@@ -72,7 +106,17 @@ class ShardedSource(IterableSource):
 
 
 class Reshardable(ABC):
-    """A `ShardedSource` that can redistribute the rest of an epoch over another number of workers and ranks."""
+    """A `ShardedSource` that can redistribute the rest of an epoch over another number of workers and ranks.
+
+    Example:
+        >>> from feedline.abc import Reshardable
+        >>> class Lines(Reshardable):  # the state of an iterator is the list of the lines that it has left
+        ...     def reshard(self, left, count, into, epoch):
+        ...         lines = sorted(line for lines in left.values() for line in lines)
+        ...         return [lines[part::into] for part in range(into)]
+        >>> Lines().reshard({0: [4, 6], 1: [5]}, count=2, into=3, epoch=0)
+        [[4], [5], [6]]
+    """
 
     @abstractmethod
     def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
@@ -129,6 +173,20 @@ class Repeatable(ABC):
 
     After an exception, `__next__` continues with the next sample. If the loader's policy is to retry, it calls
     `try_again`.
+
+    Example:
+        >>> from feedline.abc import Repeatable
+        >>> class Lines(Repeatable):
+        ...     place = 0
+        ...     def __next__(self):
+        ...         self.place += 1
+        ...         return self.place
+        ...     def try_again(self):
+        ...         self.place -= 1
+        ...         return True
+        >>> lines = Lines()
+        >>> next(lines), lines.try_again(), next(lines)
+        (1, True, 1)
     """
 
     has_broken_off: bool = False
@@ -148,6 +206,16 @@ class EpochAware(ABC):
     """A dataset whose samples depend on the epoch; loaders call its `set_epoch` when an epoch starts.
 
     For other datasets with a `set_epoch`, `loader.set_epoch` calls it, or the user does.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import EpochAware
+        >>> class Curriculum(list, EpochAware):
+        ...     def set_epoch(self, epoch):
+        ...         self[:] = [epoch, epoch]
+        >>> loader = Loader(Curriculum([0, 0]), 2)
+        >>> [batch.tolist() for _ in range(2) for batch in loader]
+        [[0, 0], [1, 1]]
     """
 
     @abstractmethod

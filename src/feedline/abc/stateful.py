@@ -14,7 +14,24 @@ from feedline.errors import BadState
 
 
 class Stateful(Protocol):
-    """A dataset, iterator, sampler or batch sampler whose state a loader saves and restores with its own."""
+    """A dataset, iterator, sampler or batch sampler whose state a loader saves and restores with its own.
+
+    Example:
+        >>> from feedline import Loader
+        >>> class Counter:
+        ...     count = 0
+        ...     def __iter__(self):
+        ...         while self.count < 4:
+        ...             self.count += 1
+        ...             yield self.count
+        ...     def state_dict(self):
+        ...         return {"count": self.count}
+        ...     def load_state_dict(self, state):
+        ...         self.count = state["count"]
+        >>> loader = Loader(Counter(), 2)
+        >>> next(iter(loader)).tolist(), loader.state_dict()["streams"][0]["dataset"]
+        ([1, 2], {'count': 2})
+    """
 
     # Any: the object defines the contents of its state; loaders copy it, and workers send it.
     def state_dict(self) -> Any:

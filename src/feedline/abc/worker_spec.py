@@ -15,7 +15,16 @@ from feedline.types import DatasetKind, StreamSharding
 # Any: a dataset is any suitable object.
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Everything a worker needs to know, identical for all workers of an engine."""
+    """Everything a worker needs to know, identical for all workers of an engine.
+
+    Example:
+        >>> from feedline.abc import WorkerSpec
+        >>> from feedline.frameworks.numpy import NumpyFramework
+        >>> from feedline.types import DatasetKind
+        >>> spec = WorkerSpec([1, 2, 3], DatasetKind.MAP, list, NumpyFramework(), worker_count=2, base_seed=0)
+        >>> spec.batched, spec.drop_last
+        (True, False)
+    """
 
     dataset: Any
     kind: DatasetKind

@@ -22,6 +22,15 @@ class RayRows(Stream, ShardedSource):
 
     Raises:
         BadOption: `data` has no rows to iterate over, or there are several ranks, which would all read everything.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.datasets import RayRows
+        >>> class Rows:  # in place of ray.data.range(4)
+        ...     def iter_rows(self):
+        ...         return ({"id": number} for number in range(4))
+        >>> [batch["id"].tolist() for batch in Loader(RayRows(Rows()), 2)]
+        [[0, 1], [2, 3]]
     """
 
     # Any: a Ray object; Ray is not imported here.

@@ -69,7 +69,15 @@ class ImageTransform(ABC):
 
 
 class Decode(ImageTransform):
-    """Decode the bytes of an image file into upright RGB. Pipelines do so anyway; this makes it explicit."""
+    """Decode the bytes of an image file into upright RGB. Pipelines do so anyway; this makes it explicit.
+
+    Example:
+        >>> from feedline import images
+        >>> pipeline = images.Compose([images.Decode(), images.Resize(8), images.CenterCrop(8)])
+        >>> image = np.zeros((16, 12, 3), np.uint8)
+        >>> pipeline(image).shape
+        (8, 8, 3)
+    """
 
     rank = Rank.GEOMETRY
 

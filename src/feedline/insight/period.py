@@ -11,7 +11,15 @@ from feedline.insight.histogram import Spread
 
 @dataclass(frozen=True)
 class Period:
-    """Measurements of one epoch, or of all epochs."""
+    """Measurements of one epoch, or of all epochs.
+
+    Example:
+        >>> from feedline import Loader
+        >>> loader = Loader(list(range(6)), 2)
+        >>> batches = list(loader)
+        >>> loader.stats().epoch.batches, loader.stats().epoch.samples
+        (3, 6)
+    """
 
     batches: int = 0
     samples: int = 0

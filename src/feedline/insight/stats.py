@@ -21,7 +21,12 @@ __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
 @dataclass(frozen=True)
 class SlowSample:
-    """One of the samples that took longest to fetch."""
+    """One of the samples that took longest to fetch.
+
+    Example:
+        >>> SlowSample(index=7, seconds=1.5, worker=0).seconds
+        1.5
+    """
 
     index: Any  # as the sampler yields it; for an iterable dataset, the position in the stream
     seconds: float
@@ -31,7 +36,12 @@ class SlowSample:
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """Memory of one worker process."""
+    """Memory of one worker process.
+
+    Example:
+        >>> WorkerMemory(worker=0, pss_bytes=200_000_000, growth_bytes=0).pss_bytes
+        200000000
+    """
 
     worker: int
     pss_bytes: int

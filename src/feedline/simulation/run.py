@@ -23,7 +23,14 @@ _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
 
 @dataclass
 class Run:
-    """The results of a simulation."""
+    """The results of a simulation.
+
+    Example:
+        >>> from feedline.simulation import Scenario, simulate
+        >>> run = simulate(Scenario(samples=64, workers=2, batch_s=0.1, step_s=0.2), events=200)
+        >>> run.stalled < 0.5  # two workers keep up
+        True
+    """
 
     scenario: Scenario
     events: int = 0

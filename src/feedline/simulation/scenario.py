@@ -22,7 +22,17 @@ IN_ORDER, UNORDERED, CUSTOM = "in order", "unordered", "custom"
 
 
 class LawBroken(AssertionError):
-    """A law was broken: a bug in the core, unless the simulated world itself is wrong."""
+    """A law was broken: a bug in the core, unless the simulated world itself is wrong.
+
+    Example:
+        >>> from feedline.simulation import LawBroken, Scenario, simulate
+        >>> try:
+        ...     run = simulate(Scenario(samples=64, workers=2), events=200)
+        ... except LawBroken as broken:
+        ...     run = broken.run  # its last events are in run.trace
+        >>> run.events >= 200
+        True
+    """
 
     run: Any = None
     """The simulation up to that point: a `Run`."""
@@ -30,7 +40,14 @@ class LawBroken(AssertionError):
 
 @dataclass(frozen=True)
 class InTurn:
-    """Recorded times that are used in turn: the first batch of an epoch takes the first, and so on, over and over."""
+    """Recorded times that are used in turn: the first batch of an epoch takes the first, and so on, over and over.
+
+    Example:
+        >>> from feedline.simulation import InTurn, Scenario, simulate
+        >>> run = simulate(Scenario(samples=64, workers=1, batch_s=InTurn((0.1, 0.3))), events=200)
+        >>> run.batches > 0
+        True
+    """
 
     seconds: tuple[float, ...]
 
@@ -41,7 +58,13 @@ Seconds = float | Sequence[float] | InTurn
 
 @dataclass(frozen=True)
 class Troubles:
-    """Samples that cause failures, by their index or position in the stream."""
+    """Samples that cause failures, by their index or position in the stream.
+
+    Example:
+        >>> from feedline.simulation import Troubles
+        >>> sorted(Troubles(bad=frozenset({3}), killers=frozenset({5})).fatal)
+        [5]
+    """
 
     bad: frozenset[int] = frozenset()
     """Always raise an exception."""
@@ -60,7 +83,14 @@ class Troubles:
 
 @dataclass(frozen=True)
 class Accidents:
-    """Failures that no sample causes, each with its probability."""
+    """Failures that no sample causes, each with its probability.
+
+    Example:
+        >>> from feedline.simulation import Accidents, Scenario, simulate
+        >>> run = simulate(Scenario(samples=64, workers=2, accidents=Accidents(death=0.05)), events=500)
+        >>> run.samples > 0
+        True
+    """
 
     death: float = 0.0
     """A worker dies during a task."""
@@ -89,7 +119,14 @@ class Accidents:
 
 @dataclass(frozen=True)
 class Habits:
-    """What the training loop does besides taking batches, each with its probability per batch."""
+    """What the training loop does besides taking batches, each with its probability per batch.
+
+    Example:
+        >>> from feedline.simulation import Habits, Scenario, simulate
+        >>> run = simulate(Scenario(samples=64, workers=2, habits=Habits(move=0.1)), events=500)
+        >>> run.moves > 0
+        True
+    """
 
     holds: int = 0
     """Maximum number of batches that it keeps; not a probability."""

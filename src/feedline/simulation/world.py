@@ -51,6 +51,11 @@ class World(Driver):
         trace: where events are recorded.
         dice: the source of all randomness.
         scheduler: assigns batches to workers; default: the one that the scenario asks for.
+
+    Example:
+        >>> from feedline.simulation import Scenario, World, simulate
+        >>> World.__name__, simulate(Scenario(samples=64, workers=2), events=100).events >= 100  # a world per rank
+        ('World', True)
     """
 
     engine: SimulatedEngine

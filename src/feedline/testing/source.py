@@ -35,7 +35,17 @@ BATCH = 5
 
 
 class SourceContract:
-    """Subclass this in a test file."""
+    """Subclass this in a test file.
+
+    Example:
+        >>> from feedline.datasets import ArrayDataset
+        >>> class TestArrays(SourceContract):
+        ...     def make_source(self, **options):
+        ...         return ArrayDataset(np.arange(24), **options)
+        ...     def samples(self):
+        ...         return list(np.arange(24))
+        >>> TestArrays().test_a_forked_process_reads_after_its_parent_did()  # pytest runs all of them
+    """
 
     takes_transform = True
     """False if the source has no `transform=`."""

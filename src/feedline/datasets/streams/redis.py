@@ -48,6 +48,12 @@ class RedisStream(Feed):
     Raises:
         MissingExtra: the package `redis` is not installed; raised at first use.
         SourceError: the server cannot be reached, or refuses a request.
+
+    Example:
+        >>> from feedline.datasets import RedisStream, StreamDataset
+        >>> dataset = StreamDataset(RedisStream("redis://localhost:6379/0", "events", group="training"))
+        >>> dataset.__class__.__name__  # it connects when an iteration begins
+        'StreamDataset'
     """
 
     def __init__(

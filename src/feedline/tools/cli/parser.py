@@ -290,7 +290,7 @@ def _add_inspect(commands: Any) -> None:
 def _add_round_options(parser: argparse.ArgumentParser, *, rounds: int | None = 5) -> None:
     how_many = "up to 5, as time allows" if rounds is None else "%(default)s"
     parser.add_argument("--rounds", type=_at_least(1), default=rounds, help=f"rounds per loader and case ({how_many})")
-    parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (%(default)s)")
+    parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (0.5)")
     parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the other settings of a benchmark
 
 
