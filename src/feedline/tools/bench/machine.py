@@ -107,7 +107,7 @@ def collect_details() -> Machine:
 
 # Any: the details of `Machine` that torch knows.
 def _torch_details() -> dict[str, Any]:
-    details: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
+    details: dict[str, object] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
     details["devices"] = ()
     try:
         torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")

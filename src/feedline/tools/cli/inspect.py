@@ -71,7 +71,7 @@ def show(details: dict[str, Any], console: Console) -> None:
         console.print(Text(f"  {details['line']}"), soft_wrap=True)
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: object) -> Any:
     """Escape characters that a terminal would obey or cannot show, in names and texts from files."""
     if isinstance(value, str):
         return printable(value)
@@ -80,7 +80,7 @@ def _printable(value: Any) -> Any:
     return list(map(_printable, value)) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
     if isinstance(value, list):

@@ -251,7 +251,7 @@ class _Watching:
     def __init__(self, kind: str | None, setting: Setting, seconds: float, *, measures_first: bool) -> None:
         self._kind, self._setting, self._seconds, self._measures_first = kind, setting, seconds, measures_first
         self._adjusted: WeakSet[Any] = WeakSet()
-        self._measured_first: dict[str, dict[str, Any]] = {}
+        self._measured_first: dict[str, dict[str, object]] = {}
         self._counters: dict[str, dict[int, Counters]] = {}
         self._engines: dict[str, str] = {}
         self.has_ended = threading.Event()

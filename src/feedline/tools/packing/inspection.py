@@ -62,7 +62,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         }
 
 
-def _spread(dataset: Any, count: int) -> Iterator[Any]:
+def _spread(dataset: Any, count: int) -> Iterator[object]:
     """Yield `count` samples: spread over a map-style dataset, or the first ones of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
@@ -71,7 +71,7 @@ def _spread(dataset: Any, count: int) -> Iterator[Any]:
     return (dataset[index] for index in sorted(chosen))
 
 
-def _read_some(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
+def _read_some(dataset: object) -> tuple[list[Sample], dict[str, str]]:
     """Return some samples, with large values reduced to what a schema needs, and an example of each field as text."""
     samples: list[Sample] = []
     examples: dict[str, str] = {}
@@ -86,7 +86,7 @@ def _read_some(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
     return samples, examples
 
 
-def _outline(value: Any) -> Any:
+def _outline(value: Any) -> object:
     if is_tensor(value):
         value = value.numpy()
     if isinstance(value, (np.str_, np.bytes_)):

@@ -28,8 +28,7 @@ from feedline.tools.packing.writers.contract import FORMATS
 from feedline.tools.packing.writers.npy import stored as stored_in_folder
 
 
-# Any: a dataset of any class.
-def called(dataset: Any, number: int) -> str:
+def called(dataset: object, number: int) -> str:
     """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
     path = None
     if callable(path_of := getattr(dataset, "path_of", None)):
@@ -142,7 +141,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     return Opened(found.path, dataset, text, None, metadata, len(found.beside), found.format, files, stored, expression)
 
 
-def _local_files(source: str, dataset: Any) -> list[Path]:
+def _local_files(source: str, dataset: object) -> list[Path]:
     if isinstance(dataset, (TarDataset, TarStream)):  # its patterns are richer than those of `glob`
         return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
     path = Path(source)
@@ -152,7 +151,7 @@ def _local_files(source: str, dataset: Any) -> list[Path]:
 
 
 # Any: whatever type the `fields=` option of a source takes.
-def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
+def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> object:
     """Return the `fields=` option that makes a source read only the wanted fields."""
     if stored is None:
         is_one_array = found.format == "npy" and os.path.isfile(found.path)
@@ -177,7 +176,7 @@ def _stored(found: Recognised) -> dict[str, Any] | None:
     if found.format not in FORMATS or not first.exists() or is_single_array or found.is_compressed:
         return None
     try:
-        stored: dict[str, Any] | None = FORMATS[found.format].module.stored(first)
+        stored: dict[str, object] | None = FORMATS[found.format].module.stored(first)
     except Exception:  # libraries raise all kinds of exceptions on damaged bytes; the source reports the damage
         return None
     return stored
@@ -195,7 +194,7 @@ def fingerprint(files: Iterable[Path]) -> str:
     return hashed.hexdigest()
 
 
-def dataset_fingerprint(dataset: Any) -> str:
+def dataset_fingerprint(dataset: object) -> str:
     """Return a fingerprint of a Python dataset; "" if it cannot be computed."""
     try:
         return fingerprint_of(dataset).hex()[:32]

@@ -90,7 +90,7 @@ class Pictures:
             return self._of_array(value)
         return value
 
-    def _of_array(self, value: Any) -> Any:
+    def _of_array(self, value: Any) -> object:
         image = require("PIL.Image", extra="images", purpose="Encoding pictures")
         pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
         resized = self._resized(image.fromarray(np.ascontiguousarray(pixels)))
@@ -99,7 +99,7 @@ class Pictures:
         made = np.asarray(resized)  # keep the number of colours: the dataset chose it when it made the array
         return made[..., None] if made.ndim < value.ndim else made
 
-    def _of_file(self, data: bytes, kind: str) -> Any:
+    def _of_file(self, data: bytes, kind: str) -> object:
         try:
             with checked_picture(data) as opened:
                 info = dict(opened.info)
@@ -124,7 +124,7 @@ class Pictures:
         width, height = (max(1, round(side * self.resize / shorter)) for side in size)
         return width, height
 
-    def _resized(self, image: Any, target: tuple[int, int] | None = None) -> Any:
+    def _resized(self, image: Any, target: tuple[int, int] | None = None) -> object:
         target = target or self._target(image.size)
         if target is None:
             return image
@@ -133,7 +133,7 @@ class Pictures:
         bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
         return image.resize(target, bicubic)
 
-    def _stored(self, image: Any, info: dict[str, Any], kind: str) -> Any:
+    def _stored(self, image: Any, info: dict[str, object], kind: str) -> object:
         encoding = self.encode
         if encoding == "keep":
             encoding = kind if kind in _FORMATS or kind == "raw" else "png"
@@ -152,7 +152,7 @@ class Pictures:
 
 
 # Any: Pillow images.
-def rgb(image: Any) -> Any:
+def rgb(image: Any) -> object:
     """Return an image as 8-bit RGB, which most code expects, without transparency.
 
     Raises PackError: the image's values do not define black and white.
@@ -181,5 +181,5 @@ def is_picture(array: Any) -> bool:
     return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
 
 
-def _is_pillow(value: Any) -> bool:
+def _is_pillow(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")

@@ -141,7 +141,11 @@ def summary(measured: Measured) -> list[str]:
 def as_dict(measured: Measured) -> dict[str, Any]:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    setup: dict[str, Any] = {"cores": measured.headroom.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
+    setup: dict[str, object] = {
+        "cores": measured.headroom.cores,
+        "ended": measured.ended,
+        "noise": asdict(measured.noise),
+    }
     if making is not None:
         setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
     if samples is not None:

@@ -83,7 +83,7 @@ class Writer(ABC):
         return sample
 
     @classmethod
-    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+    def _refusal(cls, column: Column, value: object) -> Unfit | None:
         """Return the error for a value that the format cannot hold, although it can hold other values of the column."""
         return None
 

@@ -139,7 +139,7 @@ class Hdf5Writer(Writer):
         if column.kind == "bytes":
             dataset.attrs[META] = "bytes"
 
-    def _chunk_rows(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> int:
+    def _chunk_rows(self, dtype: np.dtype[np.generic] | None, shape: tuple[int, ...]) -> int:
         row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         rows = max(1, _CHUNK_BYTES // max(1, row_bytes))
         return 1 << (int(rows).bit_length() - 1)
@@ -172,7 +172,7 @@ class Hdf5Writer(Writer):
             self._write_varying(column, dataset, values)
             sums.extend(map(value_sum, values))
 
-    def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
+    def _write_varying(self, column: Column, dataset: Any, values: list[object]) -> None:
         """Write values of different lengths; h5py's own assignment would take values of equal length for a table."""
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         rows = np.empty(len(values), object)

@@ -106,7 +106,7 @@ def stored(path: Path) -> dict[str, Any] | None:
     try:
         with environment.reading() as transaction:
             meta = transaction.get(META_KEY)
-            found: dict[str, Any] | None = None if meta is None else json.loads(bytes(meta))
+            found: dict[str, object] | None = None if meta is None else json.loads(bytes(meta))
     finally:
         release(environment)
     return found

@@ -159,7 +159,7 @@ def header_of(column: Column, count: int) -> bytes:
 def stored(path: Path) -> dict[str, Any] | None:
     """Return the stored summary; None if there is none."""
     try:
-        meta: dict[str, Any] = json.loads((path / FACTS).read_bytes())
+        meta: dict[str, object] = json.loads((path / FACTS).read_bytes())
     except FileNotFoundError:
         return None
     return meta

@@ -149,7 +149,7 @@ def _fill_in(column: Column) -> str:
     return f"Give such samples a value in the dataset, such as 0 or '', or use {others}."
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> object:
     if isinstance(value, dict):
         return {key: _jsonable(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -189,7 +189,7 @@ _TEMPLATE = _slow_header("", 0)
 _TEMPLATE_SUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + sum(_TEMPLATE[156:])
 
 
-def comment_of(metadata: dict[str, Any], size: int) -> bytes:
+def comment_of(metadata: dict[str, object], size: int) -> bytes:
     """Return the comment at the beginning of the file, padded to a length that does not depend on the metadata."""
     text = json.dumps(metadata).ljust(size)
     record = f" comment={text}\n"
