@@ -51,7 +51,7 @@ class MixtureStream(Stream, Mixed):
         self.seed = seed
         self.repeat = repeat
         self._pass: _MixturePass | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: dict[str, object] | None = None
         self.set_weights(weights)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
@@ -75,7 +75,7 @@ class MixtureStream(Stream, Mixed):
         return self._pass.state()
 
     # Any: a state may come from anywhere.
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: object) -> None:
         """Resume at `state` in the next iteration; later ones start from the beginning.
 
         Raises BadState: this is not a state of such a mixture.
@@ -95,7 +95,7 @@ class MixtureStream(Stream, Mixed):
         self._pass = None
         self._state = state
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_pass": None}
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class _MixturePass(Pass[int]):
     A sample that fails still uses up its place: a caller that continues after an exception gets the next one.
     """
 
-    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: Part) -> None:
+    def __init__(self, mixture: MixtureStream, state: dict[str, object] | None, part: Part) -> None:
         super().__init__(part)
         secret = epoch_key(mixture.seed, mixture.epoch)
         number, count = part
@@ -158,7 +158,7 @@ class _MixturePass(Pass[int]):
         self._taken += 1
         return number
 
-    def _make(self, item: int) -> Any:
+    def _make(self, item: int) -> object:
         part = self._parts[item]
         try:
             return part.read()
@@ -210,7 +210,7 @@ class _MapPart:
     _turn: int = 0
     has_broken_off = False
 
-    def read(self) -> Any:
+    def read(self) -> object:
         if self._turn >= len(self._turns) and not self._repeat:
             raise StopIteration
         turn = self._turns.start + self._turn * self._turns.step
@@ -248,7 +248,7 @@ class _StreamPart:
     has_broken_off: bool = False
     """True if an exception has ended the iterator, and so the mixture."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
         while self._skip:
@@ -295,7 +295,7 @@ class _StreamPart:
         return True
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}
+        state: dict[str, object] = {"taken": self._taken, "passes": self._passes}
         if self._iterator is not None and is_stateful(self._iterator):
             state["iterator"] = self._iterator.state_dict()
         if is_stateful(self._dataset) and self._iterator is not self._dataset:

@@ -65,7 +65,7 @@ Keys = Computed | Packed
 
 
 # Any, throughout: keys are bytes, strings or numbers.
-def given(keys: Iterable[Any]) -> Packed:
+def given(keys: Iterable[object]) -> Packed:
     """Return the keys that the user listed. Raises BadOption if there are none, or one cannot be a key."""
     listed = keys.tolist() if isinstance(keys, np.ndarray) else keys
     packed = Packed([as_key(key) for key in listed], is_text=False)
@@ -74,7 +74,7 @@ def given(keys: Iterable[Any]) -> Packed:
     return packed
 
 
-def as_key(key: Any) -> bytes:
+def as_key(key: object) -> bytes:
     """Convert a key from the user to bytes; strings are encoded as UTF-8."""
     if isinstance(key, bytes):
         return key

@@ -78,7 +78,7 @@ class RowGroupPass(ResumablePass[int]):
         self._stream = stream
         self._place = 0
         # Any: samples of any form.
-        self._ahead: list[Any] = []
+        self._ahead: list[object] = []
         """Samples already read, before their transform."""
         self._first = 0
         """The position of the first one."""
@@ -108,7 +108,7 @@ class RowGroupPass(ResumablePass[int]):
         self._place += 1
         return self._place - 1
 
-    def _make(self, item: int) -> Any:
+    def _make(self, item: int) -> object:
         if not self._first <= item < self._first + len(self._ahead):
             self._ahead, self._first = self._read(item), item
         return self._ahead[item - self._first]
@@ -149,11 +149,11 @@ class RowGroupPass(ResumablePass[int]):
         found: NDArray[np.int64] = self._starts[groups] + (places - (ends[turns] - self._sizes[groups]))
         return found
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         place = self._place if self._again is None else self._again
         return {"epoch": self._epoch, "place": place, "of": len(self)}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         stream = self._stream
         return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
 

@@ -123,7 +123,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return TarPass(self, self._part())
 
     # Any: states may come from anywhere.
-    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+    def reshard(self, left: Mapping[int, object], count: int, into: int, epoch: int) -> list[Any]:
         rest: list[ShardShare] = []
         for number, state in left.items():
             part = TarPass(self, (number, count))
@@ -224,17 +224,17 @@ class TarPass(ResumablePass[RawSample]):
                 begun.append(share.without(came))
         return begun + shares[first + len(firsts) :]
 
-    def _make(self, item: RawSample) -> Any:
+    def _make(self, item: RawSample) -> object:
         return self._stream.form.build(item.data, item.names)
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         position = self._start if self._reader is None else self._reader.state()
         units, share = self._units, position["share"]
         while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
         return {**position, "share": share, "epoch": self._epoch, "units": units}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         stream = self._stream
         return {
             "seed": stream.seed,
