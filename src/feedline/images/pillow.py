@@ -88,7 +88,7 @@ def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | N
 
 
 # Any, throughout: Pillow images.
-def open_picture(file: Any) -> Any:
+def open_picture(file: object) -> Any:
     """Open an image as `PIL.Image.open` does, ignoring the file name; `load` reads its pixels.
 
     Raises PIL.UnidentifiedImageError if it is not an image, or in a format of Pillow's that is not listed here;
@@ -119,7 +119,7 @@ def eight_bits(image: Any) -> Any:
 
 
 @functools.cache
-def picture_decoder(spec: str) -> Callable[..., Any]:
+def picture_decoder(spec: str) -> Callable[..., object]:
     """Return the decoder of this name: a function of the file's bytes and, optionally, the size of the sample.
 
     Raises BadOption if there is no such decoder, MissingExtra if Pillow or torch is not installed.

@@ -33,7 +33,7 @@ def _opencv() -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _opencv_of(process: int) -> Any:
+def _opencv_of(process: int) -> object:
     try:
         cv2 = require("cv2", extra="images", purpose="Resizing images")
     except MissingExtra:
@@ -108,14 +108,14 @@ def _sigma(factor: float) -> float:
     return math.sqrt(-0.5 / math.log((max(factor, 1.01) - 1) / 2))
 
 
-def dtype_of(finish: Finish) -> np.dtype[Any]:
+def dtype_of(finish: Finish) -> np.dtype[np.generic]:
     """Return the NumPy type of finished images; for bfloat16, which NumPy lacks, the type before rounding."""
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
 
 
-# Any: values of `dtype_of(finish)`.
+# object: values of `dtype_of(finish)`.
 def finish_into(
-    out: NDArray[Any], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
+    out: NDArray[np.generic], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
 ) -> None:
     """Apply the remaining steps to an image, and write it to `out`, which has the shape of `finish`."""
     if jitter is not None:
@@ -147,7 +147,7 @@ def _tables(finish: Finish) -> list[NDArray[np.float32]]:
     return [((values - mean) / std).astype(np.float32) for mean, std in zip(finish.mean, finish.std, strict=True)]
 
 
-def _finish_colored(out: NDArray[Any], pixels: Pixels, finish: Finish, jitter: NDArray[np.float32]) -> None:
+def _finish_colored(out: NDArray[np.generic], pixels: Pixels, finish: Finish, jitter: NDArray[np.float32]) -> None:
     planes = colored(np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32), jitter)
     if finish.mean is None:
         np.rint(planes, out=planes)
