@@ -154,7 +154,7 @@ class Recording:
         finally:
             beside.unlink(missing_ok=True)
 
-    def _plain(self) -> dict[str, Any]:
+    def _plain(self) -> dict[str, object]:
         rows = {
             name: _microseconds(column) if name in _TIMES else column.tolist() for name, column in self.rows.items()
         }
@@ -264,7 +264,7 @@ _COUNTERS = {
 
 
 # Any, from here on: a value from JSON.
-def _column(name: str, values: Any) -> NDArray[np.int64]:
+def _column(name: str, values: object) -> NDArray[np.int64]:
     """Return a column of the rows; times in nanoseconds."""
     if name in _TIMES:
         times = np.array(values, np.float64) * 1e3
@@ -311,7 +311,7 @@ def _check_settings(content: dict[str, Any]) -> None:
         _whole(count)
 
 
-def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
+def _shallow(value: object, left: int = _MOST_DEPTH) -> object:
     """Return the value. Raises ValueError: it is nested too deeply to be traversed recursively."""
     if isinstance(value, (dict, list)):
         if not left:
@@ -321,13 +321,13 @@ def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # rejects NaN too
         raise ValueError(f"{value!r:.60} is not a number up to {_MOST}")
     return value
 
 
-def _figure(value: Any) -> float | None:
+def _figure(value: object) -> float | None:
     return None if value is None else _number(value)
 
 
@@ -337,7 +337,7 @@ def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
     return value
 
 
-def _time(value: Any) -> int:
+def _time(value: object) -> int:
     """Convert microseconds to nanoseconds."""
     microseconds = _number(value)
     if abs(microseconds) > _MOST_NS / 1e3:
@@ -366,7 +366,7 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     """Return the content of a file, if it is a recording of this version."""
     try:
         data = path.read_bytes()

@@ -290,7 +290,7 @@ def aligned(table: _Table) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
+def _numbers(value: object, name: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _numbers(inner, f"{name}{key}" if name.endswith("/") or not name else f"{name}/{key}")
@@ -301,11 +301,11 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def _sum(value: Any) -> Any:
+def _sum(value: object) -> object:
     return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-def plain(index: Any) -> Any:
+def plain(index: object) -> Any:
     """Return an index as a plain JSON value, or as its `repr`."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index
