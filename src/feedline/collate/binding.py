@@ -51,7 +51,7 @@ class Collate(ABC):
             bound._inner = framework.bind_collate(self.inner)
         return bound
 
-    def __call__(self, samples: Sequence[Any]) -> Any:
+    def __call__(self, samples: Sequence[object]) -> Any:
         if len(samples) == 0:
             raise no_samples()
         arrays = self._arrays
@@ -60,7 +60,7 @@ class Collate(ABC):
         return self._collate(samples, arrays)
 
     @abstractmethod
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         """Make the batch from these samples."""
 
 

@@ -30,10 +30,10 @@ class Default:
         if arrays_named(name).name == "numpy":
             return collate_numpy
         torch_data = require("torch.utils.data", extra="torch", purpose="Collating into torch tensors")
-        collate: Callable[[Any], Any] = torch_data.default_collate
+        collate: Callable[[Any], object] = torch_data.default_collate
         return collate
 
-    def __call__(self, samples: Sequence[Any]) -> Any:
+    def __call__(self, samples: Sequence[object]) -> Any:
         return self.bound_to(framework_of(samples))(samples)
 
     def __reduce__(self) -> str:
@@ -61,7 +61,7 @@ Example:
 """
 
 
-def collate_numpy(samples: Sequence[Any]) -> Any:
+def collate_numpy(samples: Sequence[object]) -> object:
     """Make a batch of NumPy arrays; see `default`.
 
     Raises:
@@ -73,7 +73,7 @@ def collate_numpy(samples: Sequence[Any]) -> Any:
     return _collate(samples, ())
 
 
-def _collate(values: Sequence[Any], path: Path) -> Any:
+def _collate(values: Sequence[object], path: Path) -> object:
     first = values[0]
     if isinstance(first, np.ndarray):
         return stack(values, path)
@@ -94,7 +94,7 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
 _NUMERIC = "biufcmMV"
 
 
-def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
+def _collate_numbers(values: Sequence[object], path: Path) -> NDArray[np.generic]:
     try:
         numbers = np.array(values)
     except ValueError:  # some are sequences
@@ -112,7 +112,7 @@ def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
     )
 
 
-def _cannot_stack(values: Sequence[Any], position: int, path: Path) -> CollateError:
+def _cannot_stack(values: Sequence[object], position: int, path: Path) -> CollateError:
     kind = type(values[position])
     what = f"Sample {position} of the batch has {'None' if values[position] is None else f'a {kind.__name__}'}"
     advice = (

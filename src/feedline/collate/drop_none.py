@@ -41,7 +41,7 @@ class DropNone(Collate):
             raise BadOption(f"drop={drop!r} is not a function that takes a sample and returns True to leave it out.")
         self.drop = drop
 
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         kept = [sample for sample in samples if sample is not None]
         none_count = len(samples) - len(kept)
         if self.drop is not None:
