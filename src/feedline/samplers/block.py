@@ -49,7 +49,7 @@ class BlockSampler(Seeded):
     """
 
     # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
-    def __init__(self, sizes: Any, window: int = 16, *, seed: int | None = None, generator: Any = None) -> None:
+    def __init__(self, sizes: object, window: int = 16, *, seed: int | None = None, generator: object = None) -> None:
         super().__init__(seed, generator)
         self.window = check_count("window", window)
         self._sizes = _checked(sizes)

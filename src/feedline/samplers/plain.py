@@ -116,7 +116,7 @@ class SubsetRandomSampler(Seeded):
     """
 
     # Any: an array or tensor has no common type with a list.
-    def __init__(self, indices: Sequence[int] | Any, generator: Any = None, *, seed: int | None = None) -> None:
+    def __init__(self, indices: Sequence[int] | object, generator: object = None, *, seed: int | None = None) -> None:
         super().__init__(seed, generator)
         self.indices = indices
         array = np.asarray(indices)
@@ -159,7 +159,7 @@ class InfiniteSampler(Seeded):
     """
 
     def __init__(
-        self, data_source: Sized, *, shuffle: bool = True, seed: int | None = None, generator: Any = None
+        self, data_source: Sized, *, shuffle: bool = True, seed: int | None = None, generator: object = None
     ) -> None:
         super().__init__(seed, generator)
         if len(data_source) == 0:

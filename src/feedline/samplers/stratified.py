@@ -74,14 +74,14 @@ class StratifiedBatchSampler(SeededBatches):
     # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(
         self,
-        labels: Any,
+        labels: object,
         batch_size: int,
         *,
         mode: Mode = "proportional",
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
         self.batch_size = check_count("batch_size", batch_size)

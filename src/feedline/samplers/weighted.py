@@ -41,10 +41,10 @@ class WeightedRandomSampler(Seeded):
 
     def __init__(
         self,
-        weights: Sequence[float] | Any,
+        weights: Sequence[float] | object,
         num_samples: int,
         replacement: bool = True,
-        generator: Any = None,
+        generator: object = None,
         *,
         seed: int | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class BalancedSampler(WeightedRandomSampler):
         num_samples: int | None = None,
         *,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         self.labels = labels
         numbers, names = classes_of(labels)
