@@ -134,7 +134,7 @@ class Fault:
             object.__setattr__(self, name, plain_index(getattr(self, name)))
         object.__setattr__(self, "message", self.message[:MESSAGE_LENGTH])
 
-    # Any: the index of the replacement.
+    # object: the index of the replacement.
     @classmethod
     def of(
         cls,
@@ -143,7 +143,7 @@ class Fault:
         *,
         time: float,
         epoch: int = 0,
-        replacement: Any = None,
+        replacement: object = None,
     ) -> Fault:
         """Create the log entry of a failure; `time` is in seconds since 1970."""
         return cls(
@@ -175,7 +175,7 @@ class Fault:
         return state
 
     @classmethod
-    def from_dict(cls, state: Any) -> Fault:
+    def from_dict(cls, state: object) -> Fault:
         """Read the result of `as_dict`; unknown fields are ignored.
 
         Raises:
@@ -218,7 +218,7 @@ def _text_of(error: BaseException) -> str:
 
 
 # Any: a field of a fault, or damage.
-def _read(name: str, value: Any) -> Any:
+def _read(name: str, value: object) -> Any:
     """Check one saved field of a fault and restore its value."""
     if name in ("index", "replacement"):
         return unpack_index(value)
@@ -238,7 +238,7 @@ def _read(name: str, value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

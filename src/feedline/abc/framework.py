@@ -60,13 +60,13 @@ class Framework(Protocol):
     def makes_usual_arrays(self) -> bool:
         """False if arrays created now differ from the usual ones, as in a special mode of the library."""
 
-    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], object]:
         """Return a function that recreates the described batch from the contents of `view` at the time of the call.
 
         Each array gets its own memory. The function returns None if this batch needs `rebuild`.
         """
 
-    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         """Seed this worker and register it with the library; returns the dataset for the worker to use.
 
         Args:
@@ -75,7 +75,7 @@ class Framework(Protocol):
             shared_seed: the seed that all workers and ranks share, for torch's data pipes.
         """
 
-    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: Any, shared_seed: int | None) -> object:
         """Start another epoch in a persistent worker; returns the dataset to use."""
 
     def announce_worker(self, worker: WorkerIdentity) -> None:

@@ -55,7 +55,7 @@ class Writer(Memory, Protocol):
 class Reader(Protocol):
     """Memory that a batch is read from."""
 
-    def take(self, start: int, size: int) -> tuple[Any, int]:
+    def take(self, start: int, size: int) -> tuple[object, int]:
         """Return an object with the buffer protocol that holds a part of the batch, and the offset of the part in it.
 
         Whatever is built on the buffer must keep the object alive. The object keeps no other part of the batch alive.

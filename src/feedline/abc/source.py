@@ -94,7 +94,7 @@ class Reshardable(ABC):
 
 
 # Any: a user's dataset.
-def repeats_itself(dataset: Any) -> bool:
+def repeats_itself(dataset: object) -> bool:
     """True for a feedline stream: its iterators draw from no process-wide random generator."""
     return isinstance(dataset, (SplitSource, StreamSource))
 
@@ -106,7 +106,7 @@ class Acknowledged(ABC):
     """
 
     @abstractmethod
-    def take_receipts(self) -> Any:
+    def take_receipts(self) -> object:
         """Return receipts for all samples since the last call. Called in the worker, after each batch; picklable."""
 
     @abstractmethod
