@@ -126,7 +126,7 @@ class Resume:
 
     dataset: Any = None
     """State of the dataset; None if it has none."""
-    iterator: Any = None
+    iterator: object = None
     """State of its iterator; None if it has none."""
     place: int = 0
     """Samples of the stream that had been read when these states were saved."""
@@ -134,7 +134,7 @@ class Resume:
     """Samples to read and discard from there."""
     least: int = 0
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
-    last: Any = None
+    last: object = None
     """State in which the previous epoch's iterator ended; its contents may outlive it, as random generators do."""
     is_before: bool = False
     """True if the dataset's state is from the end of the previous epoch."""
@@ -155,7 +155,7 @@ class Notes:
 
     dataset: Any = None
     """State of the dataset after the batch."""
-    iterator: Any = None
+    iterator: object = None
     """State of the dataset's iterator after the batch."""
     is_one: bool = False
     """True if the dataset is its own iterator, so its state outlives the epoch."""
@@ -169,7 +169,7 @@ class Notes:
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
-    receipts: Any = None
+    receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None
     """Digest of the first sample of a stream, if it shows whether the workers' streams are as they should be."""
@@ -213,7 +213,7 @@ class TaskNotes:
 
     stages: dict[str, int] = field(default_factory=dict)
     """Nanoseconds in stages named by the user, or "transform"."""
-    slow: list[tuple[int, Any]] = field(default_factory=list)
+    slow: list[tuple[int, object]] = field(default_factory=list)
     """Slow samples: nanoseconds, and the index."""
 
 
