@@ -88,7 +88,7 @@ class _Witness:
             os.close(fd)
 
 
-SEEN: list[tuple[_Witness | None, list[Any]]] = []
+SEEN: list[tuple[_Witness | None, list[object]]] = []
 """Leases that a child process can see, and the witness that detects its end; with None they are held forever."""
 
 
@@ -113,7 +113,7 @@ class _Forks:
             except OSError:  # no descriptor is left; an exception here would be ignored
                 SEEN.append((None, leases))
 
-    def _witness_for(self, leases: list[Any]) -> _Witness:
+    def _witness_for(self, leases: list[object]) -> _Witness:
         # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
         witness, before = SEEN[-1] if SEEN else (None, [])
         if witness is None or list(map(id, before)) != list(map(id, leases)):

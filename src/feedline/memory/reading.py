@@ -59,7 +59,7 @@ class Reader(ABC):
     # Any: the type of the elements.
     def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array of the batch that begins at `start`."""
-        array: NDArray[Any] = np.ndarray(shape, dtype, self._view, start)
+        array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
         if self._joined is None and array.nbytes < LARGE_BYTES:
             return array.copy()
         return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
