@@ -116,7 +116,7 @@ class Order(ABC):
         """Return the value of a snapshot's `consumed` after this many batches of this rank."""
         return batches
 
-    def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
+    def prepare(self, order: dict[str, object]) -> None:  # noqa: B027  most orders have nothing to prepare
         """Do what torch does when an iterator is made: request a third-party sampler's iterator."""
 
     def length(self) -> int | None:
@@ -173,7 +173,7 @@ class Order(ABC):
         )
 
 
-def _hint(wrong: dict[str, Any]) -> str:
+def _hint(wrong: dict[str, object]) -> str:
     """Return a sentence on the likely cause of a difference."""
     if wrong.get("unit") in ("samples", "batches"):
         return "It had one of feedline's samplers, or shuffle=True with a seed. Is seed= missing here? "
@@ -186,7 +186,7 @@ def _hint(wrong: dict[str, Any]) -> str:
     return ""
 
 
-def _describe(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
+def _describe(values: dict[str, object], only: dict[str, object] | None = None) -> str:
     parts = []
     for name, value in values.items():
         if only is None or name in only:
@@ -289,7 +289,7 @@ class BatchOrder(_SamplerOrder):
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
 
 
-def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:
+def order_of(sampler: object, batch_size: int | None, *, drop_last: bool) -> Order | None:
     """Return the order of a sampler (or, without a batch size, of a batch sampler), None if it is not feedline's."""
     if isinstance(sampler, Sampler):
         return SampleOrder(sampler, batch_size, drop_last=drop_last)

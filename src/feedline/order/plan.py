@@ -39,7 +39,7 @@ class Plan(ABC):
         "unit" is what is counted, "consumed" how many of these were consumed since the beginning of the epoch.
         """
 
-    def last_state(self, done: int) -> dict[str, Any]:
+    def last_state(self, done: int) -> dict[str, object]:
         """Return `state(done)` of a plan that is not continued, without drawing anything for it."""
         return self.state(done)
 

@@ -72,7 +72,7 @@ class SamplePlan(Plan):
         self._number += 1
         return int(self._block[start]) if self._single else IndexBlock(self._block[start:stop])
 
-    def _next_of_another_block(self) -> Any:
+    def _next_of_another_block(self) -> object:
         steps, number, size = self._steps, self._number, self._batch_size
         if steps.count is not None and number >= steps.count:
             raise StopIteration
