@@ -110,7 +110,7 @@ class FaultBudget:
         self.log.restore(state)
         self._seen, self._lost = self._approved = seen, lost
 
-    def treat(self, indices: Any, *, batched: bool) -> Treated:
+    def treat(self, indices: object, *, batched: bool) -> Treated:
         """Skip or replace samples that are known to fail before they are requested."""
         log = self.log
         indices = reusable(indices) if batched else indices

@@ -38,7 +38,7 @@ class Checkpoint:
     """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Notes] | None = None
     """Returns the current states of dataset and iterator, if the training process makes the batches itself."""
-    _plan_state: dict[str, Any] = field(default_factory=dict)
+    _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
 
     def freeze(self) -> None:
@@ -104,7 +104,7 @@ class Checkpoint:
             dataset_epoch=self.dataset_epoch,
         )
 
-    def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
+    def _outlasting(self, notes: Notes | None) -> dict[str, object]:
         """Return the states that outlive an epoch: the dataset's, and its iterator's (random generators, for one)."""
         if notes is None:
             return {"dataset": None, "last": None}
@@ -127,7 +127,7 @@ class Checkpoint:
             return [max((note for note in notes if note is not None), key=_place, default=None)]
         return notes
 
-    def _streams(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+    def _streams(self, order: dict[str, Any]) -> list[dict[str, object]]:
         progress = self.entry.progress
         unit = order["unit"]
         if unit == "stream batches":
@@ -155,7 +155,7 @@ class Checkpoint:
             return []
         return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
 
-    def _own_stream(self) -> dict[str, Any]:
+    def _own_stream(self) -> dict[str, object]:
         """Describe the one stream of an iteration without workers."""
         batches, read = self.entry.progress.delivered, self.entry.progress.read
         notes = None if self.live is None else self.live()
@@ -172,8 +172,8 @@ def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
     return min(consumed, max(known)) if known else consumed
 
 
-def _described(notes: Notes | None, **expected: Any) -> dict[str, Any]:
-    stream: dict[str, Any] = dict(expected)
+def _described(notes: Notes | None, **expected: object) -> dict[str, object]:
+    stream: dict[str, object] = dict(expected)
     if notes is None or not has_state(notes):
         return stream
     stream["place"] = notes.place

@@ -146,7 +146,7 @@ class Epochs:
         if self.checkpoint is not None and self.checkpoint.entry.progress.delivered:
             self.checkpoint.entry.progress.ended = True
 
-    def load(self, state: Any, order: Order) -> None:
+    def load(self, state: object, order: Order) -> None:
         """Keep a state for the next iteration."""
         if isinstance(state, dict) and not state:  # torchdata: an empty state is none
             return
@@ -186,8 +186,8 @@ class Epochs:
         self,
         order: Order,
         first: Callable[[Order, int], Snapshot],
-        opening: Callable[[Order], tuple[dict[str, Any], ...]] = lambda _: (),
-        after: Callable[[], dict[str, Any]] = dict,
+        opening: Callable[[Order], tuple[dict[str, object], ...]] = lambda _: (),
+        after: Callable[[], dict[str, object]] = dict,
     ) -> dict[str, Any]:
         """Return the loader's state.
 

@@ -173,10 +173,10 @@ def _are_level(ranks: Sequence[Snapshot], epoch: int) -> bool:
     return all(each.epoch == epoch or (each.ended and each.epoch == epoch - 1) for each in ranks)
 
 
-def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, Any], int]:
+def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, object], int]:
     """Return the states of all parts that have not ended, by their numbers, and the number of parts."""
     workers = max(len(each.streams) for each in ranks)
-    left: dict[int, Any] = {}
+    left: dict[int, object] = {}
     for rank, each in enumerate(ranks):
         if each.ended and each.epoch == epoch:
             continue
