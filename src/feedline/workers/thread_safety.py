@@ -27,7 +27,7 @@ _MOST_TRIES = 16
 
 
 def must_leave_threads(
-    dataset: Any, collate: Callable[[Any], Any] | None, *, is_map: bool, batched: bool = True
+    dataset: object, collate: Callable[[Any], object] | None, *, is_map: bool, batched: bool = True
 ) -> bool:
     """Make a few samples; if they draw from process-wide generators, warn and return True.
 
@@ -51,11 +51,11 @@ def must_leave_threads(
     return True
 
 
-def _generators_used(dataset: Any, collate: Callable[[Any], Any] | None, *, batched: bool) -> list[str]:
+def _generators_used(dataset: object, collate: Callable[[Any], object] | None, *, batched: bool) -> list[str]:
     with randomness.globals_kept():
         randomness.seed_globals(0)
         before = randomness.GlobalStates.now()
-        samples: list[Any] = []
+        samples: list[object] = []
         for index in _some_indices(dataset):
             with _failures_left_to_workers():
                 samples.append(_made(dataset, index, batched=batched))
@@ -73,13 +73,13 @@ def _failures_left_to_workers() -> contextlib.suppress:
     return contextlib.suppress(Exception)
 
 
-def _made(dataset: Any, index: Any, *, batched: bool) -> Any:
+def _made(dataset: Any, index: object, *, batched: bool) -> object:
     """Make a sample as a worker would."""
     several = getattr(dataset, "__getitems__", None) if batched else None
     return several([index])[0] if several else dataset[index]
 
 
-def _some_indices(dataset: Any) -> Iterator[Any]:
+def _some_indices(dataset: Any) -> Iterator[object]:
     """Yield indices from the whole dataset, the first few far apart."""
     if isinstance(dataset, Mapping):  # its indices are its keys
         yield from islice(dataset, _MOST_TRIES)

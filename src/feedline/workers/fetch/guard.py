@@ -35,7 +35,9 @@ class Asking:
     """False if making the batch is known to draw no random numbers."""
 
     @classmethod
-    def of(cls, ask: Callable[[Any], Any], collate: Callable[[Any], Any], spec: WorkerSpec, together: bool) -> Asking:
+    def of(
+        cls, ask: Callable[[Any], object], collate: Callable[[Any], object], spec: WorkerSpec, together: bool
+    ) -> Asking:
         """Return how to request samples: in one call per batch if `together`, otherwise one by one."""
         draws = not spec.framework.is_default_collate(spec.collate)
         if spec.batched and not together:
@@ -81,7 +83,7 @@ class Guard:
     """
 
     def __init__(
-        self, policy: ErrorPolicy, scope: Scope, dataset: Any, *, worker: int | None, pause: Pause = time.sleep
+        self, policy: ErrorPolicy, scope: Scope, dataset: object, *, worker: int | None, pause: Pause = time.sleep
     ) -> None:
         self._policy = policy
         self._scope = scope
@@ -90,7 +92,7 @@ class Guard:
         self._pause = pause
         self._chance = random.Random()  # its own: the process-wide generators belong to the user
         self._skip: Collection[int] = ()
-        self._items: list[Any] = []
+        self._items: list[object] = []
         self._has_left_out = False
         self.faults: list[Fault] = []
         """The faults of the current task."""
@@ -125,7 +127,7 @@ class Guard:
             together: True if one call requests all samples of a batch.
         """
 
-        def items(indices: Any) -> list[Any]:
+        def items(indices: object) -> list[Any]:
             asked = how.items(indices)
             self._begin_again(asked[0] if together else asked)
             return asked
@@ -149,7 +151,7 @@ class Guard:
 
         def fetch(indices: Any) -> Any:
             items = guarded.items(indices)
-            samples: list[Any] = []
+            samples: list[object] = []
             if not self._skip:
                 add = samples.append
                 try:
@@ -166,8 +168,8 @@ class Guard:
 
         return fetch
 
-    def _asking_each(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def asked(index: Any) -> Any:
+    def _asking_each(self, ask: Callable[[Any], object]) -> Callable[[object], object]:
+        def asked(index: object) -> object:
             if self._skip and self._scope.place in self._skip:
                 return self._leave_out()
             try:
@@ -177,11 +179,11 @@ class Guard:
 
         return asked
 
-    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[object], object]:
         def one(index: Any) -> Any:
             return together([index])[0]
 
-        def asked(indices: Any) -> list[Any]:
+        def asked(indices: Any) -> list[object]:
             indices = list(indices)
             if not self._skip:
                 try:
@@ -201,11 +203,11 @@ class Guard:
 
         return asked
 
-    def _leave_out(self) -> Any:
+    def _leave_out(self) -> object:
         self._has_left_out = True
         return _LEFT_OUT
 
-    def _deal_with(self, exc: Exception, index: Any, ask: Callable[[Any], Any]) -> Any:
+    def _deal_with(self, exc: Exception, index: object, ask: Callable[[Any], object]) -> object:
         """Apply the policy until there is a sample, the sample is skipped, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
@@ -250,7 +252,7 @@ class Guard:
         finally:
             del exc  # its traceback refers to this frame: no cycle for the garbage collector
 
-    def _other(self, index: Any, verdict: Verdict, exc: Exception) -> Any:
+    def _other(self, index: object, verdict: Verdict, exc: Exception) -> object:
         """Return the replacement for a sample."""
         other = neighbour_of(index, self._dataset, exc) if verdict.index is NEIGHBOUR else verdict.index
         if other is None:
@@ -271,7 +273,7 @@ class Guard:
     def _fault(self, failure: Failure, action: str) -> Fault:
         return Fault.of(failure, action, time=time.time())
 
-    def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> object:
         """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
         attempt = 1
         while True:
@@ -320,7 +322,7 @@ class Guard:
         self._note(replace(failure, attempt=1), "skip")
         return True
 
-    def read(self, stream: Readable) -> Any:
+    def read(self, stream: Readable) -> object:
         """Return the next sample of a stream that the policy does not skip; raises StopIteration at its end."""
         attempt = 1
         failure: Failure | None = None
@@ -373,7 +375,7 @@ class Readable(Protocol):
     has_broken_off: bool
     """True if no sample follows the last exception."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """Return the next sample."""
 
     def try_again(self) -> bool:

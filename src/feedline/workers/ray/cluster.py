@@ -127,7 +127,7 @@ def _places(ray: Any, options: RayOptions) -> int:
     return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
 
 
-def check_room(ray: Any, options: RayOptions, worker: int) -> None:
+def check_room(ray: object, options: RayOptions, worker: int) -> None:
     """Reject another worker if the cluster has no free resources for it now: its tasks would wait for it.
 
     Skips workers that may exist already, as in a pool, or have reserved resources, as in a placement group.
