@@ -245,7 +245,7 @@ class LoaderBase:
         check_count("epoch", epoch, least=0)
         self._feedline_run.set_epoch(view_of(self), epoch)
 
-    def broadcast(self, name: str, *args: Any) -> None:
+    def broadcast(self, name: str, *args: object) -> None:
         """Call a method of the dataset in this process and in every worker.
 
         A worker makes the call after the batches already assigned to it, so the change shows after all batches in

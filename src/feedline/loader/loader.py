@@ -101,7 +101,7 @@ class Loader(LoaderBase):
     @named
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         batch_size: int | None = 1,
         *,
         shuffle: bool = False,
@@ -124,7 +124,7 @@ class Loader(LoaderBase):
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
-        device: Any = None,
+        device: object = None,
         device_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         for name, value in (
@@ -282,7 +282,7 @@ def _iterator_class() -> type[NumpyBatches]:
 
 
 # Any: arrays of any kind.
-def _with_samples(arrays: Any) -> Any:
+def _with_samples(arrays: object) -> Any:
     """Return a dataset whose samples are the rows of arrays."""
     from feedline.datasets.arrays import ArrayDataset
 

@@ -88,7 +88,7 @@ class NumpyView(LoaderView):
             return Sharing(self.loader.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")
 
-    def samplers(self) -> list[Any]:
+    def samplers(self) -> list[object]:
         return [self.loader.sampler, self.loader.batch_sampler]
 
     def target(self) -> Target | None:
@@ -106,9 +106,9 @@ class NumpyView(LoaderView):
     def fresh_seed(self) -> int:
         return draw_seed()
 
-    def check_draws(self, order: Any) -> None:
+    def check_draws(self, order: object) -> None:
         pass  # `after_epoch` saves nothing to check
 
 
-def _as_it_is(sample: Any) -> Any:
+def _as_it_is(sample: object) -> object:
     return sample

@@ -125,18 +125,18 @@ class TorchView(LoaderView):
         by_batches = loader.batch_size is None and loader.batch_sampler is not None
         return Sharing(loader._index_sampler, "batch_sampler" if by_batches else "sampler")
 
-    def samplers(self) -> list[Any]:
+    def samplers(self) -> list[object]:
         batches = self.loader.batch_sampler
         return [batches, self.loader.sampler, getattr(batches, "sampler", None)]
 
     def fresh_seed(self) -> int:
         return fresh_seed(self.generator)
 
-    def check_draws(self, order: Any) -> None:
+    def check_draws(self, order: object) -> None:
         if isinstance(order, Mapping):
             self.seeds.check(self.generator, order)
 
-    def after_epoch(self) -> dict[str, Any]:
+    def after_epoch(self) -> dict[str, object]:
         return self.seeds.after(self.generator) if self.options.seed is None else {}
 
 
