@@ -140,7 +140,10 @@ def _measure(
 
 
 def _trained(
-    train: Callable[[Any, Any], None], fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
+    train: Callable[[Any, Any], None],
+    fed: Callable[[int], tuple[Iterable[Any], object]],
+    batch_size: int,
+    seconds: float,
 ) -> Figures:
     gc.collect()
     torch.cuda.empty_cache()

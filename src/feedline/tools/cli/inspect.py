@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.system.optional import require
 from feedline.tools.packing.inspection import inspect
+from feedline.types import JsonObject
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
 from feedline.types.terminal import plain_console
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 # Any, here and below: JSON-compatible values.
-def show(details: dict[str, Any], console: Console) -> None:
+def show(details: JsonObject, console: Console) -> None:
     """Draw the details as tables."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

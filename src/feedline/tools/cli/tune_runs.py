@@ -35,6 +35,7 @@ from feedline.tools.tune.probing.loading import is_loader
 from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
 from feedline.tools.tune.target import Target, make_some, open_target, target_of
+from feedline.types import JsonObject
 
 _LONGEST_S = 1.0
 _SHARE = 1 / 30
@@ -117,8 +118,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         search(measure, first["limits"], step_s=step_s)
 
 
-# Any: values of attributes of `Kept`.
-def _first_measurements(target: Target, seconds: float) -> dict[str, Any]:
+def _first_measurements(target: Target, seconds: float) -> JsonObject:
     """Make batches without workers, and return values for attributes of `Kept`: about the target, and the limits."""
     made, headroom = make_some(target, seconds=seconds), headroom_now()
     limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)

@@ -16,6 +16,7 @@ from feedline.tools.packing.opening import Opened, open_path
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.reading import count_samples, loader_text, size_on_disk
 from feedline.tools.packing.schema import Column, Sample, Schema
+from feedline.types import JsonObject
 
 _SAMPLES_READ = 100
 """Number of samples read to find out what the fields hold."""
@@ -26,7 +27,7 @@ _KEPT = 1 << 16
 
 
 # Any, throughout: the value of a field, and JSON-compatible values.
-def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> dict[str, Any]:
+def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> JsonObject:
     """Describe the dataset at a path, in JSON-compatible values.
 
     With `verify`, read all samples, so that the source compares all checksums.

@@ -12,12 +12,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.contract import Format, Summary, Writer
+from feedline.types import JsonObject
 
 ENDING = ".packing"
 _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
@@ -75,7 +75,7 @@ class WorkFolder:
         write_durably(self.path / _JOB, json.dumps(job).encode())
 
     @property
-    def note(self) -> dict[str, Any] | None:
+    def note(self) -> JsonObject | None:
         """The most recent note; None if there is nothing to resume."""
         path = self.path / _NOTE
         found: dict[str, object] | None = json.loads(path.read_bytes()) if path.exists() else None

@@ -164,7 +164,7 @@ def named_fields(sample: object, fields: Renamed | None) -> tuple[str, dict[str,
     return form, dict(zip(names, values, strict=True))
 
 
-def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
+def _chosen(sample: dict[Any, object], fields: Renamed | None) -> dict[str, Any]:
     if fields is None:
         for key in sample:
             if not isinstance(key, str) or not is_name(key):

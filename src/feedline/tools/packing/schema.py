@@ -12,6 +12,7 @@ import numpy as np
 
 from feedline.errors import PackError
 from feedline.tools.packing.pictures import extension_of, is_picture
+from feedline.types import JsonObject
 
 # Any, throughout: the value of a field.
 Sample = dict[str, Any]
@@ -173,7 +174,7 @@ class Schema:
             )
         )
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def as_json(self) -> list[JsonObject]:
         """Return the schema in JSON-compatible values."""
         return [{**asdict(column), "shape": list(column.shape)} for column in self.columns]
 

@@ -102,7 +102,7 @@ class Problem:
     symptom: str
     fix: str
     dataset: Callable[[], Dataset[Any]]
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     """Arguments besides the batch size."""
     changed: dict[str, object]
     """Arguments that the fix changes."""

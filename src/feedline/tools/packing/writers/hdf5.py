@@ -17,6 +17,7 @@ from feedline.datasets.hdf5.checked import SUMS, value_sum
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import BlockSums, sealed
 
 META = "feedline"
@@ -200,7 +201,7 @@ def _row_bytes(column: Column) -> int:
     return np.dtype(column.dtype).itemsize * math.prod(column.shape)
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
     with h5py.File(path, "r") as store:

@@ -15,6 +15,7 @@ from feedline.system.optional import require
 from feedline.tools.packing.prepare import size_of
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describe, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import sealed
 
 META = "feedline"
@@ -181,7 +182,7 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) and value.dtype != np.float16 else value
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
     meta = parquet.read_metadata(path).metadata or {}

@@ -20,6 +20,7 @@ from feedline.datasets.tar.members import SUM_AT, sum_field
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.tools.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import sealed
 
 _BLOCK = 512
@@ -201,7 +202,7 @@ def comment_of(metadata: dict[str, object], size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % _BLOCK)
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     with tarfile.open(path, "r:") as archive:
         archive.next()

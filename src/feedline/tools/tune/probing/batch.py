@@ -23,6 +23,7 @@ from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
+from feedline.types import JsonObject
 
 _SPARE_BYTES = 16 << 20
 """Buffer space for the parts of a batch that are not arrays."""
@@ -215,7 +216,7 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
     return usual_s(copy, clock)
 
 
-def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> dict[str, Any]:
+def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> JsonObject:
     """Send a batch as a pickle and through shared memory; return sizes and times, as fields of `Batch`."""
     whole = pickle.dumps(batch, 5)
     objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}

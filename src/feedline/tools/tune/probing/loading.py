@@ -20,6 +20,7 @@ from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
 from feedline.tools.tune.measured import LoaderSetup
+from feedline.types import CollateFunction
 
 _STARTS = 2
 _KEPT_EPOCHS = 5
@@ -67,7 +68,7 @@ def _method(context: Any) -> str:
 
 def collate_of(loader: object) -> Callable[[object], object] | None:
     """Return the loader's collate function."""
-    collate: Callable[[Any], object] | None = (
+    collate: CollateFunction | None = (
         view_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
     )
     return collate
@@ -167,7 +168,7 @@ class _Ready:
         return self.samples[index % len(self.samples)]
 
 
-def carried_s(samples: list[object], collate: Callable[[Any], object] | None, engine: str) -> float | None:
+def carried_s(samples: list[object], collate: CollateFunction | None, engine: str) -> float | None:
     """Return the CPU time of a batch whose samples are already made; None if that cannot be measured.
 
     With worker processes, this is the time of the worker. Otherwise it is the time of the calling thread, which makes

@@ -143,7 +143,7 @@ class Sampling:
         self._ask = ask
         self._indices = indices
         self._keep = keep
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self._kept_bytes = 0
 
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:

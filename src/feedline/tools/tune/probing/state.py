@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from feedline.memory.sharing import share
 from feedline.system.failures import words
 from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Held, OpenHandle
+from feedline.types import JsonObject
 from feedline.workers.handles import inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import what_fails
 
@@ -74,7 +75,7 @@ def _some(container: Any) -> object:
     return list(islice(iter(container), 0, None, step))
 
 
-def _shared_bytes(container: Any, some: Any) -> int | None:
+def _shared_bytes(container: Any, some: Sized) -> int | None:
     if isinstance(container, (set, frozenset)):
         return None
     try:
@@ -157,7 +158,7 @@ class _TooLong(Exception):
     """Pickling takes longer than allowed."""
 
 
-def pickled(dataset: object, most_s: float, clock: Clock) -> dict[str, Any]:
+def pickled(dataset: object, most_s: float, clock: Clock) -> JsonObject:
     """Pickle and unpickle a dataset, arrays aside; return the results as fields of `State`."""
     file = _Bounded(time.monotonic() + most_s)
     buffers: list[pickle.PickleBuffer] = []

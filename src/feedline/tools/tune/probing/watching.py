@@ -247,10 +247,10 @@ class _Open:
     def __init__(self, opened: Any) -> None:
         self._opened = opened
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._opened, name)
 
-    def __getitem__(self, key: object) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self._opened[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -259,7 +259,7 @@ class _Open:
     def __len__(self) -> int:
         return len(self._opened)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._opened
 
     def __enter__(self) -> _Open:
