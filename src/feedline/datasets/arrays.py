@@ -49,7 +49,9 @@ class ArrayDataset(Columnar):
     """
 
     # Any, in this file: arrays and tensors have no common type.
-    def __init__(self, arrays: object, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self, arrays: object, fields: Fields = None, *, transform: Callable[[Any], object] | None = None
+    ) -> None:
         table = _found(arrays, fields)
         if isinstance(table, (tuple, dict)) and not table:
             raise BadOption("An ArrayDataset needs at least one array, but was given an empty container.")
@@ -69,7 +71,7 @@ class ArrayDataset(Columnar):
         """Checksum checks, one for each open file that has checksums."""
         self.transform = checked_transform(transform)
 
-    def _mapped(self) -> list[Any]:
+    def _mapped(self) -> list[object]:
         if self._opened is None:
             opened = [one.mapped() if isinstance(one, ArrayFile) else one for one in self._arrays]
             checks = [

@@ -168,7 +168,7 @@ class Mixture(Mixed, Derived):
         """As `Source.hands_on_images`."""
         return all(map(hands_on_images, self.datasets))
 
-    def origin(self, index: Any) -> tuple[Any, Any]:
+    def origin(self, index: Any) -> tuple[Any, object]:
         number, own_index = self.locate(index)
         return self.datasets[number], own_index
 

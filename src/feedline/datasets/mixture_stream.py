@@ -21,7 +21,7 @@ from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
 from feedline.randomness.keys import epoch_key, mix
 from feedline.system.failures import broke_generator
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, State
 
 _BLOCK = 1 << 8
 """Number of places to decide at a time."""
@@ -66,7 +66,7 @@ class MixtureStream(Stream, Mixed):
         self._pass = _MixturePass(self, state, self._part())
         return self._pass
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position of the latest iteration: after the last sample that it returned."""
         if self._state is not None:
             return self._state
@@ -174,7 +174,7 @@ class _MixturePass(Pass[int]):
         failed = self._failed
         return failed is not None and self._parts[failed].try_again() and super().try_again()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {
             "epoch": self._epoch,
             "taken": self._taken - (self._again is not None),
@@ -183,7 +183,7 @@ class _MixturePass(Pass[int]):
             "datasets": [part.state() for part in self._parts],
         }
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: State) -> None:
         was, part = state.get("part"), list(self._part)
         if was is not None and list(was) != part:
             raise BadState(
@@ -226,10 +226,10 @@ class _MapPart:
         self._turn -= 1
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {"taken": self._turn}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._turn = state["taken"]
 
 
@@ -294,7 +294,7 @@ class _StreamPart:
         self._taken -= 1
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         state: dict[str, object] = {"taken": self._taken, "passes": self._passes}
         if self._iterator is not None and is_stateful(self._iterator):
             state["iterator"] = self._iterator.state_dict()
@@ -302,7 +302,7 @@ class _StreamPart:
             state["dataset"] = self._dataset.state_dict()
         return state
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._taken = state["taken"]
         self._passes = state["passes"]
         if "dataset" in state:

@@ -36,6 +36,7 @@ from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.unread import beginning_of, described, guess_kind
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
+from feedline.types import JsonObject
 from feedline.types.shown import counted, shown_address
 from feedline.types.sizes import check_size, most_bytes
 
@@ -334,7 +335,7 @@ def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
 
 
 # Any: any value that `fields=` takes, and arrays of any type.
-def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
+def _unpacked(path: str, fields: Any) -> JsonObject | None:
     """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is not compressed."""
     wanted = names_in(fields)
     arrays: dict[str, object] = {}

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, SplitSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
+from feedline.types import State
 from feedline.types.ranks import rank_if_known
 
 
@@ -155,7 +156,7 @@ class ResumablePass(Pass[T]):
     def _enter(self, state: dict[str, object]) -> None:
         """Resume at a position."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position as a few plain values, regardless of how much is held in memory."""
         return {**self._position(), **self._options(), "part": list(self._part)}
 

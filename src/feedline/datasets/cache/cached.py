@@ -229,7 +229,7 @@ class CachedDataset(Source, EpochAware, Derived):
         head = self._open()
         return index if type(index) is int and 0 <= index < head.count else int(self._checked([index])[0])
 
-    def _look_up(self, index: int) -> Any:
+    def _look_up(self, index: int) -> object:
         """Return a cached sample; `_MISSING` if there is none."""
         memory, disk = self._memory, self._disk
         if memory is not None:

@@ -23,7 +23,7 @@ import pickle
 import random
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import PurePath
 from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
@@ -78,7 +78,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         if type(obj) not in (str, bytes):  # whether equal strings are one object is arbitrary
             super().memoize(obj)
 
-    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+    def save(self, obj: Sized, save_persistent_id: bool = True) -> None:
         if self._names is None and type(obj) in _CONTAINERS and len(obj) > _MANY:
             names: list[str] = []
             self._names = names
@@ -114,7 +114,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
             self._seen[id(value)] = len(self._seen), value
         return found
 
-    def _container(self, values: Any) -> object:
+    def _container(self, values: Sized) -> object:
         texts = _texts(values) if len(values) > _MANY else None
         if texts is None or self._names is None:
             return values

@@ -204,7 +204,7 @@ class FileDataset(Source):
         return None if classes is None else {name: number for number, name in enumerate(classes)}
 
     @property
-    def targets(self) -> NDArray[Any] | None:
+    def targets(self) -> NDArray[np.generic] | None:
         """The labels of all samples, as an array; None if there are none."""
         if self._labels is None:
             return None

@@ -74,7 +74,7 @@ class ImageFolder(FileDataset):
         labels: LabelSource = "folder",
         unlabelled: str = "error",
         allow_empty: bool = False,
-        decode: str | Callable[[bytes], Any] = "auto",
+        decode: str | Callable[[bytes], object] = "auto",
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:

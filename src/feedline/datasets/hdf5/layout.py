@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,5 +240,5 @@ def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[n
     return (addresses, sizes) if addresses.min() >= 0 else None
 
 
-def _check_fits(end: int, mapped: Any, dataset: Any) -> None:
+def _check_fits(end: int, mapped: Sized, dataset: Any) -> None:
     check_size(f"{dataset.file.filename} with {dataset.name!r} in it", end, held=len(mapped))

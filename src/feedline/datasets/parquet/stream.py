@@ -19,6 +19,7 @@ from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import is_in_loader
+from feedline.types import State
 
 _RUN = 128
 """Samples read at a time. A guess: few enough to stay in the CPU cache, enough to be worth reading together."""
@@ -117,7 +118,7 @@ class RowGroupPass(ResumablePass[int]):
         """Read the sample at a position and some after it; only that sample if one of the others cannot be read."""
         source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
         try:
-            found: list[Any] = source._read(self._indices(places))
+            found: list[object] = source._read(self._indices(places))
         except SourceError:
             found = source._read(self._indices(places[:1]))
         return found
@@ -157,7 +158,7 @@ class RowGroupPass(ResumablePass[int]):
         stream = self._stream
         return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self._begin(state["epoch"])
         if state["of"] != len(self):
             raise BadState(

@@ -82,7 +82,7 @@ async def _awaited(ending: Any) -> None:
 
 
 # Any: options of fsspec file systems, which may be secret.
-def without_values(text: str, options: Mapping[Any, Any]) -> str:
+def without_values(text: str, options: Mapping[Any, object]) -> str:
     """Return a text with the values of options hidden.
 
     Example:

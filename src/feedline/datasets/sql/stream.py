@@ -12,6 +12,7 @@ from feedline.datasets.source import checked_count
 from feedline.datasets.sql.database import Rows, quoted, select
 from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
+from feedline.types import State
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
 """True for the numbers of one part, as in `part_of`. Scatters them, since keys may all be even; fits 64 bits."""
@@ -247,7 +248,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
     def _options(self) -> dict[str, object]:
         return {}
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self.close()
         self._rows = []
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]

@@ -17,6 +17,7 @@ from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
 from feedline.system.handle import Handle
+from feedline.types import State
 from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2
@@ -192,7 +193,7 @@ class _Messages(Repeatable, Iterator[Any]):
         self._feed.close()
         raise StopIteration
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position of the reader: after the last message that it returned."""
         return {"feed": self._feed.state(self._last)}
 

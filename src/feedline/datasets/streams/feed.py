@@ -61,8 +61,8 @@ class Feed(ABC):
     def close(self) -> None:
         """Close connections that this process has opened. May be called twice."""
 
-    # Any: plain values.
-    def state(self, last: object) -> Any:
+    # object: plain values.
+    def state(self, last: object) -> object:
         """Return the position of a reader whose last returned message has this receipt; None if the server tracks it.
 
         The receipt is None if the reader has returned no message yet.

@@ -29,6 +29,7 @@ from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.system.handle import Handle
+from feedline.types import State
 from feedline.types.shown import identity_of
 
 T = TypeVar("T")
@@ -243,7 +244,7 @@ class TarPass(ResumablePass[RawSample]):
             "shards": [len(stream.shards), stream.checksum],
         }
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
         self._units = state["units"]
@@ -259,7 +260,7 @@ class _Reader:
         shares: list[ShardShare],
         buffer: ShuffleBuffer[tuple[int, int, RawSample]],
         epoch: int,
-        begin: dict[str, Any],
+        begin: State,
     ) -> None:
         self._stream = stream
         self._shares = shares
@@ -347,7 +348,7 @@ class _Reader:
         self._enters = lambda: members.can_be_entered
         return members
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         buffer = self._buffer
         oldest = buffer.oldest()
         if oldest is not None:
