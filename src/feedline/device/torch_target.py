@@ -154,7 +154,7 @@ class CudaTarget(Target):
             sources.drop()
 
 
-def moved(batch: object, move: Callable[[Any], object]) -> Any:
+def moved(batch: object, move: Callable[[Any], object]) -> object:
     """Return a batch of the same structure, with `move` applied to tensors and all other objects that can be moved."""
     return mapped(batch, (torch.Tensor, DeferredBatch), move, "to")
 

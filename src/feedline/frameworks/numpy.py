@@ -15,7 +15,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
 from feedline.frameworks.hugging_face import Positions, columns_of
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 
 class NumpyFramework:
@@ -24,7 +24,7 @@ class NumpyFramework:
     name = "numpy"
     has_worker_info = False
 
-    def gather_for(self, dataset: Any, collate: Callable[[Any], object]) -> Gather | None:
+    def gather_for(self, dataset: Any, collate: CollateFunction) -> Gather | None:
         if not getattr(collate, "is_default", False):
             return None
         if isinstance(dataset, Selection):
@@ -37,14 +37,14 @@ class NumpyFramework:
         table = dataset.columns() if isinstance(dataset, Columnar) else None
         return None if table is None else checking(dataset, _gather(table))
 
-    def bind_collate(self, collate: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         bind = getattr(collate, "bound_to", None)
         if bind is None:
             return collate
         bound: Callable[[Any], object] = bind(self)
         return bound
 
-    def is_default_collate(self, collate: Callable[[Any], object]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         return bool(getattr(collate, "is_default", False))
 
     def reducers(self) -> dict[type, Reducer]:
@@ -53,7 +53,7 @@ class NumpyFramework:
     def describe(self, batch: object, writer: memory.Writer) -> object:
         return None
 
-    def rebuild(self, description: object, reader: memory.Reader) -> Any:
+    def rebuild(self, description: object, reader: memory.Reader) -> object:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def makes_usual_arrays(self) -> bool:
@@ -96,7 +96,7 @@ def _without_positions(read: Gather) -> Gather:
     return gather
 
 
-def _gather(table: Any) -> Gather | None:
+def _gather(table: object) -> Gather | None:
     """Return a function that takes rows of arrays; None if an array's rows have to be collated one by one."""
     if isinstance(table, dict):
         columns = {name: _column(array) for name, array in table.items()}

@@ -23,7 +23,7 @@ from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
 from feedline.system.process import lock_of_process
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 
 def worker_info(worker: WorkerIdentity, dataset: object) -> Any:
@@ -124,12 +124,12 @@ class TorchFramework:
     name = "torch"
     has_worker_info = True
 
-    def gather_for(self, dataset: object, collate: Callable[[Any], object]) -> Gather | None:
+    def gather_for(self, dataset: object, collate: CollateFunction) -> Gather | None:
         if not is_default(collate) or not registrations_untouched():
             return None
         return gather_for(dataset)
 
-    def bind_collate(self, collate: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         if is_default(collate):
             return default_collate
         bind = getattr(collate, "bound_to", None)
@@ -138,7 +138,7 @@ class TorchFramework:
         bound: Callable[[Any], object] = bind(self)
         return bound
 
-    def is_default_collate(self, collate: Callable[[Any], object]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         return is_default(collate)
 
     def reducers(self) -> dict[type, Reducer]:

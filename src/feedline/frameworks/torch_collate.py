@@ -19,6 +19,7 @@ from torch.utils.data._utils import collate as torch_collate
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.types import CollateFunction
 
 _SMALL_BYTES = 64 << 10
 """Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
@@ -26,7 +27,7 @@ _SMALL_BYTES = 64 << 10
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
 
-def is_default(collate: Callable[[Any], object]) -> bool:
+def is_default(collate: CollateFunction) -> bool:
     """True for torch's default collate function and for `feedline.collate.default`, its equivalent here."""
     return collate is torch_collate.default_collate or getattr(collate, "is_default", False)
 
@@ -106,11 +107,11 @@ def _collate_sequences(batch: Sequence[object]) -> Any:
     return [_collate_known(column) for column in columns]
 
 
-def _collate_dicts(batch: Sequence[Any]) -> dict[Any, Any]:
+def _collate_dicts(batch: Sequence[Any]) -> dict[object, object]:
     return {key: _collate_known([sample[key] for sample in batch]) for key in batch[0]}
 
 
-def _collate_arrays(batch: Sequence[Any]) -> Any:
+def _collate_arrays(batch: Sequence[Any]) -> object:
     elem = batch[0]
     if elem.dtype.kind not in "biufc":
         return torch_collate.default_collate(batch)
@@ -118,7 +119,7 @@ def _collate_arrays(batch: Sequence[Any]) -> Any:
     return collate_tensors([torch.as_tensor(array) for array in batch]) if stacked is None else stacked
 
 
-def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor | None:
+def _stack_read_only(elem: NDArray[np.generic], batch: Sequence[Any]) -> torch.Tensor | None:
     """Stack read-only arrays, such as views of a mapped file; None if they are not all alike.
 
     Tensors of these arrays would be writable, so torch would warn about them, although a batch is a copy.

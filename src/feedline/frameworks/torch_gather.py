@@ -245,7 +245,7 @@ def _from_parts(dataset: ConcatDataset[Any]) -> Take | None:
     return take_parts
 
 
-def _has_other_single_samples(dataset: Any) -> bool:
+def _has_other_single_samples(dataset: object) -> bool:
     """True if a sample read alone differs from the same sample in a batch: ConcatDataset reads single samples.
 
     In the format "numpy" of Hugging Face's datasets, a single number has the type in which it is stored; a number in a

@@ -19,6 +19,7 @@ from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampl
 
 from feedline.errors import BadState
 from feedline.system.failures import words
+from feedline.types import State
 
 
 def index_blocks(sampler: object, origin: dict[str, object]) -> Iterator[NDArray[np.int64]] | None:
@@ -45,7 +46,7 @@ class GeneratorOrigin:
         self.drawn_from = "torch_seed" if seeds and generator is None else "torch_generator"
         """The snapshot's key for this seed or state; its value there is None before the order is drawn."""
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: State) -> None:
         """Raise BadState if the order in a snapshot cannot be drawn again, or the next order cannot start."""
         if "consumed" not in order:  # the epoch was completed
             if self._generator is not None:
@@ -56,7 +57,7 @@ class GeneratorOrigin:
             if order.get(name) is not None:
                 _unpack(_like(self._generator), order[name])
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: State) -> None:
         """Restore the state that `after` returned. Other users of the generator then continue from there, too."""
         if self._generator is not None and order.get("torch_generator_next") is not None:
             _unpack(self._generator, order["torch_generator_next"])
@@ -65,7 +66,7 @@ class GeneratorOrigin:
         """Return the seed or generator state in a snapshot's `order`."""
         return {name: order[name] for name in ("torch_seed", "torch_generator") if order.get(name) is not None}
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         """Return the state of the generator as it is now, at the end of an epoch."""
         return {} if self._generator is None else {"torch_generator_next": _packed(self._generator)}
 
@@ -82,7 +83,7 @@ class SeedSource:
     def __init__(self) -> None:
         self._copy: torch.Tensor | None = None
 
-    def after(self, generator: torch.Generator | None) -> dict[str, Any]:
+    def after(self, generator: torch.Generator | None) -> dict[str, object]:
         """Return the generator state that the next epoch is drawn from."""
         with self.drawing():
             return {"torch_seeds_next": _packed(generator or torch.default_generator)}

@@ -206,7 +206,7 @@ class _Fused:
             return False
         return transform.rank > before or transform.rank is before is not Rank.COLOR
 
-    def __call__(self, image: Any, where: Placement, decode: str) -> Any:
+    def __call__(self, image: Any, where: Placement, decode: str) -> object:
         encoded = is_encoded(image)
         if encoded:
             image = file_bytes(image)

@@ -87,7 +87,7 @@ class DeferredImages(DeferredBatch):
     """The encoded files, concatenated (uint8)."""
     offsets: object
     """The offset of each file in `data`, and the end of the last one (int64)."""
-    boxes: Any
+    boxes: object
     """Left, top, width and height for each encoded image (float32)."""
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -103,5 +103,5 @@ def replaced(sample: Any, field: Any, change: Callable[[Any], Any]) -> Any:
     return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"

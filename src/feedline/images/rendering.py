@@ -11,6 +11,7 @@ import functools
 import math
 import multiprocessing
 import os
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole:
     return cv2.warpAffine(pixels, steps, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)  # type: ignore[no-any-return]
 
 
-def _smoothed(cv2: Any, pixels: Pixels, across: float, down: float) -> Pixels:
+def _smoothed(cv2: ModuleType, pixels: Pixels, across: float, down: float) -> Pixels:
     """Smooth an image that is about to be reduced by these factors, which are below 3."""
     taps = [1 if factor < 1.01 else 3 if factor <= 2 else 5 for factor in (across, down)]
     if taps == [1, 1]:

@@ -23,6 +23,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
 from feedline.system.failures import words
+from feedline.types import JsonObject
 
 FORMAT = "feedline recording"
 VERSION = 1
@@ -63,7 +64,7 @@ class Recording:
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: JsonObject = field(default_factory=dict)
     started: float = 0.0
     """When the recording began: seconds since 1970."""
     epochs: list[EpochSpan] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Recording:
     slow_samples: list[SlowSample] = field(default_factory=list)
     system: dict[str, list[float | None]] = field(default_factory=dict)
     """Machine figures by column; `at` is the time of each reading, in nanoseconds."""
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[JsonObject] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
@@ -132,7 +133,7 @@ class Recording:
             found.append(totals)
         return found
 
-    def chrome_trace(self) -> dict[str, Any]:
+    def chrome_trace(self) -> JsonObject:
         """Return a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open, once it is written as JSON."""
         return trace_of(self.rows, in_order=bool(self.settings.get("in_order", True)))
 
@@ -194,7 +195,7 @@ class Recording:
             ) from exc
 
     @classmethod
-    def _of(cls, content: dict[str, Any]) -> Recording:
+    def _of(cls, content: JsonObject) -> Recording:
         """Return the recording in a file's content, with all values checked.
 
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or is invalid.
@@ -292,7 +293,7 @@ def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
     return found
 
 
-def _check_settings(content: dict[str, Any]) -> None:
+def _check_settings(content: JsonObject) -> None:
     """Check the types of the fields that a file stores unchanged."""
     for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
         if not isinstance(_shallow(content[name]), kind):

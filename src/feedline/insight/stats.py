@@ -15,6 +15,7 @@ from feedline.errors import BadOption
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.verdict import FEW, cores_of, moves_of, verdict_of
+from feedline.types import JsonObject
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
@@ -103,7 +104,7 @@ class Stats(Mapping[str, Any]):
         moves = moves_of(self.settings)
         return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         return {
             "verdict": self.verdict,
@@ -305,7 +306,7 @@ def _sum(value: object) -> object:
     return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-def plain(index: object) -> Any:
+def plain(index: object) -> object:
     """Return an index as a plain JSON value, or as its `repr`."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index

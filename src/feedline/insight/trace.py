@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from feedline.insight.attribution import Columns, causes_of
+from feedline.types import JsonObject
 
 _LOOP = 1
 """The training loop's thread id in the trace; workers have the ids after it."""
 
 
-def trace_of(columns: Columns, *, in_order: bool = True) -> dict[str, Any]:
+def trace_of(columns: Columns, *, in_order: bool = True) -> JsonObject:
     """Return a trace in Chrome's format, to be written as JSON. Its times are microseconds.
 
     Example:
@@ -81,7 +81,7 @@ def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, object]]:
         yield {**event, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}
 
 
-def _span(name: str, thread: int, begun: int, duration: int, details: dict[str, Any]) -> dict[str, object]:
+def _span(name: str, thread: int, begun: int, duration: int, details: JsonObject) -> dict[str, object]:
     return {"ph": "X", "name": name, "pid": 1, "tid": thread, "ts": begun / 1e3, "dur": duration / 1e3, "args": details}
 
 

@@ -221,7 +221,7 @@ def contention(at_work: Any, cores: int, computing: float) -> Any:
 
 
 # Any: the changes are arguments of `Scenario`.
-def draw_scenario(seed: int, **changes: Any) -> Scenario:
+def draw_scenario(seed: int, **changes: object) -> Scenario:
     """Draw a small world in which much goes wrong.
 
     Args:

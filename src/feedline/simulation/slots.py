@@ -30,7 +30,7 @@ class CountedSlots(Slots):
         """Slots that have an owner."""
         self.held: dict[int, object] = {}
         """Slots that the training loop holds, with the batches that must be in them."""
-        self.memory: dict[int, Any] = {}
+        self.memory: dict[int, object] = {}
         """What was last written to each slot."""
         self.most_used = 0
         self.without = 0
