@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from feedline.errors import BadOption, BadState
+from feedline.types import JsonObject
 from feedline.types.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
@@ -164,8 +165,8 @@ class Fault:
         """True if the sample is not in its batch. Lost samples count against the budget of a policy."""
         return self.action in ("skip", "replace")
 
-    # Any: numbers, strings, lists and dicts of these.
-    def as_dict(self) -> dict[str, Any]:
+    # object: numbers, strings, lists and dicts of these.
+    def as_dict(self) -> JsonObject:
         """Return the fault in values that JSON supports; fields with default values are omitted."""
         state = {}
         for field in fields(self):

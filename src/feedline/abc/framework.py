@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.
@@ -32,16 +32,16 @@ class Framework(Protocol):
     has_worker_info: bool
     """True if a dataset can query its worker id from the library."""
 
-    def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
+    def gather_for(self, dataset: Any, collate: CollateFunction) -> Gather | None:
         """Return a vectorised fetch for `dataset`, or None if it has to be read sample by sample."""
 
-    def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         """Return `collate`, or a faster function with the same results.
 
         A collate function that serves every framework has a method `bound_to`, which takes this framework.
         """
 
-    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         """True for the library's own default collate function, which is known to draw no random numbers."""
 
     def reducers(self) -> dict[type, Reducer]:
@@ -54,7 +54,7 @@ class Framework(Protocol):
         then pickled; data placed by then stays valid.
         """
 
-    def rebuild(self, description: Any, reader: Reader) -> Any:
+    def rebuild(self, description: Any, reader: Reader) -> object:
         """Recreate the batch that `describe` placed, over the memory that `reader` returns for each array."""
 
     def makes_usual_arrays(self) -> bool:

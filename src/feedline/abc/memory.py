@@ -83,7 +83,7 @@ def set_current(memory: Memory | None) -> None:
     _current.memory = memory
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
     """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
     memory = _current.memory
     if memory is not None and not dtype.hasobject:

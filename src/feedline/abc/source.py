@@ -26,7 +26,7 @@ class ColumnSource(ABC):
     """
 
     @abstractmethod
-    def read_columns(self, indices: NDArray[np.int64]) -> Any:
+    def read_columns(self, indices: NDArray[np.int64]) -> object:
         """Return the samples at `indices` as columns, in the form of a sample: one column, a tuple or a dict of them.
 
         A column is a NumPy array with a row per sample, of numbers in the machine's byte order, or a list of strings,

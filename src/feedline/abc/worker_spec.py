@@ -9,7 +9,7 @@ from typing import Any
 from feedline.abc.deferred import Placement
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
-from feedline.types import DatasetKind, StreamSplit
+from feedline.types import CollateFunction, DatasetKind, StreamSplit
 
 
 # Any: a dataset is any suitable object.
@@ -19,7 +19,7 @@ class WorkerSpec:
 
     dataset: Any
     kind: DatasetKind
-    collate: Callable[[Any], Any]
+    collate: CollateFunction
     framework: Framework
     worker_count: int
     base_seed: int

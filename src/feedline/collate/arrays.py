@@ -34,7 +34,7 @@ class Arrays:
         """Convert arrays, tensors or lists of numbers to arrays or tensors that `empty` and slicing support."""
         return [np.asarray(value) for value in values]
 
-    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Sequence[object]) -> Any:
         """Create an array that can hold values of `like`, in the slot of the current task if there is one."""
         return memory.empty(shape, np.result_type(*dtypes_of(like)))
 
@@ -72,7 +72,7 @@ class TorchArrays(Arrays):
             tensor.untyped_storage()._feedline_memory = array
         return tensor
 
-    def workable(self, values: Sequence[Any]) -> list[Any]:
+    def workable(self, values: Sequence[Any]) -> list[object]:
         kinds = (np.ndarray, self._torch.Tensor)
         arrays = [value if type(value) in kinds else self._read(value) for value in values]
         try:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from feedline.abc.framework import Framework
 from feedline.collate.arrays import Arrays, arrays_named, framework_of
 from feedline.errors import BadOption, EmptyBatch
-
-CollateFunction = Callable[[Any], Any]
-"""Takes the samples of a batch and returns the batch: torch's, ours or the user's own function."""
+from feedline.types import CollateFunction
 
 C = TypeVar("C", bound="Collate")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from feedline.collate.binding import no_samples
 from feedline.collate.fields import Path
 from feedline.errors import CollateError
 from feedline.system.optional import require
+from feedline.types import CollateFunction
 
 
 class Default:
@@ -24,13 +25,13 @@ class Default:
     is_default = True
     """Lets a framework use its own shortcuts: a vectorised gather, or a faster function with the same results."""
 
-    def bound_to(self, framework: Framework | str) -> Callable[[Any], Any]:
+    def bound_to(self, framework: Framework | str) -> CollateFunction:
         """Return the default collate function of one framework: the loader's, or "numpy" or "torch"."""
         name = framework if isinstance(framework, str) else framework.name
         if arrays_named(name).name == "numpy":
             return collate_numpy
         torch_data = require("torch.utils.data", extra="torch", purpose="Collating into torch tensors")
-        collate: Callable[[Any], object] = torch_data.default_collate
+        collate: CollateFunction = torch_data.default_collate
         return collate
 
     def __call__(self, samples: Sequence[object]) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.collate.arrays import Arrays
-from feedline.collate.binding import Collate, CollateFunction
+from feedline.collate.binding import Collate
 from feedline.collate.default import default
 from feedline.errors import BadOption, EmptyBatch
+from feedline.types import CollateFunction
 
 
 def drop_none(inner: CollateFunction = default, *, drop: Callable[[Any], bool] | None = None) -> DropNone:

@@ -10,11 +10,12 @@ import numpy as np
 
 from feedline.collate import fields
 from feedline.collate.arrays import Arrays, is_array
-from feedline.collate.binding import Collate, CollateFunction
+from feedline.collate.binding import Collate
 from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
 from feedline.system.failures import words
+from feedline.types import CollateFunction
 
 Side = Literal["left", "right"]
 

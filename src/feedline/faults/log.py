@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from feedline.abc.faults import ACTIONS, Fault
 from feedline.errors import BadState
+from feedline.types import State
 from feedline.types.indices import index_key
 from feedline.types.shown import counted, csv_cell
 
@@ -128,14 +129,13 @@ class FaultLog(Sequence[Fault]):
                 row = {name: csv_cell(value) for name, value in row.items()}
                 table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
 
-    # Any: numbers, strings, lists and dicts of these.
-    def state(self, total: int | None = None) -> dict[str, Any]:
+    def state(self, total: int | None = None) -> State:
         """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty.
 
         Args:
             total: return the log as it was after this many faults; None for the current log.
         """
-        state: dict[str, Any] = {}
+        state: State = {}
         dropped, entries, held = self.dropped, list(self), list(self._quarantined.values())
         later = [] if total is None else entries[max(0, total - dropped) :]
         entries = entries[: len(entries) - len(later)]

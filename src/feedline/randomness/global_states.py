@@ -18,6 +18,7 @@ import random
 import struct
 import sys
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,7 @@ def _torch_memory() -> tuple[Any, Any, Any]:
     return memory
 
 
-def _memory_of(generator: Any, torch: Any) -> tuple[object, object, object]:
+def _memory_of(generator: Any, torch: ModuleType) -> tuple[object, object, object]:
     likewise = torch.Generator()
     offset = _offset_in(likewise)
     if offset is None or offset != _offset_in(generator):

@@ -241,7 +241,7 @@ class Timed(Iterator[Any]):
         self._left = iter(items)
         self._took = took
         self._begun = 0
-        self._item: Any = None
+        self._item: object = None
 
     def __next__(self) -> Any:
         now = time.monotonic_ns()

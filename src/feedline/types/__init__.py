@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
@@ -33,6 +34,16 @@ Tail: TypeAlias = Literal["pad", "drop", "exact"]
 TAILS: tuple[Tail, ...] = get_args(Tail)
 
 EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
+
+CollateFunction: TypeAlias = Callable[[Any], Any]
+"""Takes the samples of a batch, or one sample, and returns the batch: torch's, ours or the user's own function, which
+alone knows their types: Any."""
+
+State: TypeAlias = dict[str, Any]
+"""What `state_dict` returns, or a part of it. Any: the part that saved an entry also reads it, and checks it."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object, written or read. Any: its reader knows the entries by name."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -145,7 +156,7 @@ class Call:
     """A dataset method to call in a worker, instead of making a batch."""
 
     name: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -27,7 +27,7 @@ _VALUES = frozenset(
 
 
 # Any, here and below: anything a sampler yields.
-def taken(index: Any) -> Any:
+def taken(index: Any) -> object:
     """Return a snapshot of what a sampler yielded: lists, dicts, sets, arrays and tensors are copied, recursively.
 
     A hashable object stays the same object, since a dataset may look it up; so does one that cannot be copied.

@@ -132,7 +132,7 @@ def _padding(size: int) -> bytes:
     return bytes(-size % _ALIGN)
 
 
-def _described(value: Any, buffers: list[object], path: tuple[object, ...], *, is_field: bool = False) -> Any:
+def _described(value: Any, buffers: list[object], path: tuple[object, ...], *, is_field: bool = False) -> object:
     kind = type(value)
     if is_field and (kind is str or kind is int or kind is float):
         described = _field(value, buffers)
@@ -185,7 +185,7 @@ def _refused(value: object, path: tuple[object, ...], advice: str) -> NotARecord
     return NotARecord(f"sample{where} is a {type(value).__name__}, which a record cannot hold. {advice} first.")
 
 
-def _checked_keys(value: dict[Any, Any], path: tuple[object, ...]) -> list[str]:
+def _checked_keys(value: dict[Any, object], path: tuple[object, ...]) -> list[str]:
     for key in value:
         if type(key) is not str:
             raise _refused(key, (*path, key), "Give the dict strings as keys: turn it")
