@@ -18,7 +18,8 @@ import mmap
 import os
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from feedline.system.references import References
 
@@ -36,7 +37,7 @@ an operation of its own cannot wait for itself."""
 class Leaser(Protocol):
     """Memory with leased parts."""
 
-    def leases(self) -> list[Any]:
+    def leases(self) -> Sequence[object]:
         """Return the current leases; holding one keeps its memory from being reused."""
 
     def hold(self, timeout_s: float) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from feedline.errors import BadState
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, IndexBlock, Share
+from feedline.types import Draw, IndexBlock, Share, State
 from feedline.types.indices import taken
 
 _LONG_S = 1.0
@@ -50,7 +50,7 @@ class ForeignPlan(Plan):
         origin: dict[str, object] | None = None,
         find_snapshot: Callable[[], Callable[[], object] | None] | None = None,
         entries: dict[str, object] | None = None,
-        entered: dict[str, Any] | None = None,
+        entered: State | None = None,
         after: Callable[[], dict[str, object]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         goes_ahead: bool = False,
@@ -128,7 +128,7 @@ class ForeignPlan(Plan):
         number = (self._consumed + ordinal) * self._share.world_size + self._share.rank
         return Draw(mix(self._draw_key, number))
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> State:
         self._begin()
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to save
@@ -168,7 +168,7 @@ class ForeignPlan(Plan):
                 return _snapshot_part(sampler_state, [], redraw=redraw)
         return {}  # the sampler has no state, or none before the first batch
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         state = {} if self._after is None else self._after()
         self._last = self._drawn
         found = self._sampler_state(self._drawn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from itertools import islice
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.order.order import Entry, Order
 from feedline.order.sharding import layers_of
-from feedline.types import Share
+from feedline.types import Share, State
 from feedline.types.indices import taken_each
 
 
@@ -138,7 +138,7 @@ class ForeignOrder(Order):
             sampler.set_epoch(self._begun_with)
         self._begun_with = getattr(sampler, "epoch", None)
 
-    def _enter(self, order: dict[str, Any]) -> None:
+    def _enter(self, order: State) -> None:
         if "sampler_epoch" in order and not order.get("finish"):
             sampler = self._epochal()
             if sampler is not None and sampler.epoch != order["sampler_epoch"]:
@@ -162,7 +162,7 @@ class ForeignOrder(Order):
         for _ in range(order.get("redraw", 0)):
             next(self._indices, None)
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> State:
         if self._origin is not None:
             self.prepare({})
             assert self._indices is not None
@@ -211,7 +211,7 @@ class ForeignOrder(Order):
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: State) -> None:
         if order.get("endless") and self._twin is not None:
             self._twin.check(order)
             return
@@ -233,7 +233,7 @@ class ForeignOrder(Order):
                 "Use the samplers that it was saved with."
             )
 
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> State:
         entries: dict[str, object] = {"unit": self.unit, "batch_size": self._batch_size}
         entries["length"] = _length(self._sampler)
         if self._share.world_size > 1:
@@ -256,7 +256,7 @@ class Origin(Protocol):
     def found_in(self, order: dict[str, object]) -> dict[str, object]:
         """Return its entries in a snapshot's `order`; empty at the beginning, to be filled in by the iterator."""
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         """Return what the order of the next epoch begins with; empty if that is drawn anew."""
 
 
@@ -286,7 +286,7 @@ def _entered(order: dict[str, object]) -> dict[str, object] | None:
     return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 
 
-def _length(sampler: Any) -> int | None:
+def _length(sampler: Sized) -> int | None:
     try:
         return len(sampler)
     except Exception:  # the user's code; the length only serves to detect another sampler

@@ -104,7 +104,7 @@ class _Noted:
     """Calls of one dataset's `set_epoch`: how many, and the last arguments."""
 
     count: int = 0
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.delivery.state import Snapshot
 from feedline.order.order import Entry
 from feedline.order.plan import Plan
 from feedline.order.progress import has_state
-from feedline.types import Notes, Resume
+from feedline.types import Notes, Resume, State
 
 
 @dataclass
@@ -22,7 +21,7 @@ class Checkpoint:
     plan: Plan | None
     unit: str
     """The unit that positions count: see `Plan.state`."""
-    expected: Callable[[], dict[str, Any]]
+    expected: Callable[[], State]
     """Returns the values by which a loaded state is compared with a loader, in addition to the plan's state."""
     draw_seed: int
     worker_count: int
@@ -54,7 +53,7 @@ class Checkpoint:
         self.live = None if notes is None else lambda: notes
         self.plan = None
 
-    def _state_of_plan(self) -> dict[str, Any]:
+    def _state_of_plan(self) -> State:
         if self.plan is None:
             return self._plan_state
         progress = self.entry.progress
@@ -127,7 +126,7 @@ class Checkpoint:
             return [max((note for note in notes if note is not None), key=_place, default=None)]
         return notes
 
-    def _streams(self, order: dict[str, Any]) -> list[dict[str, object]]:
+    def _streams(self, order: State) -> list[dict[str, object]]:
         progress = self.entry.progress
         unit = order["unit"]
         if unit == "stream batches":
@@ -184,7 +183,7 @@ def _described(notes: Notes | None, **expected: object) -> dict[str, object]:
     return stream
 
 
-def notes_of(stream: dict[str, Any]) -> Notes | None:
+def notes_of(stream: State) -> Notes | None:
     """Return the notes of a stream in a snapshot, as if a worker had just sent them."""
     dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
     if dataset is None and iterator is None:
@@ -192,7 +191,7 @@ def notes_of(stream: dict[str, Any]) -> Notes | None:
     return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
 
 
-def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
+def resume_of(stream: State, batch_size: int) -> Resume:
     """Return the position at which a stream, or a worker's dataset, resumes."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")

@@ -10,6 +10,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
 from feedline.order.order import Order
+from feedline.types import State
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Epochs:
         first: Callable[[Order, int], Snapshot],
         opening: Callable[[Order], tuple[dict[str, object], ...]] = lambda _: (),
         after: Callable[[], dict[str, object]] = dict,
-    ) -> dict[str, Any]:
+    ) -> State:
         """Return the loader's state.
 
         Args:
