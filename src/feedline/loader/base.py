@@ -15,6 +15,7 @@ from feedline.faults.policy import OnError, policy_of
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
+from feedline.types import State
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
@@ -198,7 +199,7 @@ class LoaderBase:
 
         return VirtualEpochs(self._feedline_run, view_of(self), steps_per_epoch, rank, world_size)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the training loop's position: after the batches it has received, not those prefetched.
 
         The state describes the iteration that started last. With feedline's samplers it is a few numbers, and you may

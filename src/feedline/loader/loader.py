@@ -33,7 +33,7 @@ from feedline.loader.run.numpy_view import NumpyView
 from feedline.order.order import Order
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.types import DatasetKind, EngineName, Tail
+from feedline.types import CollateFunction, DatasetKind, EngineName, Tail
 from feedline.types.arrays import is_arrays
 from feedline.workers.ray.options import RayOptions
 
@@ -108,7 +108,7 @@ class Loader(LoaderBase):
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Iterable[Any]] | None = None,
         drop_last: bool = False,
-        collate: Callable[[Any], Any] | None = None,
+        collate: CollateFunction | None = None,
         workers: int | Literal["auto"] = 0,
         engine: EngineName | RayOptions = "auto",
         prefetch: int | Literal["auto"] = DEFAULT_DEPTH,

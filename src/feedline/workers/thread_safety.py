@@ -9,12 +9,13 @@ are left out, because they may have drawn numbers before the failure.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from feedline.errors import DataWarning, warn_user
 from feedline.randomness import global_states as randomness
+from feedline.types import CollateFunction
 from feedline.workers.fetch.awaiting import is_awaited
 
 _LOOKS = 4
@@ -26,9 +27,7 @@ _MOST_TRIES = 16
 """Maximum number of samples to try. If all of them fail, the dataset passes."""
 
 
-def must_leave_threads(
-    dataset: object, collate: Callable[[Any], object] | None, *, is_map: bool, batched: bool = True
-) -> bool:
+def must_leave_threads(dataset: object, collate: CollateFunction | None, *, is_map: bool, batched: bool = True) -> bool:
     """Make a few samples; if they draw from process-wide generators, warn and return True.
 
     Args:
@@ -51,7 +50,7 @@ def must_leave_threads(
     return True
 
 
-def _generators_used(dataset: object, collate: Callable[[Any], object] | None, *, batched: bool) -> list[str]:
+def _generators_used(dataset: object, collate: CollateFunction | None, *, batched: bool) -> list[str]:
     with randomness.globals_kept():
         randomness.seed_globals(0)
         before = randomness.GlobalStates.now()

@@ -157,7 +157,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         super().__init__(SimpleNamespace(write=len), protocol=5)
         extra: Any = reduction.ForkingPickler
         self.dispatch_table = {**copyreg.dispatch_table, **extra._extra_reducers}
-        self.way: list[Any] = []
+        self.way: list[object] = []
         """The objects that are being pickled, each inside of the one before; after a failure, those that lead to it."""
 
     def save(self, obj: object, save_persistent_id: bool = True) -> None:

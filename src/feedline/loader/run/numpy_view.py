@@ -15,7 +15,7 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.system.optional import require
-from feedline.types import DatasetKind, StreamSplit
+from feedline.types import CollateFunction, DatasetKind, StreamSplit
 from feedline.types.ranks import share_if_known
 
 
@@ -33,8 +33,8 @@ class NumpyView(LoaderView):
         return self.batch_size is not None or self.loader.batch_sampler is not None
 
     @property
-    def collate(self) -> Callable[[Any], Any]:
-        collate: Callable[[Any], Any] | None = self.loader.collate
+    def collate(self) -> CollateFunction:
+        collate: CollateFunction | None = self.loader.collate
         return collate or (default if self.batched else _as_it_is)
 
     @property

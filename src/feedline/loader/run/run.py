@@ -32,7 +32,7 @@ from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import split_of
-from feedline.types import DatasetKind, StreamSplit
+from feedline.types import DatasetKind, State, StreamSplit
 from feedline.types.ranks import share_if_known
 from feedline.workers.thread_safety import must_leave_threads
 
@@ -187,7 +187,7 @@ class Run:
 
     # -- the position ------------------------------------------------------------------------------------------------
 
-    def state(self, view: LoaderView) -> dict[str, Any]:
+    def state(self, view: LoaderView) -> State:
         """Return the position of the training loop; see `LoaderBase.state_dict`."""
         self.running.apply_pending()
         order = self.order(view)

@@ -22,7 +22,7 @@ from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import rank_count
 from feedline.order.torch_order import torch_order
-from feedline.types import StreamSplit
+from feedline.types import CollateFunction, StreamSplit
 
 if TYPE_CHECKING:
     from feedline.abc.target import Target
@@ -33,7 +33,6 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 """The type of a batch. Any: the result of the default collate function has no known type."""
 
 
-# Any, throughout: datasets, samplers and batches of any class.
 class TorchView(LoaderView):
     """Reads a `feedline.DataLoader`, and the attributes that torch's own constructor has set."""
 
@@ -59,8 +58,8 @@ class TorchView(LoaderView):
         return bool(self.loader._auto_collation)
 
     @property
-    def collate(self) -> Callable[[Any], Any]:
-        collate: Callable[[Any], Any] = self.loader.collate_fn
+    def collate(self) -> CollateFunction:
+        collate: CollateFunction = self.loader.collate_fn
         return collate
 
     @property

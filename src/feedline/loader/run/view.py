@@ -11,7 +11,7 @@ from feedline.delivery.driver.settings import Settings
 from feedline.loader.arguments import Options
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.types import StreamSplit
+from feedline.types import CollateFunction, StreamSplit
 
 
 # Any, throughout: datasets, samplers, batches and loaders of any class.
@@ -65,7 +65,7 @@ class LoaderView(ABC):
 
     @property
     @abstractmethod
-    def collate(self) -> Callable[[Any], Any]:
+    def collate(self) -> CollateFunction:
         """The function that makes a batch of samples; without batching, it gets each sample."""
 
     @property

@@ -21,6 +21,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.randomness.global_states import GlobalStates
 from feedline.randomness.scope import Scope, enter_task
+from feedline.types import CollateFunction
 from feedline.workers.fetch.guard import Asking, Guard
 from feedline.workers.fetch.loop import loop_of
 
@@ -65,7 +66,7 @@ def _is_torchs_subset(dataset: object) -> bool:
 
 
 def awaiting_fetcher(
-    dataset: object, collate: Callable[[Any], object], spec: WorkerSpec, scope: Scope, guard: Guard | None
+    dataset: object, collate: CollateFunction, spec: WorkerSpec, scope: Scope, guard: Guard | None
 ) -> Callable[[object], object]:
     """Return a fetcher that awaits the samples of a batch."""
     several = getattr(dataset, "__getitems__", None)
@@ -90,7 +91,7 @@ class _Awaiting:
     def __init__(
         self,
         dataset: object,
-        collate: Callable[[Any], object],
+        collate: CollateFunction,
         spec: WorkerSpec,
         scope: Scope,
         guard: Guard | None,

@@ -18,7 +18,7 @@ from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
-from feedline.types import DatasetKind, IndexBlock, Resume
+from feedline.types import CollateFunction, DatasetKind, IndexBlock, Resume
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
@@ -66,7 +66,7 @@ def fetcher_for(
 def _guarded(
     gather: Gather | None,
     dataset: object,
-    collate: Callable[[Any], object],
+    collate: CollateFunction,
     spec: WorkerSpec,
     scope: Scope,
     guard: Guard,
@@ -89,7 +89,7 @@ def _guarded(
         return slow
     quick = GatheringFetcher(gather, dataset, collate, scope)
 
-    def fetch(indices: Any) -> Any:
+    def fetch(indices: object) -> object:
         if guard.is_clear:
             try:
                 return quick(indices)
@@ -100,7 +100,7 @@ def _guarded(
     return fetch
 
 
-def _remembering(collate: Callable[[Any], object], scope: Scope) -> Callable[[object], object]:
+def _remembering(collate: CollateFunction, scope: Scope) -> Callable[[object], object]:
     """Return a collate function that stores the samples it fails on in the scope, for the notes on the exception."""
 
     def remembering(samples: object) -> object:
@@ -113,8 +113,8 @@ def _remembering(collate: Callable[[Any], object], scope: Scope) -> Callable[[ob
     return remembering
 
 
-def _single(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> Fetcher:
-    def fetch(index: Any) -> Any:
+def _single(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(index: object) -> object:
         sample = dataset[plain(index)]
         scope.collate()
         return collate(sample)
@@ -122,8 +122,8 @@ def _single(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> Fet
     return fetch
 
 
-def _together(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> Fetcher:
-    def fetch(indices: Any) -> Any:
+def _together(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(indices: object) -> Any:
         samples = dataset.__getitems__(plain(indices))
         scope.collate()
         return collate(samples)
@@ -131,8 +131,8 @@ def _together(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> F
     return fetch
 
 
-def _each(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> Fetcher:
-    def fetch(indices: Any) -> Any:
+def _each(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(indices: object) -> Any:
         samples = [dataset[index] for index in scope.following(listed(indices))]
         scope.collate()
         return collate(samples)
@@ -140,7 +140,7 @@ def _each(dataset: Any, collate: Callable[[Any], object], scope: Scope) -> Fetch
     return fetch
 
 
-def _asking(dataset: object, collate: Callable[[Any], object], spec: WorkerSpec) -> Asking:
+def _asking(dataset: object, collate: CollateFunction, spec: WorkerSpec) -> Asking:
     together = batch_getter(dataset) if spec.batched else None
     return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
 
@@ -148,7 +148,7 @@ def _asking(dataset: object, collate: Callable[[Any], object], spec: WorkerSpec)
 class GatheringFetcher:
     """Makes batches in one vectorised step if possible, otherwise sample by sample."""
 
-    def __init__(self, gather: Gather, dataset: object, collate: Callable[[Any], object], scope: Scope) -> None:
+    def __init__(self, gather: Gather, dataset: object, collate: CollateFunction, scope: Scope) -> None:
         self._gather = gather
         self.quick: Gather | None = getattr(gather, "quick", None)
         self._several = batch_getter(dataset)

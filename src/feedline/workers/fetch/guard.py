@@ -18,14 +18,14 @@ from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.scope import Scope
 from feedline.system.failures import add_note, stage_of
-from feedline.types import IndexBlock
+from feedline.types import CollateFunction, IndexBlock
 
 
 @dataclass(frozen=True)
 class Asking:
     """How to request the samples of a batch: one by one, or all in one call."""
 
-    ask: Callable[[Any], Any]
+    ask: Callable[[Any], object]
     """Returns the dataset's answer for an item."""
     items: Callable[[Any], list[Any]]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
@@ -35,9 +35,7 @@ class Asking:
     """False if making the batch is known to draw no random numbers."""
 
     @classmethod
-    def of(
-        cls, ask: Callable[[Any], object], collate: Callable[[Any], object], spec: WorkerSpec, together: bool
-    ) -> Asking:
+    def of(cls, ask: Callable[[Any], object], collate: CollateFunction, spec: WorkerSpec, together: bool) -> Asking:
         """Return how to request samples: in one call per batch if `together`, otherwise one by one."""
         draws = not spec.framework.is_default_collate(spec.collate)
         if spec.batched and not together:
@@ -45,7 +43,7 @@ class Asking:
         return cls(ask, lambda indices: [plain(indices)], lambda samples: collate(samples[0]), draws)
 
 
-def plain(indices: Any) -> Any:
+def plain(indices: Any) -> object:
     """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
     return indices.array.tolist() if type(indices) is IndexBlock else indices
 
@@ -145,11 +143,11 @@ class Guard:
 
         return replace(how, items=items, ask=ask, join=join)
 
-    def each(self, dataset: Any, how: Asking) -> Callable[[Any], Any]:
+    def each(self, dataset: Any, how: Asking) -> Callable[[object], object]:
         """Return a fetcher that requests samples one by one, at next to no cost while none fails."""
         guarded = self.guarded(how, together=False)
 
-        def fetch(indices: Any) -> Any:
+        def fetch(indices: object) -> Any:
             items = guarded.items(indices)
             samples: list[object] = []
             if not self._skip:
@@ -273,7 +271,7 @@ class Guard:
     def _fault(self, failure: Failure, action: str) -> Fault:
         return Fault.of(failure, action, time=time.time())
 
-    def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> object:
+    def _join(self, join: Callable[[list[object]], object], samples: list[Any]) -> object:
         """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
         attempt = 1
         while True:
@@ -294,7 +292,7 @@ class Guard:
                 self.faults.append(replace(fault, attempt=attempt))
             return batch
 
-    def collate(self, collate: Callable[[Any], Any], samples: Any, places: Iterable[int]) -> Any:
+    def collate(self, collate: CollateFunction, samples: Any, places: Iterable[int]) -> Any:
         """Make a batch of samples from a stream, or convert a single sample.
 
         Args:

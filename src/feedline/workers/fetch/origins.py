@@ -34,7 +34,7 @@ def origin_text(dataset: Any, index: object) -> str:
     return f", which is sample {index!r} of the {type(inner).__name__} in loader.dataset{path}" if path else ""
 
 
-def _layers(dataset: object, index: object) -> Iterator[tuple[Any, Any]]:
+def _layers(dataset: object, index: object) -> Iterator[tuple[object, object]]:
     """Yield a sample's dataset and index inside the wrappers, layer by layer."""
     for _ in range(_MOST_LAYERS):
         try:

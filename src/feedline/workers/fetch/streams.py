@@ -18,7 +18,7 @@ from feedline.errors import BadState, WorkerError
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
 from feedline.system.failures import broke_generator, is_interrupt
-from feedline.types import Notes, Resume
+from feedline.types import CollateFunction, Notes, Resume
 from feedline.types.records import NotARecord, encode
 from feedline.workers.fetch.guard import Guard
 
@@ -254,7 +254,7 @@ class FetcherOfStream(ABC):
     def __init__(
         self,
         stream: Stream,
-        collate: Callable[[Any], object],
+        collate: CollateFunction,
         spec: WorkerSpec,
         scope: Scope,
         guard: Guard | None = None,
@@ -279,7 +279,7 @@ class FetcherOfStream(ABC):
             return self._make(asked)
 
     @abstractmethod
-    def _make(self, asked: Any) -> Any:
+    def _make(self, asked: Any) -> object:
         """Make the batch for an entry of the plan."""
 
     def _collated(self, samples: object, places: Iterable[int]) -> object:

@@ -373,5 +373,5 @@ class RayEngine(WorkerEngine):
 
 
 # Any: the result of a Ray call.
-def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
+def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[object]) -> None:
     over.put((worker, future))
