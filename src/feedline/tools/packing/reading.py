@@ -14,7 +14,7 @@ _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
 """Limits on the samples and (approximate) bytes read in one step."""
 
 
-# Any: whatever type the `fields=` option of a source takes.
+# object: whatever type the `fields=` option of a source takes.
 def fields_for(format_name: str, schema: Schema, form: str) -> object:
     """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
     names: Any = schema.names

@@ -70,7 +70,7 @@ class Writer(ABC):
     def cannot_hold(cls, column: Column) -> str:
         """Return why the format cannot hold such a column, and what to do; "" if it can."""
 
-    # Any: a sample in the writer's own encoding.
+    # object: a sample in the writer's own encoding.
     @classmethod
     def encoded(cls, schema: Schema, sample: Sample) -> object:
         """Return a sample that fits the schema, encoded for `write`.

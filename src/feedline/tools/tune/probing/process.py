@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -189,7 +189,7 @@ class _Probe:
         return samples, sampling.kept, state, ask
 
 
-def making_of(dataset: Sized, make_s: float) -> Making:
+def making_of(dataset: Any, make_s: float) -> Making:
     """Return what is known about a dataset before its first sample is made.
 
     Raises DatasetFailed: the dataset is empty, or `len()` failed.
