@@ -247,7 +247,6 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     return replace(array, sums=Sums(size, sums, Compared(len(sums))))
 
 
-# Any: any value.
 def find_mapped(array: object) -> ArrayFile | None:
     """Return where a mapped array, or a part of one, lies in its file; None for any other array.
 

@@ -74,7 +74,7 @@ class MixtureStream(Stream, Mixed):
             return {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
         return self._pass.state()
 
-    # Any: a state may come from anywhere.
+    # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Resume at `state` in the next iteration; later ones start from the beginning.
 

@@ -78,7 +78,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         if type(obj) not in (str, bytes):  # whether equal strings are one object is arbitrary
             super().memoize(obj)
 
-    def save(self, obj: Sized, save_persistent_id: bool = True) -> None:
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         if self._names is None and type(obj) in _CONTAINERS and len(obj) > _MANY:
             names: list[str] = []
             self._names = names

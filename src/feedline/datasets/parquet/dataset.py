@@ -148,7 +148,7 @@ class ParquetDataset(RowGroupSource):
         local = [path for path in self._given() if not is_remote(path)]
         return found_files(local, self._endings) if local else ()
 
-    # Any: a file as pyarrow takes it.
+    # object: a file as pyarrow takes it.
     @contextmanager
     def _reading(self, file: File) -> Iterator[object]:
         if not isinstance(file, RemoteFile):

@@ -78,7 +78,6 @@ class RowGroupPass(ResumablePass[int]):
         super().__init__(part, stream.source.transform)
         self._stream = stream
         self._place = 0
-        # Any: samples of any form.
         self._ahead: list[object] = []
         """Samples already read, before their transform."""
         self._first = 0

@@ -219,7 +219,6 @@ def local_path(address: str) -> str:
     return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
 
 
-# Any: the user may pass anything.
 def checked_options(options: object) -> Mapping[str, object]:
     """Return `storage_options=`. Raises BadOption: it is not a dict."""
     if options is not None and not isinstance(options, Mapping):

@@ -94,7 +94,7 @@ class TarDataset(Source, ColumnSource):
 
     _lazy = ("_index",)
 
-    # Any: fsspec defines its own options.
+    # object: fsspec defines its own options.
     def __init__(
         self,
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
