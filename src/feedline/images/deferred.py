@@ -107,7 +107,7 @@ _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
 """A draw of `ColorJitter` that keeps the colours."""
 
 
-# Any: arrays of any dtype.
+# object: arrays of any dtype.
 def collate_images(images: Sequence[DeferredImage]) -> NDArray[np.generic] | DeferredImages:
     """Return the images of a batch in the form that the placement requires: one array, or `DeferredImages`.
 

@@ -220,7 +220,7 @@ def contention(at_work: Any, cores: int, computing: float) -> Any:
     return np.maximum(1.0, at_work * computing / cores)
 
 
-# Any: the changes are arguments of `Scenario`.
+# object: the changes are arguments of `Scenario`.
 def draw_scenario(seed: int, **changes: object) -> Scenario:
     """Draw a small world in which much goes wrong.
 
