@@ -93,7 +93,7 @@ class Reshardable(ABC):
         """
 
 
-# Any: a user's dataset.
+# object: a user's dataset.
 def repeats_itself(dataset: object) -> bool:
     """True for a feedline stream: its iterators draw from no process-wide random generator."""
     return isinstance(dataset, (SplitSource, StreamSource))

@@ -151,7 +151,7 @@ class FaultLog(Sequence[Fault]):
             state["counts"] = {action: count - of_later.count(action) for action, count in self._counts.items()}
         return state
 
-    # Any: what `state` returned, or damage.
+    # object: what `state` returned, or damage.
     def restore(self, state: object) -> None:
         """Replace the contents of the log by a saved state.
 

@@ -48,7 +48,7 @@ class BlockSampler(Seeded):
         (True, [1, 1, 1])
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(self, sizes: object, window: int = 16, *, seed: int | None = None, generator: object = None) -> None:
         super().__init__(seed, generator)
         self.window = check_count("window", window)

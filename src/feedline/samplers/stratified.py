@@ -71,7 +71,7 @@ class StratifiedBatchSampler(SeededBatches):
         [['cat', 'cat', 'dog'], ['cat', 'cat', 'dog'], ['cat', 'cat', 'dog']]
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(
         self,
         labels: object,
