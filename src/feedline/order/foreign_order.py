@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
@@ -286,7 +286,7 @@ def _entered(order: dict[str, object]) -> dict[str, object] | None:
     return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 
 
-def _length(sampler: Sized) -> int | None:
+def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
     except Exception:  # the user's code; the length only serves to detect another sampler

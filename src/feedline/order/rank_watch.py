@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from feedline.errors import DataWarning, warn_user
@@ -169,7 +169,7 @@ def _names_in(kind: type) -> Iterator[str]:
                 yield constant
 
 
-def _is_a_part(dataset: Any, sampler: Sized, count: int) -> bool:
+def _is_a_part(dataset: Any, sampler: Any, count: int) -> bool:
     """True if the sampler yields so small a part of the dataset that it may be the part of this rank."""
     whole = dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
     try:

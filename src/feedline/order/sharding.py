@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
 from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
@@ -94,7 +93,7 @@ def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
     return share if share.world_size > 1 else None
 
 
-def steps_of(dataset: Sized, split: StreamSplit) -> int | None:
+def steps_of(dataset: Any, split: StreamSplit) -> int | None:
     """Return how many batches of an iterable dataset a rank gets. Raises TypeError: the dataset has no length."""
     return Steps(len(dataset), split.batch_size, split.share, drop_last=split.drop_last).count
 

@@ -75,7 +75,6 @@ def add_note(exc: BaseException, note: str) -> None:
     exc.__notes__ = [*(notes or []), note]
 
 
-# Any: an iterator of any kind.
 def broke_generator(exc: BaseException, iterator: object, name: str) -> bool:
     """True if an exception has ended the iterator that raised it, as it does with generators; adds a note then.
 

@@ -49,7 +49,7 @@ class EndOfEpochSync(Iterator[Any]):
         self._has_none = False
         """True if this rank has run out of batches."""
         self._is_over = False
-        # Any: whatever the collate function returns.
+        # object: whatever the collate function returns.
         self._taken: object = _NOTHING
         """A batch that was taken but not delivered, because an interrupt came during the exchange."""
         self._first: object = _NOTHING
