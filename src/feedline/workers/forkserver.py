@@ -120,7 +120,6 @@ class Preloading:
         )
 
 
-# Any: private attributes of multiprocessing's server; a dataset of any type.
 def start(worker_module: str, values: Iterable[object]) -> Preloading:
     """Start the fork server, if none is running. It imports the modules in the background.
 

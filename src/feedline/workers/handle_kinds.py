@@ -90,7 +90,7 @@ def is_read(value: object) -> bool:
     return fd > 2 and (stat.S_ISREG(mode) or stat.S_ISFIFO(mode))
 
 
-def _is_connected(handle: Any) -> bool:
+def _is_connected(handle: socket.socket) -> bool:
     return socket.socket.fileno(handle) >= 0
 
 

@@ -153,7 +153,6 @@ def item_of(path: str, key: object, place: int) -> str:
     return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"
 
 
-# Any: any object of the user's.
 def holds(root: object, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
     """True if an object is an instance of one of these classes, or holds one, directly or indirectly.
 

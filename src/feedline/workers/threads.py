@@ -68,7 +68,6 @@ class ThreadEngine(LaneEngine[Task]):
                     self.close()
                     raise
 
-    # Any: a dataset of any type.
     def _start(self, number: int, dataset: object, generation: int = 0) -> threading.Thread:
         assert self._spec is not None
         own = _Own(number, generation, dataset, self._lanes[number], self._ending)

@@ -128,7 +128,6 @@ class Run:
         if settings != self.resources.settings:
             self.resources = Resources(settings, self.resources.framework)
 
-    # Any: a dataset of any kind.
     def spec(
         self,
         view: LoaderView,

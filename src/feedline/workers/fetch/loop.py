@@ -96,7 +96,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_loops.clear)
 
 
-# Any: a dataset is any object.
 def loop_of(dataset: object) -> Loop:
     """Return the loop of a dataset in this process; start it if necessary."""
     with _one_thread:
