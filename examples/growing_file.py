@@ -2,8 +2,10 @@
 
     python examples/growing_file.py
 
-`GrowingFile` is a feed of your own over `StreamDataset`: copy it, and change what a line is. It follows one file that
-grows; it knows nothing of files that are rotated or cut off.
+Shows: `GrowingFile` is a feed of your own over `StreamDataset`: copy it, and change what a line is. It follows one file
+that grows; it knows nothing of files that are rotated or cut off.
+
+Look at: the second loader, which delivers only the line that was appended since the first one ended.
 """
 
 from __future__ import annotations

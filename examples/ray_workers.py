@@ -1,6 +1,13 @@
-"""Make batches in the actors of a Ray cluster: python examples/ray_workers.py.
+"""Make batches in the actors of a Ray cluster.
+
+    python examples/ray_workers.py
 
 Without an address (RAY_ADDRESS, or `RayOptions(address=...)`), a local cluster is started, and ends with the program.
+
+Shows: `engine=RayOptions(...)` moves the workers of a loader to a cluster; nothing else changes.
+
+Look at: the samples and the loss of each epoch, and the last line: with a seed, the batches are those of a loader
+without workers, bit by bit.
 """
 
 from __future__ import annotations

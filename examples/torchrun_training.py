@@ -1,7 +1,12 @@
 """Train with DistributedDataParallel on tar shards, stop, and go on with another number of ranks.
 
-torchrun --nproc-per-node=2 examples/torchrun_training.py folder --stop-after 5
-torchrun --nproc-per-node=3 examples/torchrun_training.py folder
+    torchrun --nproc-per-node=2 examples/torchrun_training.py folder --stop-after 5
+    torchrun --nproc-per-node=3 examples/torchrun_training.py folder
+
+Shows: shards of different sizes are streamed, each rank reads its own, and `shard="pad"` lets the ranks end together.
+The states of all ranks go into the checkpoint, because each rank has its own; any number of ranks goes on from there.
+
+Look at: the numbers of the samples that each rank has seen. The second run has those that the first did not get to.
 """
 
 from __future__ import annotations

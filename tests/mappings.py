@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _LARGE = 1 << 30
@@ -18,7 +18,7 @@ class Mapping:
     flags: frozenset[str]
     """Two letters each, as in the kernel's documentation of VmFlags: `dd` is left out of dumps, `lo` is locked."""
     is_shared: bool
-    sizes: dict[str, int]
+    sizes: dict[str, int] = field(compare=False)
     """Bytes, by the kernel's names: Pss, Anonymous, Private_Dirty and others."""
 
     @property

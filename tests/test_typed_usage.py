@@ -188,7 +188,7 @@ def test_samplers_and_collate() -> None:
     DataLoader(squares, 4, sampler=distribute(BalancedSampler(labels), rank=0, world_size=2, tail="exact"))
     DataLoader(squares, batch_sampler=StratifiedBatchSampler(labels, 4, mode="each"))
     DataLoader(squares, batch_sampler=[[0, 1], [2]], collate_fn=first)
-    Loader([np.arange(2), np.arange(3)], 2, collate=pad())
+    Loader([np.arange(2), np.arange(3)], 2, collate_fn=pad())
     Loader(list(range(12)), batch_sampler=StratifiedBatchSampler(labels, 4), engine="auto", shard=True)
 
 

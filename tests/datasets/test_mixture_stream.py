@@ -725,5 +725,5 @@ def test_a_state_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_does_not_split_keeps_the_loader_splitting() -> None:
-    assert repr(split_mixture()).startswith("SplitMixtureStream(3 datasets")
+    assert repr(split_mixture()).startswith("ShardedMixtureStream(3 datasets")
     assert type(mix([Parts(0, 5), Numbers(0)])) is MixtureStream

@@ -10,7 +10,7 @@ import torch
 
 from feedline import DataLoader
 from feedline.device import torch_target
-from feedline.device.torch_target import device_of
+from feedline.device.torch_target import device_of, target_for
 from feedline.errors import BadOption, PerformanceWarning
 
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -58,3 +58,10 @@ def test_queues_are_widened_before_cuda_begins(monkeypatch: pytest.MonkeyPatch, 
         warnings.simplefilter("always")
         torch_target._check_queues()
     assert [one.category for one in told] == ([] if expected else [PerformanceWarning])
+
+
+def test_there_is_nothing_to_do_for_the_cpu() -> None:
+    """So no part of a wait is blamed on a device."""
+    assert target_for(torch.device("cpu"), None) is None
+    assert target_for(None, None) is None
+    assert target_for(torch.device("cpu"), str) is not None

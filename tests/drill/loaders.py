@@ -70,7 +70,7 @@ def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
     if script.loader == "Loader":
         return feedline.Loader(
             dataset,
-            collate=collate,
+            collate_fn=collate,
             workers=crew.workers,
             persistent=crew.persistent,
             prefetch=crew.prefetch,

@@ -140,7 +140,7 @@ def draw_script(seed: int, number: int) -> Script:
     crew = _draw_crew(draw)
     dataset = _draw_dataset(draw)
     is_stream = dataset in STREAMS
-    splits_itself = dataset in SPLIT_STREAMS
+    shards_itself = dataset in SPLIT_STREAMS
     content = "rows" if dataset == "gathered" else draw.choice(CONTENTS)
     size = draw.choice([0, 1, draw.randint(2, 40), draw.randint(40, 200), draw.randint(40, 300)])
     if dataset == "gathered":
@@ -149,7 +149,7 @@ def draw_script(seed: int, number: int) -> Script:
     script = Script(
         seed=seed,
         number=number,
-        loader="DataLoader" if splits_itself else draw.choice(["DataLoader", "Loader"]),
+        loader="DataLoader" if shards_itself else draw.choice(["DataLoader", "Loader"]),
         crew=crew,
         dataset=dataset,
         content=content,

@@ -71,7 +71,6 @@ _TORCH_WORDS = {
     "worker_init": "worker_init_fn",
     "timeout_s": "timeout",
     "start_method": "multiprocessing_context",
-    "collate": "collate_fn",
 }
 
 

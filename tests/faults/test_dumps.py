@@ -48,7 +48,7 @@ def test_no_memory_for_batches_is_dumped(engine: str) -> None:
     if engine not in ("inline", "thread"):
         options.update(engine="process", start_method=engine)
     before = of_feedline(os.getpid())
-    loader = Loader(TaskNotes(), 4, collate=Remembering(), **options)
+    loader = Loader(TaskNotes(), 4, collate_fn=Remembering(), **options)
     mapped: set[Mapping] = set()
     for samples, _ in loader:
         mapped.update(*(sample["mapped"] for sample in samples))

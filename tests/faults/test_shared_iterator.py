@@ -295,6 +295,8 @@ class Interruption:
 )
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("epoch", ["first", "first of persistent workers", "second of persistent workers"])
+# A busy machine starts workers so slowly that the loader recommends keeping them.
+@pytest.mark.filterwarnings("ignore:Starting and ending the workers")
 def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batches(
     loader_kind: str, options: dict[str, Any], epoch: str
 ) -> None:

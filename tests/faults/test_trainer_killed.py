@@ -198,7 +198,7 @@ FULL_SOCKET = """
 def long_header(samples):
     return ["x" * 30_000]
 
-batches = iter(Loader(Numbers(6400), 1, workers=1, prefetch=64, collate=long_header))
+batches = iter(Loader(Numbers(6400), 1, workers=1, prefetch=64, collate_fn=long_header))
 next(batches)
 pids = batches.worker_pids
 if os.fork() == 0:

@@ -105,7 +105,7 @@ def test_a_collate_function_of_the_users_gets_finished_images() -> None:
         seen.extend(type(image) for image, _ in samples)
         return 0
 
-    list(feedline.Loader(Files(TRAIN), 4, collate=collate))
+    list(feedline.Loader(Files(TRAIN), 4, collate_fn=collate))
     list(feedline.Loader(Files(TRAIN), None))
     assert set(seen) == {np.ndarray}
 
@@ -118,7 +118,7 @@ def test_single_samples_are_finished() -> None:
 def test_a_loader_within_a_dataset_does_not_change_the_outer_one() -> None:
     class Nested(Files):
         def _read(self, indices: Any) -> list[Any]:
-            inner = next(iter(feedline.Loader(Files(TRAIN), 2, collate=list)))
+            inner = next(iter(feedline.Loader(Files(TRAIN), 2, collate_fn=list)))
             assert isinstance(inner[0][0], np.ndarray)
             return super()._read(indices)
 

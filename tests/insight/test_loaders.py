@@ -199,7 +199,7 @@ def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
 @pytest.mark.real_time
 def test_a_slow_collate_is_waited_for(engine: str) -> None:
     def check() -> None:
-        stats = gone_through(loader_of(Slow(), engine, collate=slow_collate))
+        stats = gone_through(loader_of(Slow(), engine, collate_fn=slow_collate))
         assert share_of(stats.epoch, "collate") > 0.7, str(stats)
 
     try_again(check)
@@ -462,7 +462,7 @@ def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) 
         pytest.skip("there are no processes")
     options = {"start_method": start} if engine in ("process", "portable") else {}
     dataset = Slow(40, transform_s=SHORT_S)
-    loader = loader_of(dataset, engine, collate=short_collate, **options)
+    loader = loader_of(dataset, engine, collate_fn=short_collate, **options)
     with feedline.record(loader, tmp_path / "run.json"):
         assert sum(len(batch) for batch in loader) == 40
     rows = Recording.load(tmp_path / "run.json").rows

@@ -72,7 +72,7 @@ class NoLength:
         ({"dataset": Stream(), "batch_sampler": [[1]]}, "batch_sampler= was given"),
         ({"dataset": Stream(), "workers": 1, "scheduler": InOrder()}, "scheduler= cannot be used here"),
         ({"drop_last": None}, "drop_last=None"),
-        ({"collate": 5}, "collate=5 is not a function"),
+        ({"collate_fn": 5}, "collate_fn=5 is not a function"),
         ({"workers": -1}, "workers=-1 is less than 0"),
         ({"workers": "2"}, "workers='2' is not an integer"),
         ({"engine": "spark"}, "engine='spark' is not one of"),
@@ -113,7 +113,6 @@ def names_of(kind: Any) -> list[str]:
 
 TRANSLATED = {
     "workers": "num_workers",
-    "collate": "collate_fn",
     "prefetch": "prefetch_factor",
     "timeout_s": "timeout",
     "persistent": "persistent_workers",

@@ -176,7 +176,7 @@ def test_single_samples(engine: EngineName) -> None:
     samples = list(Loader(Squares(5), None, **options(engine)))
     assert [sample["index"] for sample in samples] == [0, 1, 2, 3, 4]
     assert samples[3]["square"].shape == (2,)
-    assert list(Loader(range(3), None, collate=str, **options(engine))) == ["0", "1", "2"]
+    assert list(Loader(range(3), None, collate_fn=str, **options(engine))) == ["0", "1", "2"]
     assert sorted(Loader(range(5), None, shuffle=True, **options(engine))) == [0, 1, 2, 3, 4]
 
 
@@ -294,7 +294,7 @@ def test_without_a_seed_every_order_is_new() -> None:
 
 def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
     def draw(seed: int | None) -> list[list[int]]:
-        return list(Loader(range(2), 1, workers=2, seed=seed, collate=random_numbers))
+        return list(Loader(range(2), 1, workers=2, seed=seed, collate_fn=random_numbers))
 
     first = draw(1)
     assert first[0] != first[1]
@@ -314,12 +314,12 @@ def test_numpys_generator_in_the_training_process_is_left_alone(engine: EngineNa
 
 
 def test_collate_functions_give_arrays(engine: EngineName) -> None:
-    batches = list(Loader(Ragged(), 5, collate=collate.drop_none(collate.pad(-1)), **options(engine)))
+    batches = list(Loader(Ragged(), 5, collate_fn=collate.drop_none(collate.pad(-1)), **options(engine)))
     assert [batch["ids"].shape for batch in batches] == [(4, 4), (4, 9), (4, 14), (4, 19)]
     assert batches[1]["ids"][0].tolist() == [5] * 6 + [-1] * 3
     assert batches[1]["ids_lengths"].tolist() == [6, 7, 8, 9]
     assert batches[1]["label"].tolist() == [5, 6, 7, 8]
-    (first, _), (second, targets) = list(Loader(Detections(), 4, collate=collate.detection(), **options(engine)))
+    (first, _), (second, targets) = list(Loader(Detections(), 4, collate_fn=collate.detection(), **options(engine)))
     assert first.shape == (4, 3, 40, 100)
     assert [target["boxes"].shape for target in targets] == [(i, 4) for i in range(4, 8)]
     assert isinstance(second, np.ndarray)
@@ -353,7 +353,7 @@ def test_shapes_that_differ_say_so_wherever_the_batch_is_made(engine: EngineName
 
 
 def test_an_empty_batch_can_be_skipped(engine: EngineName) -> None:
-    loader = Loader([1, None, None, 2], 1, collate=collate.drop_none(), **options(engine))
+    loader = Loader([1, None, None, 2], 1, collate_fn=collate.drop_none(), **options(engine))
     batches = iter(loader)
     seen = []
     for _ in range(4):
@@ -379,13 +379,13 @@ def test_start_methods(start_method: str) -> None:
 
 
 def test_the_work_is_done_where_it_was_asked_to_be(engine: EngineName) -> None:
-    pids = set(Loader(range(8), 1, collate=who, **options(engine)))
+    pids = set(Loader(range(8), 1, collate_fn=who, **options(engine)))
     assert len(pids) == (2 if engine == "process" else 1)
     assert (os.getpid() in pids) == (engine != "process")
 
 
 def test_persistent_workers_stay_until_closed() -> None:
-    loader = Loader(range(8), 1, collate=who, workers=2, persistent=True)
+    loader = Loader(range(8), 1, collate_fn=who, workers=2, persistent=True)
     first = set(loader)
     batches = iter(loader)
     next(batches)  # left early
@@ -514,7 +514,7 @@ class Squares:
 if __name__ == "__main__":
     for method in ("fork", "forkserver", "spawn", None):
         how = {"start_method": method} if method else {"engine": "thread"}
-        batches = list(Loader(Squares(), 2, workers=1, collate=collate.drop_none(collate.pad()), **how))
+        batches = list(Loader(Squares(), 2, workers=1, collate_fn=collate.drop_none(collate.pad()), **how))
         assert len(batches) == 4
         assert not any(batch["torch"].any() for batch in batches), f"{method}: a worker imported torch"
     arrays = list(Loader({"x": np.arange(8)}, 2, shuffle=True, seed=1, workers=2, start_method="fork"))

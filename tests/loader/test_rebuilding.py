@@ -107,10 +107,10 @@ def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
         DataLoader(Numbers(), 2, shard=True),
     ]
     for loader in loaders:
-        assert REBUILDING.is_split(loader)
+        assert REBUILDING.is_sharded(loader)
         assert REBUILDING.own_share(loader) is loader
-    assert not REBUILDING.is_split(DataLoader(Numbers(), 2))
-    assert not REBUILDING.is_split(DataLoader(range(SIZE), 2))
+    assert not REBUILDING.is_sharded(DataLoader(Numbers(), 2))
+    assert not REBUILDING.is_sharded(DataLoader(range(SIZE), 2))
 
 
 def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyP
     stream = datasets.Dataset.from_dict({"value": list(range(SIZE))}).to_iterable_dataset(num_shards=2)
     whole: DataLoader[Any] = DataLoader(stream, 4)
     part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
-    assert (REBUILDING.is_split(whole), REBUILDING.is_split(part)) == (False, True)
+    assert (REBUILDING.is_sharded(whole), REBUILDING.is_sharded(part)) == (False, True)
 
 
 def test_a_loader_that_is_split_already_needs_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

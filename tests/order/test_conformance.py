@@ -259,7 +259,7 @@ def test_both_loaders_make_the_same(workers: int, shuffle: bool) -> None:
 
 def test_both_loaders_make_the_same_with_a_collate_function_that_draws() -> None:
     ours = Loader(
-        DATASETS["drawing"], 5, shuffle=True, seed=SEED, collate=datasets.drawing_collate, drop_last=True, workers=2
+        DATASETS["drawing"], 5, shuffle=True, seed=SEED, collate_fn=datasets.drawing_collate, drop_last=True, workers=2
     )
     assert all_bytes(ours) == expected("drawing", "drawing")[0][:-1]
 
@@ -313,7 +313,7 @@ def test_a_stream_without_batches_is_the_same_for_any_number_of_workers() -> Non
 
 def test_both_loaders_make_the_same_of_a_stream() -> None:
     dataset = datasets.DrawingStream(22)
-    ours = Loader(dataset, 4, seed=SEED, collate=datasets.drawing_collate, workers=2)
+    ours = Loader(dataset, 4, seed=SEED, collate_fn=datasets.drawing_collate, workers=2)
     assert [all_bytes(ours), all_bytes(ours)] == stream(dataset, 0)
 
 

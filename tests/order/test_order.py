@@ -21,7 +21,7 @@ from feedline.order.order import (
     StreamOrder,
     order_of,
 )
-from feedline.types import IndexBlock, Key, Share, Span, StreamSplit, Tail
+from feedline.types import IndexBlock, Key, Share, Span, StreamSharding, Tail
 
 pytestmark = pytest.mark.sample(8)
 
@@ -57,7 +57,7 @@ def shared_batches() -> BatchOrder:
 ORDERS: dict[str, Order] = {
     "samples": samples(),
     "batches": BatchOrder(buckets()),
-    "spans": SpanOrder(StreamSplit(2, Share())),
+    "spans": SpanOrder(StreamSharding(2, Share())),
     "streams": StreamOrder(2),
 }
 
@@ -202,7 +202,7 @@ def test_batch_size_and_ranks_may_differ(other: SampleOrder) -> None:
 def test_batches_of_streams_must_be_of_the_same_size() -> None:
     with pytest.raises(BadState, match="batch_size: 3, and here batch_size: 2"):
         StreamOrder(2).check(StreamOrder(3).expected())
-    SpanOrder(StreamSplit(2, Share())).check(SpanOrder(StreamSplit(3, Share(1, 4))).expected())
+    SpanOrder(StreamSharding(2, Share())).check(SpanOrder(StreamSharding(3, Share(1, 4))).expected())
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_batches_of_streams_must_be_of_the_same_size() -> None:
         (samples(10, 2), samples(10, 3)),
         (samples(), shared()),
         (BatchOrder(buckets()), shared_batches()),
-        (SpanOrder(StreamSplit(2, Share())), SpanOrder(StreamSplit(3, Share()))),
-        (SpanOrder(StreamSplit(2, Share())), SpanOrder(StreamSplit(2, Share(0, 2)))),
+        (SpanOrder(StreamSharding(2, Share())), SpanOrder(StreamSharding(3, Share()))),
+        (SpanOrder(StreamSharding(2, Share())), SpanOrder(StreamSharding(2, Share(0, 2)))),
     ],
 )
 def test_where_batches_are_told_by_their_numbers_they_must_be_the_same(mine: Order, theirs: Order) -> None:

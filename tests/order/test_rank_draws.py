@@ -14,7 +14,7 @@ import torch
 
 import feedline
 from feedline import Loader
-from feedline.abc import SplitSource
+from feedline.abc import ShardedSource
 from feedline.datasets import TarDataset
 from feedline.types import EngineName
 from feedline.types.ranks import share_if_known
@@ -34,7 +34,7 @@ def drawn(number: Any) -> Sample:
     return int(number), feedline.rng().random(), random.random() + float(np.random.rand()) + torch.rand(()).item()
 
 
-class Lines(SplitSource):
+class Lines(ShardedSource):
     """A source of the user's own, whose iterator makes one sample after the other."""
 
     part = (0, 1)
@@ -113,7 +113,7 @@ class Ranks:
         self.patch.setenv("RANK", str(rank))
         self.patch.setenv("WORLD_SIZE", str(ranks))
         engine: EngineName = "process" if workers else "inline"
-        return Loader(self.dataset(), 3, seed=7, shard=False, workers=workers, engine=engine, collate=collate)
+        return Loader(self.dataset(), 3, seed=7, shard=False, workers=workers, engine=engine, collate_fn=collate)
 
     def epoch(self, rank: int, **options: int) -> list[Sample]:
         with closing(self.loader(rank, **options)) as loader:

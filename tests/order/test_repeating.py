@@ -184,7 +184,7 @@ def test_torchdata_agrees(style: str, persistent: bool) -> None:
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
 def test_the_loader_without_torch(workers: int, persistent: bool) -> None:
     def make() -> Loader:
-        return Loader(NoisyMap(11), 2, collate=without_torchs, workers=workers, persistent=persistent)
+        return Loader(NoisyMap(11), 2, collate_fn=without_torchs, workers=workers, persistent=persistent)
 
     loader = make()
     told = [moment for moment in two_epochs(loader, stops=(3,)) if not moment[0].startswith("end") or persistent]

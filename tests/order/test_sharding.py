@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader, samplers
-from feedline.abc.source import SplitSource, StreamSource
+from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning
-from feedline.order.sharding import split_of
-from feedline.types import EngineName, Share, StreamSplit
+from feedline.order.sharding import sharding_of
+from feedline.types import EngineName, Share, StreamSharding
 
 pytestmark = pytest.mark.sample(7)
 
@@ -26,23 +26,23 @@ class Source(StreamSource):
         return iter(range(3))
 
 
-def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSplit | None:
+def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSharding | None:
     usual: dict[str, Any] = {
         "batch_size": 4,
         "drop_last": False,
         "is_map": False,
     }
-    return split_of(dataset, shard, **{**usual, **options})
+    return sharding_of(dataset, shard, **{**usual, **options})
 
 
 @pytest.mark.parametrize(("shard", "tail"), [(True, "pad"), ("pad", "pad"), ("drop", "drop"), ("exact", "exact")])
 def test_what_is_asked_for_is_done(shard: Any, tail: str) -> None:
-    assert split(shard, drop_last=True) == StreamSplit(4, Share(0, 1, tail), drop_last=True)
-    assert split(shard, Source()) == StreamSplit(4, Share(0, 1, tail))
+    assert split(shard, drop_last=True) == StreamSharding(4, Share(0, 1, tail), drop_last=True)
+    assert split(shard, Source()) == StreamSharding(4, Share(0, 1, tail))
 
 
 def test_single_samples_are_shared_out_one_by_one() -> None:
-    assert split(True, batch_size=None) == StreamSplit(1, Share())
+    assert split(True, batch_size=None) == StreamSharding(1, Share())
 
 
 def test_without_a_word_it_depends_on_the_dataset() -> None:
@@ -67,9 +67,9 @@ def test_map_style_datasets_have_nothing_to_share_out() -> None:
 
 
 def test_what_splits_itself_is_not_split_again() -> None:
-    assert split(None, splits_itself=True) is None
+    assert split(None, shards_itself=True) is None
     with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
-        split(True, splits_itself=True)
+        split(True, shards_itself=True)
 
 
 @pytest.mark.parametrize("shard", ["yes", "", 2, 0.5, "PAD", []])
@@ -106,7 +106,7 @@ def test_who_does_not_ask_or_is_alone_is_not_told() -> None:
         assert len(list(loader)) == 4
 
 
-class Parts(SplitSource, IterableDataset[int]):
+class Parts(ShardedSource, IterableDataset[int]):
     """Yields its own part, as far as it was told which that is."""
 
     def __init__(self) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share, Span, StreamSplit
+from feedline.types import Draw, Share, Span, StreamSharding
 
 pytestmark = pytest.mark.sample(5)
 
-SPLIT = StreamSplit(4, Share(1, 3))
+SPLIT = StreamSharding(4, Share(1, 3))
 
 
 @pytest.mark.parametrize("count", [1, 32, None])

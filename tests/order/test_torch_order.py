@@ -24,15 +24,15 @@ from feedline import samplers
 from feedline.order.foreign_order import ForeignOrder
 from feedline.order.order import BatchOrder, Entry, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.order.torch_order import torch_order
-from feedline.types import IndexBlock, Key, Share, StreamSplit
+from feedline.types import IndexBlock, Key, Share, StreamSharding
 
 pytestmark = pytest.mark.sample(16)
 
 NUMBERS: Any = range(10)
 
 
-def order_of(dataset: Any = NUMBERS, *, split: StreamSplit | None = None, **options: Any) -> Order:
-    return torch_order(DataLoader(dataset, **options), split)
+def order_of(dataset: Any = NUMBERS, *, sharding: StreamSharding | None = None, **options: Any) -> Order:
+    return torch_order(DataLoader(dataset, **options), sharding)
 
 
 def listed(order: Order, key: Key = Key(3, 0)) -> list[Any]:  # noqa: B008  frozen
@@ -84,7 +84,7 @@ def test_map_style_datasets(options: dict[str, Any], kind: type) -> None:
 
 def test_iterable_datasets() -> None:
     assert type(order_of(Stream(), batch_size=2)) is StreamOrder
-    assert type(order_of(Stream(), batch_size=2, split=StreamSplit(2, Share()))) is SpanOrder
+    assert type(order_of(Stream(), batch_size=2, sharding=StreamSharding(2, Share()))) is SpanOrder
 
 
 # -- torch's samplers, to the letter ---

@@ -27,7 +27,7 @@ from feedline.samplers import (
     WeightedRandomSampler,
     distribute,
 )
-from feedline.samplers.distributed import Distributed, DistributedBatches, split
+from feedline.samplers.distributed import Distributed, DistributedBatches, pieces_of
 from feedline.types import TAILS, Key, Share, Tail
 
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -303,7 +303,7 @@ def test_pieces(given_lengths: list[int], count: int) -> None:
     batches = [np.arange(start, stop) for start, stop in pairwise(starts)]
     if not len(batches) <= count <= starts[-1]:
         return
-    pieces = split(batches, count)
+    pieces = pieces_of(batches, count)
     assert len(pieces) == count
     assert min(map(len, pieces)) > 0
     assert np.array_equal(np.concatenate(pieces), np.arange(starts[-1]))

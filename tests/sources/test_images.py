@@ -118,7 +118,7 @@ def test_images_come_out_of_every_source(make: Callable[[Path], Any], tmp_path: 
     batches = images_of(loader)
     assert batches.shape == (COUNT, 3, 32, 32)
     assert batches.dtype == np.float32
-    by_hand = feedline.Loader(source, 4, seed=3, collate=feedline.collate.drop_none())
+    by_hand = feedline.Loader(source, 4, seed=3, collate_fn=feedline.collate.drop_none())
     assert view_of(by_hand).placement is Placement.DATASET
     assert np.array_equal(images_of(by_hand), batches)
     if hasattr(source, "close"):

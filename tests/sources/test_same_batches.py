@@ -144,7 +144,7 @@ def test_a_stream_of_tar_shards_gives_the_same(stores: Path, how: How) -> None:
     """Streams have an order of their own, which follows from the workers: samples are compared, not batches."""
     dataset: Any = TarDataset(str(stores / "tar" / "shard-*.tar"), fields=TAR_FIELDS).stream(shuffle=False)
     loader = feedline.Loader(
-        dataset, BATCH, workers=how.workers, engine=how.engine, start_method=how.start_method, collate=list
+        dataset, BATCH, workers=how.workers, engine=how.engine, start_method=how.start_method, collate_fn=list
     )
     found = sorted(canonical(sample) for batch in loader for sample in batch)
     assert found == sorted(canonical(sample) for sample in Original(QUICK))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +135,24 @@ def test_a_failure_to_open_is_raised_every_time() -> None:
         with pytest.raises(OSError, match="no such file"):
             handle.get()
     assert not handle._opened
+
+
+def test_the_end_of_a_program_is_silent(tmp_path: Path) -> None:
+    """At interpreter shutdown, modules lose their contents before datasets in them are deleted."""
+    program = """
+import numpy as np
+from pathlib import Path
+from PIL import Image
+import feedline
+from feedline.datasets import TarDataset
+Path("photos/a").mkdir(parents=True)
+for number in range(20):
+    Image.fromarray(np.zeros((80, 80, 3), np.uint8)).save(f"photos/a/{number}.jpg")
+feedline.pack("photos", "small.tar", resize=64)
+dataset = TarDataset("small.tar", fields=("jpg", "cls"))
+print(len(next(iter(feedline.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, collate_fn=list)))))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("8\n", "", 0)

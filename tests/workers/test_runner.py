@@ -24,7 +24,7 @@ from feedline.types import (
     Resume,
     Share,
     Span,
-    StreamSplit,
+    StreamSharding,
     Task,
     WorkerIdentity,
 )
@@ -341,8 +341,8 @@ def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
 
 
 def test_near_the_end_of_a_stream_that_is_shared_out_it_is_said_how_far_that_is() -> None:
-    split = StreamSplit(2, Share(0, 2, "exact"))
-    runner = make(Streams(), split=split)  # three samples
+    sharding = StreamSharding(2, Share(0, 2, "exact"))
+    runner = make(Streams(), sharding=sharding)  # three samples
     notes = runner.attempt(Task(0, Span(0), snapshot=True), 0, None).notes
     assert notes is not None
     assert notes.consumed == 3

@@ -37,7 +37,7 @@ def init(number):
 def collate(samples): return Batch(np.stack(samples))
 
 def batches(dataset): return [type(b) is Batch and b.values.sum().item() for b in Loader(dataset, 4, workers=2, \
-start_method="METHOD", collate=collate, worker_init=init)]
+start_method="METHOD", collate_fn=collate, worker_init=init)]
 
 PREPARATION
 print("batches:", batches(Numbers()))
@@ -113,7 +113,7 @@ if __name__ == "__main__":
 def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{PROGRAM}{GUARDED_CLASS}")
     ran = run("", "train.py", cwd=tmp_path)
-    assert "feedline.errors.NotPicklable: A worker did not find in the main program" in ran.stderr
+    assert "feedline.errors.NotPicklable: A worker did not find a definition of the main program" in ran.stderr
     assert "Can't get attribute 'Numbers'" in ran.stderr
     assert "WorkerWarning" not in ran.stderr
 

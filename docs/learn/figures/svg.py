@@ -58,7 +58,8 @@ class Figure:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
             f'height="{self.height}" role="img" font-family="system-ui, sans-serif">\n'
             f"<title>{escape(self._title)}</title>\n"
-            f'<rect width="{self.width}" height="{self.height}" rx="8" fill="#ffffff" stroke="{GRID}"/>\n{body}\n</svg>\n',
+            f'<rect width="{self.width}" height="{self.height}" rx="8" fill="#ffffff" stroke="{GRID}"/>\n'
+            f"{body}\n</svg>\n",
             encoding="utf-8",
         )
 

@@ -7,7 +7,7 @@ from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.abc.selection import Derived, Selection
-from feedline.abc.source import ColumnSource, EpochAware, Repeatable, Reshardable, SplitSource, StreamSource
+from feedline.abc.source import ColumnSource, EpochAware, Repeatable, Reshardable, ShardedSource, StreamSource
 from feedline.abc.stateful import Stateful
 from feedline.abc.worker_spec import WorkerSpec
 
@@ -25,7 +25,7 @@ __all__ = [
     "Sampler",
     "Scheduler",
     "Selection",
-    "SplitSource",
+    "ShardedSource",
     "Stateful",
     "StreamSource",
     "WorkerSpec",

@@ -11,7 +11,7 @@ L = TypeVar("L", bound=Any)
 class Rebuilding(Protocol):
     """Called by the files of `frameworks/`, on the thread of the training loop. Rebuilt loaders are copies."""
 
-    def is_split(self, loader: Any) -> bool:
+    def is_sharded(self, loader: Any) -> bool:
         """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
 
     def with_torch_parts(self, loader: L, other: Any) -> L:

@@ -55,7 +55,7 @@ class StreamSource(IterableSource):
         """Yield the samples of an epoch."""
 
 
-class SplitSource(IterableSource):
+class ShardedSource(IterableSource):
     """An iterable dataset that splits itself over workers and ranks, for example by assigning shards to them.
 
     Loaders call `set_worker` on every worker's copy, and do not split its samples a second time. In torch's own loader
@@ -72,7 +72,7 @@ class SplitSource(IterableSource):
 
 
 class Reshardable(ABC):
-    """A `SplitSource` that can redistribute the rest of an epoch over another number of workers and ranks."""
+    """A `ShardedSource` that can redistribute the rest of an epoch over another number of workers and ranks."""
 
     @abstractmethod
     def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
@@ -96,7 +96,7 @@ class Reshardable(ABC):
 # object: a user's dataset.
 def repeats_itself(dataset: object) -> bool:
     """True for a feedline stream: its iterators draw from no process-wide random generator."""
-    return isinstance(dataset, (SplitSource, StreamSource))
+    return isinstance(dataset, (ShardedSource, StreamSource))
 
 
 class Acknowledged(ABC):

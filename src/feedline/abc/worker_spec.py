@@ -9,7 +9,7 @@ from typing import Any
 from feedline.abc.deferred import Placement
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
-from feedline.types import CollateFunction, DatasetKind, StreamSplit
+from feedline.types import CollateFunction, DatasetKind, StreamSharding
 
 
 # Any: a dataset is any suitable object.
@@ -33,7 +33,7 @@ class WorkerSpec:
     """True if the process-wide random generators are seeded from each sample's key."""
     on_error: ErrorPolicy | None = None
     """How to handle a sample that fails; None to raise its exception."""
-    split: StreamSplit | None = None
+    sharding: StreamSharding | None = None
     """How the loader shards a stream of samples; None if each worker has its own stream."""
     placement: Placement = Placement.DATASET
     """Where deferred fields, such as images, are finished."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 
-from feedline.abc.source import SplitSource
+from feedline.abc.source import ShardedSource
 from feedline.datasets.kind import kind_of
 from feedline.datasets.mixture import Mixture
-from feedline.datasets.mixture_stream import MixtureStream, SplitMixtureStream
+from feedline.datasets.mixture_stream import MixtureStream, ShardedMixtureStream
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption
 from feedline.types import DatasetKind
@@ -69,8 +69,8 @@ def mix(
     kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
     if DatasetKind.ITERABLE in kinds:
         pairs = zip(parts, kinds, strict=True)
-        split = all(isinstance(part, SplitSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
-        made = SplitMixtureStream if split else MixtureStream
+        is_sharded = all(isinstance(part, ShardedSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
+        made = ShardedMixtureStream if is_sharded else MixtureStream
         return made(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
     if repeat:
         raise BadOption(

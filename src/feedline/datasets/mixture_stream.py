@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import Repeatable, SplitSource
+from feedline.abc.source import Repeatable, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
@@ -105,7 +105,7 @@ class MixtureStream(Stream, Mixed):
         return f"{name}({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
 
 
-class SplitMixtureStream(PartedStream, MixtureStream):
+class ShardedMixtureStream(PartedStream, MixtureStream):
     """A mixture that splits itself over workers and ranks, because its iterable datasets do; `mix` makes it.
 
     Every worker of every rank mixes its own parts of them, and every n-th sample of the map-style ones, in the given
@@ -115,9 +115,9 @@ class SplitMixtureStream(PartedStream, MixtureStream):
     def set_worker(self, number: int, count: int) -> None:
         super().set_worker(number, count)
         # Copy: workers that are threads would otherwise share the datasets.
-        self.datasets = [copy.copy(d) if isinstance(d, SplitSource) else d for d in self.datasets]
+        self.datasets = [copy.copy(d) if isinstance(d, ShardedSource) else d for d in self.datasets]
         for dataset in self.datasets:
-            if isinstance(dataset, SplitSource):
+            if isinstance(dataset, ShardedSource):
                 dataset.set_worker(number, count)
 
 

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from feedline.abc.source import EpochAware, IterableSource, Repeatable, SplitSource
+from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.types import State
@@ -62,7 +62,7 @@ class Stream(IterableSource):
         register_with_torch()
 
 
-class PartedStream(Stream, SplitSource):
+class PartedStream(Stream, ShardedSource):
     """A stream that gives every worker of every rank its own part, in torch's own loader too."""
 
     _worker: Part | None = None

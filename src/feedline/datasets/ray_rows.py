@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from feedline.abc.source import SplitSource
+from feedline.abc.source import ShardedSource
 from feedline.datasets.passes import Stream
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption
 from feedline.types.ranks import rank_if_known
 
 
-class RayRows(Stream, SplitSource):
+class RayRows(Stream, ShardedSource):
     """An iterable dataset of the rows of a `ray.data.Dataset`, each a dict, for a loader without workers.
 
     Args:

@@ -247,7 +247,7 @@ def is_cuda(device: object) -> bool:
 
 def target_for(device: torch.device | None, transform: Callable[[Any], object] | None) -> Target | None:
     """Return the target that prepares batches for a device; None if there is nothing to do."""
-    if device is None:
+    if device is None or device.type == "cpu":
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)
     if not is_cuda(device):
         return TorchTarget(device, transform)

@@ -79,8 +79,8 @@ def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuildi
         given = bound.arguments
         stateful = given.get("use_stateful_dataloader", False)
         given["use_stateful_dataloader"] = False  # torchdata's loader would start workers, only to be replaced
-        is_split = rebuilding.is_split(loader)
-        if is_split:
+        is_sharded = rebuilding.is_sharded(loader)
+        if is_sharded:
             loader = given["dataloader"] = _split_already(loader, given, rebuilding)
         sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         generator = getattr(sampler, "generator", None)
@@ -92,7 +92,7 @@ def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuildi
             sampler.generator = None  # Accelerate added a generator, for ranks without a common seed
             prepared.synchronized_generator = None
             prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]
-        if is_split:
+        if is_sharded:
             prepared._drop_last = True  # otherwise gather_for_metrics() drops samples that it takes for repeated ones
         if stateful and type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
             warn_user(

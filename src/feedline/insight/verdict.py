@@ -112,7 +112,7 @@ _CAUSES = {
     ),
     "device": (
         "the device",
-        "Use pin_memory=True, and fewer bytes per batch",
+        "Use pin_memory=True, fewer bytes per batch, or a cheaper device_transform",
         "Batches reach the device too late. More workers would not help. ",
     ),
     "deliver": (

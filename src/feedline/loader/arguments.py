@@ -19,7 +19,7 @@ import numpy as np
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.source import SplitSource, StreamSource
+from feedline.abc.source import ShardedSource, StreamSource
 from feedline.delivery.driver.settings import Settings, is_auto
 from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
@@ -178,7 +178,7 @@ def check_not_batches(sampler: object, batch_size: int | None) -> None:
 
 def check_unordered(dataset: object, given: str) -> None:
     """Reject an argument that would order the samples of one of feedline's streams; `given` is its name."""
-    if isinstance(dataset, (SplitSource, StreamSource)):
+    if isinstance(dataset, (ShardedSource, StreamSource)):
         raise BadOption(
             f"{given}= was given, but a {type(dataset).__name__} is a stream, which decides the order of its samples "
             f"itself. Drop {given}=. To shuffle, create the stream with shuffle=True, as in "

@@ -52,7 +52,7 @@ class Loader(LoaderBase):
         sampler: yields the indices of an epoch, every time it is iterated.
         batch_sampler: yields lists of indices.
         drop_last: True to drop the last batch if it is not full.
-        collate: turns a list of samples into a batch; default: `feedline.collate.default`. Without batches it is
+        collate_fn: turns a list of samples into a batch; default: `feedline.collate.default`. Without batches it is
             applied to each sample.
         workers: the number of workers; 0 to make batches in the training loop itself; "auto" for just enough workers
             that the training loop does not wait, determined while it runs; see `tuning`.
@@ -108,7 +108,7 @@ class Loader(LoaderBase):
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Iterable[Any]] | None = None,
         drop_last: bool = False,
-        collate: CollateFunction | None = None,
+        collate_fn: CollateFunction | None = None,
         workers: int | Literal["auto"] = 0,
         engine: EngineName | RayOptions = "auto",
         prefetch: int | Literal["auto"] = DEFAULT_DEPTH,
@@ -141,7 +141,7 @@ class Loader(LoaderBase):
         depth = DEFAULT_DEPTH if given_depth is None else given_depth
         check_count("workers", count, least=0, auto=True)
         check_count("prefetch", depth, least=1, auto=True)
-        check_callable("collate", collate, "takes a list of samples and returns a batch")
+        check_callable("collate_fn", collate_fn, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = _with_samples(dataset) if is_arrays(dataset) else dataset
         self.batch_size = None if batch_sampler is not None else batch_size
@@ -149,7 +149,7 @@ class Loader(LoaderBase):
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.drop_last = bool(drop_last)
-        self.collate = collate
+        self.collate_fn = collate_fn
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
         self._check_order(batch_size)
@@ -240,8 +240,8 @@ class Loader(LoaderBase):
         run = self._feedline_run
         view = self._feedline_view(self)
         length = run.order(view).length() if view.is_map else None
-        if length is None and run.stream_split is not None and hasattr(type(self.dataset), "__len__"):
-            length = steps_of(self.dataset, run.stream_split)
+        if length is None and run.stream_sharding is not None and hasattr(type(self.dataset), "__len__"):
+            length = steps_of(self.dataset, run.stream_sharding)
         if length is not None:
             return length
         if self.batch_sampler is not None:
@@ -261,7 +261,7 @@ class Loader(LoaderBase):
         return f"Loader({', '.join(parts)})"
 
 
-_SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate")
+_SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn")
 
 
 def _length_of(source: Any) -> int:

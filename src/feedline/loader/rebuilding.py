@@ -31,8 +31,8 @@ _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[
 class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
-    def is_split(self, loader: Any) -> bool:
-        return TorchView(loader).is_split(run_of(loader).stream_split)
+    def is_sharded(self, loader: Any) -> bool:
+        return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[Any]) -> L:
         parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
@@ -43,8 +43,8 @@ class TorchRebuilding(Rebuilding):
         return _with(loader, {"batch_size": batch_size, "batch_sampler": batches})
 
     def own_share(self, loader: L) -> L:
-        is_split = isinstance(loader.dataset, IterableDataset) or self.is_split(loader)
-        if is_split or own_share(None, None, "pad").world_size == 1:
+        is_sharded = isinstance(loader.dataset, IterableDataset) or self.is_sharded(loader)
+        if is_sharded or own_share(None, None, "pad").world_size == 1:
             return loader
         if loader.batch_size is None and loader.batch_sampler is not None:
             return _with(loader, {"batch_sampler": samplers.distribute(loader.batch_sampler)})

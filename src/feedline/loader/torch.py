@@ -341,7 +341,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             if view.is_map:
                 length = order.length()
             else:
-                length = None if run.stream_split is None else steps_of(self.dataset, run.stream_split)
+                length = None if run.stream_sharding is None else steps_of(self.dataset, run.stream_sharding)
             return super().__len__() if length is None else length
         except TypeError as exc:
             explain(exc, vars(self))

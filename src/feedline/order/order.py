@@ -18,7 +18,7 @@ from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.samplers.steps import Steps
-from feedline.types import Key, Share, State, StreamSplit
+from feedline.types import Key, Share, State, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
@@ -303,17 +303,17 @@ class SpanOrder(Order):
 
     unit = "stream samples"
 
-    def __init__(self, split: StreamSplit) -> None:
-        self._split = split
+    def __init__(self, sharding: StreamSharding) -> None:
+        self._sharding = sharding
 
     def stride(self) -> tuple[int | None, int, int]:
-        return self._split.batch_size, self._split.share.rank, self._split.share.world_size
+        return self._sharding.batch_size, self._sharding.share.rank, self._sharding.share.world_size
 
     def plan(self, entry: Entry) -> SpanPlan:
-        return SpanPlan(self._split, draw_key=entry.draw_key, consumed=entry.consumed)
+        return SpanPlan(self._sharding, draw_key=entry.draw_key, consumed=entry.consumed)
 
     def common_seed(self) -> int | None:
-        return 0 if self._split.share.world_size > 1 else None
+        return 0 if self._sharding.share.world_size > 1 else None
 
     def expected(self) -> State:
         return {"unit": self.unit}

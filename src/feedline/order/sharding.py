@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from feedline.abc.source import SplitSource, StreamSource
+from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.samplers.steps import Steps
-from feedline.types import TAILS, Share, StreamSplit
+from feedline.types import TAILS, Share, StreamSharding
 from feedline.types.ranks import own_share
 
 
-def split_of(
+def sharding_of(
     dataset: object,
     shard: bool | str | None,
     *,
     batch_size: int | None,
     drop_last: bool,
     is_map: bool,
-    splits_itself: bool = False,
-) -> StreamSplit | None:
+    shards_itself: bool = False,
+) -> StreamSharding | None:
     """Return how the loader splits the samples; None if each worker reads its own stream.
 
     Args:
@@ -30,7 +30,7 @@ def split_of(
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
         is_map: True for a map-style dataset, which needs no splitting.
-        splits_itself: True if the dataset is known to split itself in this loader, as torch's data pipes do.
+        shards_itself: True if the dataset is known to split itself in this loader, as torch's data pipes do.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
@@ -42,7 +42,7 @@ def split_of(
                 "around any sampler."
             )
         return None
-    if splits_itself:
+    if shards_itself:
         if shard:
             raise BadOption(
                 f"shard={shard!r} would split the dataset a second time, and samples would be missing: torch's data "
@@ -51,7 +51,7 @@ def split_of(
                 "world_size), from datasets.distributed."
             )
         return None
-    if isinstance(dataset, SplitSource):
+    if isinstance(dataset, ShardedSource):
         if shard == "exact":
             raise BadOption(
                 f"shard={shard!r} does not work with a {type(dataset).__name__}: it splits itself, so the number of "
@@ -82,20 +82,20 @@ def split_of(
                 f"shard='exact' with batches of one sample and {share.world_size} ranks cannot be kept: at the end, "
                 "some ranks would have a sample and others none. Use a larger batch size, or another tail."
             )
-    return StreamSplit(batch_size or 1, share, drop_last)
+    return StreamSharding(batch_size or 1, share, drop_last)
 
 
 def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
     """Return this rank with its tail if ranks end an epoch together; None if each rank ends on its own."""
-    if not isinstance(dataset, SplitSource) or shard not in TAILS:
+    if not isinstance(dataset, ShardedSource) or shard not in TAILS:
         return None
     share = own_share(None, None, str(shard))
     return share if share.world_size > 1 else None
 
 
-def steps_of(dataset: Any, split: StreamSplit) -> int | None:
+def steps_of(dataset: Any, sharding: StreamSharding) -> int | None:
     """Return how many batches of an iterable dataset a rank gets. Raises TypeError: the dataset has no length."""
-    return Steps(len(dataset), split.batch_size, split.share, drop_last=split.drop_last).count
+    return Steps(len(dataset), sharding.batch_size, sharding.share, drop_last=sharding.drop_last).count
 
 
 # Any: a sampler or batch sampler of any type, here and below.

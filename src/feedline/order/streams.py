@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share, Span, State, StreamSplit
+from feedline.types import Draw, Share, Span, State, StreamSharding
 
 _PLACES = 1 << 40
 """The distance between the keys of one rank's samples and the next rank's: more than a stream has samples."""
@@ -47,15 +47,15 @@ class SpanPlan(Plan):
     """Consecutive steps through a stream that the loader shards, until the stream ends.
 
     Args:
-        split: how the stream is sharded.
+        sharding: how the stream is sharded.
         draw_key: the key from which the random numbers of its samples are derived.
         consumed: samples of the stream that all ranks together have consumed already.
     """
 
     can_move = False  # a worker's stream cannot go back to the position of another worker's
 
-    def __init__(self, split: StreamSplit, *, draw_key: int = 0, consumed: int = 0) -> None:
-        self._stride = split.batch_size * split.share.world_size
+    def __init__(self, sharding: StreamSharding, *, draw_key: int = 0, consumed: int = 0) -> None:
+        self._stride = sharding.batch_size * sharding.share.world_size
         self._draw_key = draw_key
         self._consumed = consumed
         self._number = 0

@@ -19,11 +19,11 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.samplers import SequentialSampler
 from feedline.samplers.distributed import BatchIndices, DistributedBatches
-from feedline.types import IndexBlock, StreamSplit
+from feedline.types import IndexBlock, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
-def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
+def torch_order(loader: torch.utils.data.DataLoader[Any], sharding: StreamSharding | None) -> Order:
     """Return the order that a loader's arguments define."""
     # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
     index_sampler: object = loader._index_sampler
@@ -34,7 +34,7 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
                 "batches are cut from its stream, without a sampler. Cut them in the dataset's __iter__ (with "
                 "batch_size=None), or drop the override."
             )
-        return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
+        return StreamOrder(loader.batch_size) if sharding is None else SpanOrder(sharding)
     index_sampler, skips = skipped_by(index_sampler)
     batched = loader._auto_collation
     order = _of_batches(index_sampler) if batched else _of_sampler(index_sampler, index_sampler, None, drop_last=False)

@@ -181,7 +181,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
         if self.share.tail != "exact":
             return self.batches.batch((begin + self.share.rank) % total, key)
         last = [self.batches.batch(other, key) for other in range(begin, total)]
-        return split(last, self.share.world_size)[self.share.rank]
+        return pieces_of(last, self.share.world_size)[self.share.rank]
 
     def check(self, key: Key) -> None:
         """Reject an epoch whose last round cannot be split.
@@ -236,7 +236,7 @@ class BatchIndices(Iterable[int]):
         )
 
 
-def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
+def pieces_of(batches: list[IndexArray], count: int) -> list[IndexArray]:
     """Split batches into `count` pieces, each of them from one batch, by repeatedly halving the largest.
 
     Raises BadOption if there are fewer indices than pieces.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray
-from feedline.abc.source import Repeatable, SplitSource, StreamSource
+from feedline.abc.source import Repeatable, ShardedSource, StreamSource
 from feedline.simulation.scenario import OWN, SHARED, Scenario, Troubles
 from feedline.types import Key
 
@@ -167,7 +167,7 @@ class SharedStream(_Troubled, StreamSource):
         return place
 
 
-class OwnStream(_Troubled, SplitSource):
+class OwnStream(_Troubled, ShardedSource):
     """A dataset that gives each worker a stream of its own."""
 
     def __init__(self, scenario: Scenario) -> None:

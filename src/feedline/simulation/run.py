@@ -190,9 +190,9 @@ class _Training:
         scenario = self._scenario
         if scenario.kind == OWN or not scenario.samples:
             return
-        is_split = scenario.ranks > 1
-        least = 0 if scenario.drop_last or (is_split and scenario.tail == "drop") else 1
-        most = scenario.samples if is_split and scenario.tail == "pad" else 1
+        is_sharded = scenario.ranks > 1
+        least = 0 if scenario.drop_last or (is_sharded and scenario.tail == "drop") else 1
+        most = scenario.samples if is_sharded and scenario.tail == "pad" else 1
         wrong = [place for place in range(scenario.samples) if not least <= tally[place] <= most]
         if wrong:
             raise LawBroken(f"sample {wrong[0]} came {tally[wrong[0]]} times in an epoch of {scenario.ranks} ranks")

@@ -12,7 +12,7 @@ from feedline.samplers import RandomSampler, SequentialSampler, distribute
 from feedline.schedulers import InOrder, Unordered
 from feedline.simulation.dataset import Ragged
 from feedline.simulation.scenario import IN_ORDER, OWN, SHARED, UNORDERED, Scenario
-from feedline.types import Share, StreamSplit
+from feedline.types import Share, StreamSharding
 
 
 def order_of(scenario: Scenario, share: Share) -> Order:
@@ -20,7 +20,7 @@ def order_of(scenario: Scenario, share: Share) -> Order:
     if scenario.kind == OWN:
         return StreamOrder(scenario.batch_size)
     if scenario.kind == SHARED:
-        return SpanOrder(StreamSplit(scenario.batch_size or 1, share, scenario.drop_last))
+        return SpanOrder(StreamSharding(scenario.batch_size or 1, share, scenario.drop_last))
     whole: Sampler | BatchSampler
     if scenario.ragged:
         whole = Ragged(scenario.samples, scenario.batch_size or 1)

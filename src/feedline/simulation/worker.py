@@ -13,7 +13,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
 from feedline.simulation.scenario import MAP, SHARED, InTurn, LawBroken, Scenario, Seconds
-from feedline.types import Call, DatasetKind, Result, Share, StreamSplit, Task, WorkerIdentity
+from feedline.types import Call, DatasetKind, Result, Share, StreamSharding, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 
 _LATE = 20.0
@@ -45,7 +45,7 @@ class _Repeatable(ErrorPolicy):
 
 def spec_of(scenario: Scenario, dataset: Items | SharedStream | OwnStream, workers: int, share: Share) -> WorkerSpec:
     """Return the settings that all workers of a loader share."""
-    split = StreamSplit(scenario.batch_size or 1, share, scenario.drop_last) if scenario.kind == SHARED else None
+    sharding = StreamSharding(scenario.batch_size or 1, share, scenario.drop_last) if scenario.kind == SHARED else None
     return WorkerSpec(
         dataset=dataset,
         kind=DatasetKind.MAP if scenario.kind == MAP else DatasetKind.ITERABLE,
@@ -56,7 +56,7 @@ def spec_of(scenario: Scenario, dataset: Items | SharedStream | OwnStream, worke
         batched=scenario.batch_size is not None or scenario.ragged,
         drop_last=scenario.drop_last,
         on_error=scenario.policy,
-        split=split,
+        sharding=sharding,
     )
 
 

@@ -9,6 +9,7 @@ disappears, everything it has open is closed.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -93,6 +94,8 @@ class Handle(Generic[H]):
         self.__dict__.update(state)
         self._begin()
 
-    def __del__(self) -> None:
-        if self.__dict__.get("_opened"):
+    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
+    # The system closes everything then.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self.__dict__.get("_opened"):
             self.close()

@@ -183,7 +183,7 @@ class SourceContract:
         expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
         ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)]
         for engine, workers in ways:
-            loader = feedline.Loader(source, BATCH, workers=workers, engine=engine, collate=_as_it_is)
+            loader = feedline.Loader(source, BATCH, workers=workers, engine=engine, collate_fn=_as_it_is)
             for found, batch in zip(loader, expected, strict=True):
                 self.same(list(found), batch)
         source.close()
@@ -194,7 +194,7 @@ class SourceContract:
         self.same(source[0], samples[0])
         expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
         for start_method in ("forkserver", "spawn"):
-            loader = feedline.Loader(source, BATCH, workers=2, start_method=start_method, collate=_as_it_is)
+            loader = feedline.Loader(source, BATCH, workers=2, start_method=start_method, collate_fn=_as_it_is)
             for found, batch in zip(loader, expected, strict=True):
                 self.same(list(found), batch)
         source.close()

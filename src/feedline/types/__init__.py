@@ -176,7 +176,7 @@ class Notes:
     """True if these states are left over from the previous epoch: a generator, for example, has not read them yet."""
     consumed: int | None = None
     """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
-    splits_itself: bool = False
+    shards_itself: bool = False
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
@@ -294,7 +294,7 @@ class SlotBatch:
 
 
 @dataclass(frozen=True)
-class StreamSplit:
+class StreamSharding:
     """How the samples of one stream are sharded over ranks; every worker reads the whole stream."""
 
     batch_size: int

@@ -14,7 +14,7 @@ from feedline.abc import memory
 from feedline.abc.deferred import place
 from feedline.abc.faults import Failure, Fault
 from feedline.abc.framework import Gather
-from feedline.abc.source import Acknowledged, SplitSource
+from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness import scope as randomness
@@ -80,7 +80,7 @@ class Runner:
         # Threads share the process's generators with the training loop and with each other.
         self._threaded = threaded = worker is not None and worker.threaded
         # A stream that all workers read must be the same in all of them, even if it shuffles itself.
-        seeds = spec.seeded or spec.split is not None
+        seeds = spec.seeded or spec.sharding is not None
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._scope.is_timed = worker is not None
         self._slowest: list[int] = []
@@ -95,8 +95,8 @@ class Runner:
         self._opening: Notes | None = None
         """The states at the beginning of the epoch, until they are reported; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader splits it. An init function may do so as well.
-        curious = spec.split is not None or (spec.framework.has_worker_info and spec.init is None)
-        curious = curious and not isinstance(spec.dataset, SplitSource)
+        curious = spec.sharding is not None or (spec.framework.has_worker_info and spec.init is None)
+        curious = curious and not isinstance(spec.dataset, ShardedSource)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
@@ -104,7 +104,7 @@ class Runner:
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec.base_seed, spec.shared_seed)
-                if isinstance(self._dataset, SplitSource):
+                if isinstance(self._dataset, ShardedSource):
                     self._dataset.set_worker(worker.id, worker.count)
                 if is_born is not None:
                     is_born()
@@ -197,8 +197,8 @@ class Runner:
         if not self._spec.batched:
             return 1
         if type(indices) is Span:
-            assert self._spec.split is not None
-            return self._spec.split.batch_size
+            assert self._spec.sharding is not None
+            return self._spec.sharding.batch_size
         return indices if type(indices) is int else operator.length_hint(indices, 1)
 
     def serve(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
@@ -346,7 +346,7 @@ class Runner:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
             self.begin(task.draw, task.resume)
             restored = task.resume is not None and task.resume.last is not None
-            if (again or restored) and self._spec.split is None:  # with a split, random numbers depend on keys
+            if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
                 self._opening = self._last_notes()
                 if self._opening is not None and self._opening.is_before and not (had_ended or restored):
                     self._opening = None  # a position in an epoch that was left, as far as is known
@@ -418,10 +418,10 @@ class Runner:
         if self._watches_split:
             self._watches_split = False
             worker_info_was_read = self._spec.framework.worker_info_was_read()
-            notes.splits_itself = worker_info_was_read and self._spec.split is not None
-            if self._spec.split is not None or not worker_info_was_read:
+            notes.shards_itself = worker_info_was_read and self._spec.sharding is not None
+            if self._spec.sharding is not None or not worker_info_was_read:
                 notes.digest = self.stream.first_digest
-        values = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
+        values = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.shards_itself or None)
         return None if all(value is None for value in values) else notes
 
 

@@ -573,12 +573,12 @@ def test_asynchronous_datasets(engine: EngineName, workers: int, tmp_path: Path)
 
 def test_asynchronous_samples_that_are_random() -> None:
     cached = CachedDataset(AsyncRandom(), memory="1MB")
-    loader = feedline.Loader(cached, 10, seed=3, collate=list)
+    loader = feedline.Loader(cached, 10, seed=3, collate_fn=list)
     with pytest.warns(PerformanceWarning):
         epochs = [[sample for batch in loader for sample in batch] for _ in range(2)]
     assert cached.stats()["random"] == 60
     assert cached.stats()["memory_samples"] == 30
-    plain = feedline.Loader(AsyncRandom(), 10, seed=3, collate=list)
+    plain = feedline.Loader(AsyncRandom(), 10, seed=3, collate_fn=list)
     for found in epochs:
         expected = [sample for batch in plain for sample in batch]
         assert [sample.get("draw") for sample in found] == [sample.get("draw") for sample in expected]

@@ -104,7 +104,7 @@ def test_a_row_that_comes_twice_is_not_one_array(tmp_path: Path) -> None:
 def test_batches_of_arrays_of_any_length(tmp_path: Path) -> None:
     ragged(tmp_path, [np.arange(number) for number in range(6)], np.int64)
     source = HDF5Dataset(tmp_path / "x.h5", ["x"])
-    loader = feedline.Loader(source, 3, collate=feedline.collate.pad({"x": 0}))
+    loader = feedline.Loader(source, 3, collate_fn=feedline.collate.pad({"x": 0}))
     assert [batch["x"].tolist() for batch in loader] == [
         [[0, 0], [0, 0], [0, 1]],
         [[0, 1, 2, 0, 0], [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]],

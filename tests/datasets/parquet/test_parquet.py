@@ -144,7 +144,7 @@ def test_lists_of_one_length_are_stacked(tmp_path: Path) -> None:
 def test_lists_of_several_lengths_are_left_to_the_collate_function(path: Path) -> None:
     dataset = ParquetDataset(path, "ragged")
     assert dataset.read_columns(np.array([1, 2])) is None
-    (batch,) = feedline.Loader(dataset, COUNT, collate=feedline.collate.pad())
+    (batch,) = feedline.Loader(dataset, COUNT, collate_fn=feedline.collate.pad())
     assert len(batch[0] if isinstance(batch, tuple) else batch) > 0
 
 

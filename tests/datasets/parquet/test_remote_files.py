@@ -99,7 +99,7 @@ def numbers(batches: Any) -> list[int]:
 def test_samples_are_those_of_a_local_file(proxy: StoreProxy) -> None:
     dataset = opened(proxy, "s3://bucket/all.parquet", None)
     assert_same(dataset[COUNT - 1], samples()[-1])  # before workers are forked
-    loader = feedline.Loader(dataset, 8, shuffle=True, seed=2, workers=2, collate=list)
+    loader = feedline.Loader(dataset, 8, shuffle=True, seed=2, workers=2, collate_fn=list)
     found = sorted((sample for batch in loader for sample in batch), key=lambda sample: int(sample["number"]))
     for sample, expected in zip(found, samples(), strict=True):
         assert_same(sample, expected)

@@ -173,7 +173,7 @@ def test_a_batch_that_cannot_be_collated_is_not_made_again(tmp_path: Path) -> No
         return numbers
 
     dataset = StreamDataset(ListFeed(12, tmp_path / "log"), idle_s=0)
-    batches = iter(feedline.Loader(dataset, 4, collate=collate))
+    batches = iter(feedline.Loader(dataset, 4, collate_fn=collate))
     assert next(batches) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="5"):
         next(batches)

@@ -237,7 +237,7 @@ def test_a_batch_that_cannot_be_collated_is_tried_again(
                 raise ValueError(numbers)
             return np.array(numbers)
 
-    loader = loader_of(store, number_of, engine, workers, on_error=Retry(1, wait_s=0), collate=Collate())
+    loader = loader_of(store, number_of, engine, workers, on_error=Retry(1, wait_s=0), collate_fn=Collate())
     assert sorted(consume(loader, store)) == list(range(COUNT))
     assert store.acknowledged() == set(range(COUNT))
 
@@ -258,7 +258,7 @@ def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_erro
             raise KeyboardInterrupt
         return np.array(numbers)
 
-    loader = loader_of(store, interrupted, on_error=on_error, collate=collate)
+    loader = loader_of(store, interrupted, on_error=on_error, collate_fn=collate)
     batches = iter(loader)
     found: list[int] = []
     interrupts = 0

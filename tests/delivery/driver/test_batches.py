@@ -24,7 +24,7 @@ from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerDied
 from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
-from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSplit
+from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSharding
 from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
@@ -152,9 +152,9 @@ def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile(
 
 def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out() -> None:
     driver, engine = start()
-    spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), split=StreamSplit(2, Share()))
+    spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), sharding=StreamSharding(2, Share()))
     entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
-    plan = SpanPlan(StreamSplit(2, Share()), consumed=6)
+    plan = SpanPlan(StreamSharding(2, Share()), consumed=6)
     checkpoint = Checkpoint(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
     resume(driver, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), checkpoint)
     told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}

@@ -20,7 +20,7 @@ from feedline.order.foreign import ForeignPlan
 from feedline.order.progress import Progress
 from feedline.order.streams import SpanPlan
 from feedline.schedulers import InOrder, Unordered
-from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
+from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSharding, Task
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.epochs import Bench, numbers, slow_at
 from tests.loader.stepping import Clock, SteppingEngine
@@ -439,7 +439,7 @@ def test_a_stream_ends_where_the_first_worker_finds_its_end(
         workers=workers,
         depth=depth,
         scheduler=Unordered() if unordered else InOrder(),
-        spans=SpanPlan(StreamSplit(2, Share())),
+        spans=SpanPlan(StreamSharding(2, Share())),
         engine=Ending,
     ) as bench:
         assert isinstance(bench.engine, Ending)

@@ -28,7 +28,7 @@ def test_workers_that_should_read_the_same_stream_and_do_not() -> None:
 
 def test_of_two_troubles_the_first_is_told() -> None:
     stream = SharedStream()
-    message = stream.look_at(Notes(splits_itself=True, digest=b"a"))
+    message = stream.look_at(Notes(shards_itself=True, digest=b"a"))
     assert message is not None
     assert message[1] is DataWarning
     assert told(stream, b"b") == []
@@ -46,7 +46,7 @@ def test_workers_that_should_have_streams_of_their_own_and_do_not() -> None:
 class SplitsItself(SteppingEngine):
     def _result(self, worker: int, task: Task) -> Result:
         result = super()._result(worker, task)
-        result.notes = Notes(splits_itself=True)
+        result.notes = Notes(shards_itself=True)
         return result
 
 

@@ -14,10 +14,10 @@ from feedline.order.foreign_order import ForeignOrder
 from feedline.order.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.order.progress import StreamProgress
 from feedline.samplers import SequentialSampler
-from feedline.types import Key, Notes, Resume, Share, StreamSplit
+from feedline.types import Key, Notes, Resume, Share, StreamSharding
 
 SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)
-SPANS = SpanOrder(StreamSplit(4, Share(0, 2, "exact")))
+SPANS = SpanOrder(StreamSharding(4, Share(0, 2, "exact")))
 STREAMS = StreamOrder(4)
 
 

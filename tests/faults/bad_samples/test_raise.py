@@ -135,7 +135,7 @@ def test_notes_name_the_stage(loader_kind: str, engine: str) -> None:
     raised = outcomes_of(loader)[1]
     assert "stage: transform" in "\n".join(raised.__notes__)
     assert loader.faults[0].stage == "transform"
-    loader = make(loader_kind, Numbers(8), collate=refuse_five, **on(engine, 1))
+    loader = make(loader_kind, Numbers(8), collate_fn=refuse_five, **on(engine, 1))
     raised = outcomes_of(loader)[1]
     assert "stage: collate" in "\n".join(raised.__notes__)
     assert "4, 5, 6, 7" in "\n".join(raised.__notes__)
@@ -200,7 +200,7 @@ def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool)
 @everywhere
 @pytest.mark.parametrize(
     ("dataset", "options"),
-    [(Numbers(bad=[1]), {}), (Numbers(), {"collate": refuse_five}), (Stream(Numbers(bad=[1])), {})],
+    [(Numbers(bad=[1]), {}), (Numbers(), {"collate_fn": refuse_five}), (Stream(Numbers(bad=[1])), {})],
     ids=["sample", "collate", "stream"],
 )
 def test_a_failed_iteration_is_freed_without_the_garbage_collector(

@@ -125,7 +125,7 @@ def test_if_too_many_neighbours_fail_the_batch_is_raised_and_the_next_one_comes(
 
 @everywhere
 def test_a_batch_that_cannot_be_collated_is_raised(loader_kind: str, engine: str) -> None:
-    outcomes = outcomes_of(of_rank(loader_kind, Numbers(12), engine, 2, 1, collate=refuse_five))
+    outcomes = outcomes_of(of_rank(loader_kind, Numbers(12), engine, 2, 1, collate_fn=refuse_five))
     assert isinstance(outcomes.pop(1), EmptyBatch), "another sample would not help"
     assert outcomes == [[1, 3], [9, 11]]
 

@@ -248,7 +248,7 @@ def test_drop_last_leaves_out_the_last_batch_of_the_order_only(
 
 @everywhere
 def test_a_batch_that_cannot_be_collated_is_left_out(loader_kind: str, engine: str) -> None:
-    loader = make(loader_kind, Numbers(12), collate=refuse_five, on_error="skip", **on(engine))
+    loader = make(loader_kind, Numbers(12), collate_fn=refuse_five, on_error="skip", **on(engine))
     assert batches_of(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
     [fault] = loader.faults
     assert (fault.index, fault.stage, fault.action) == ([4, 5, 6, 7], "collate", "skip")

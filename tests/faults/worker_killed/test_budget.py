@@ -56,7 +56,9 @@ def test_the_budget_is_exceeded(loader_kind: str, kind: str, tmp_path: Path) -> 
     assert named is not None
     assert int(named[1]) in pids
     assert are_gone(pids)
-    assert [int(sample[0]) for sample in delivered] == list(range(20))
+    # What had arrived together with the last death is not delivered any more.
+    assert [int(sample[0]) for sample in delivered] == list(range(len(delivered)))
+    assert len(delivered) in (12, 16, 20)
     assert loader.stats()["restarted_workers"] == 2
     with pytest.raises(WorkerDied):
         next(batches)

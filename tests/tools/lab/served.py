@@ -135,5 +135,5 @@ def served(*views: View) -> Iterator[str]:
 @contextmanager
 def client(address: str, **headers: str) -> Iterator[httpx.Client]:
     """Return what asks as the lab's own page does."""
-    with httpx.Client(base_url=address, headers={HEADER: TOKEN, **headers}, timeout=30, trust_env=False) as asking:
+    with httpx.Client(base_url=address, headers={HEADER: TOKEN, **headers}, timeout=120, trust_env=False) as asking:
         yield asking

@@ -15,7 +15,7 @@ from feedline.tools.lab.export import exported
 from feedline.tools.lab.page import page_of
 from feedline.tools.lab.pictures import Event, bars, cells, lanes, lines, path
 from feedline.tools.lab.view import Actions, View
-from feedline.tools.lab.views import VIEWS, batching, collate, samplers, your_dataset
+from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
 from tests.tools.lab.served import TOKEN, Connections, Waiting, counting, served, serving
 from tests.tools.lab.test_views import figures_of, told_by
@@ -92,6 +92,20 @@ def ended(page: Any) -> None:
     page.wait_for_selector("#view[data-state=done], #view[data-state=stopped]", timeout=60_000)
 
 
+def check_questions(page: Any, view: View) -> None:
+    """Unfold each answer of a view."""
+    folded = page.query_selector_all("#questions details")
+    assert [one.query_selector("summary").inner_text() for one in folded] == [
+        question for question, _ in view.questions
+    ]
+    for one, (_, answer) in zip(folded, view.questions, strict=True):
+        shown = one.query_selector("p")
+        assert not shown.is_visible()
+        one.query_selector("summary").click()
+        assert shown.is_visible()
+        assert shown.inner_text() == answer
+
+
 def give(page: Any, control: str, value: str) -> None:
     page.fill(f"#c-{control}", value)
     page.press(f"#c-{control}", "Enter")
@@ -108,6 +122,7 @@ def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
             assert figures[name] == str(value)
         assert page.inner_text("#said") == [event["text"] for event in told if event["kind"] == "say"][-1]
         assert "DataLoader" in page.inner_text("#code")
+        check_questions(page, view)
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
@@ -236,6 +251,22 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
         assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
         page.close()
     assert complaints == []
+
+
+@pytest.mark.slow
+def test_the_pin_switch_draws_the_staging_buffer_or_not(window: Any) -> None:
+    with shown_at(window, WIDTH, transfer.VIEW) as page:
+        stations = "[data-picture=path] .stations li b"
+        for is_pinned in (True, False, True):
+            page.set_checked("#c-pin", is_pinned)
+            page.wait_for_selector(
+                f"[data-picture=path] b:text-is('{'Pinned' if is_pinned else 'Pageable'} CPU memory')"
+            )
+            ended(page)
+            names = [one.inner_text() for one in page.query_selector_all(stations)]
+            assert ("Staging buffer" in names) == (not is_pinned)
+            assert ("pin_memory=True" in page.inner_text("#code")) == is_pinned
+            assert page.inner_text("#said").startswith("A copy takes")
 
 
 # -- the layout -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 
 from feedline.tools.lab.controls import Choice, Control, Number, Switch, read
 from feedline.tools.lab.view import View
-from feedline.tools.lab.views import VIEWS, faults
+from feedline.tools.lab.views import VIEWS, bottlenecks, faults, transfer, workers
 
 BY_NAME = {view.name: view for view in VIEWS}
 INLINE = ("batching", "samplers", "collate")
@@ -58,6 +58,51 @@ def test_views_have_names_of_their_own_and_few_words_above_their_controls() -> N
     assert len(BY_NAME) == len(VIEWS)
     for view in VIEWS:
         assert len(view.notice) <= 90, view.name
+
+
+def test_every_view_has_questions_with_answers() -> None:
+    for view in VIEWS:
+        assert 1 <= len(view.questions) <= 2, view.name
+        for question, answer in view.questions:
+            assert question.endswith("?")
+            assert answer.endswith(".")
+        assert view.described()["questions"] == [list(one) for one in view.questions]
+
+
+def check_sentences(events: list[dict[str, Any]]) -> None:
+    """Fail if a sentence above the pictures is long, or if a run does not end with one."""
+    said = [event["text"] for event in events if event["kind"] == "say"]
+    assert said
+    for text in said:
+        assert text.endswith(".")
+        assert ". " not in text
+        assert len(text.split()) <= 14, text
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_results_are_short_sentences(name: str) -> None:
+    for preset in BY_NAME[name].presets:
+        check_sentences(told_by(BY_NAME[name], dict(preset)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [view.name for view in VIEWS if view.name not in INLINE])
+def test_results_of_longer_runs_are_short_sentences(name: str) -> None:
+    presets = BY_NAME[name].presets if name in ("bottlenecks", "faults", "transfer") else BY_NAME[name].presets[:1]
+    for preset in presets:
+        check_sentences(told_by(BY_NAME[name], dict(preset)))
+
+
+def test_problems_and_their_fixes_are_short_sentences() -> None:
+    for problem in bottlenecks._PROBLEMS.values():
+        check_sentences([{"kind": "say", "text": problem.symptom}, {"kind": "say", "text": problem.fix}])
+
+
+def test_the_result_of_workers_follows_from_the_waiting() -> None:
+    for waited in (0.0, 0.34):
+        check_sentences([{"kind": "say", "text": workers._result(waited)}])
+    assert "hardly" in workers._result(0.01)
+    assert "34%" in workers._result(0.34)
 
 
 def settings_of(view: View) -> Iterator[dict[str, Any]]:
@@ -186,6 +231,21 @@ def test_a_forgotten_set_epoch_is_seen_with_torch_s_sampler_and_not_with_feedlin
         assert (first == second) == forget
 
 
+def test_a_subset_is_drawn_in_another_order_in_each_epoch() -> None:
+    events = told_by(BY_NAME["samplers"], {"sampler": "subset random", "batch_size": 24})
+    assert sorted(flat(indices(picture(events, "rank 0")))) == list(range(0, 96, 4))
+    assert figures_of(events)["never seen"] == 72
+    first, second = indices(picture(events, "epochs"))
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def test_a_batch_sampler_drops_an_incomplete_batch() -> None:
+    events = told_by(BY_NAME["samplers"], {"sampler": "batch sampler", "batch_size": 13})
+    assert [len(row) for row in indices(picture(events, "rank 0"))] == [13] * 7
+    assert figures_of(events)["never seen"] == 96 - 7 * 13
+
+
 def test_bucketing_saves_padding() -> None:
     events = told_by(BY_NAME["collate"], {"kind": "pad"})
     random, bucketed = (value for _, value, _, _ in picture(events, "waste")["bars"])
@@ -288,8 +348,39 @@ def test_the_fix_of_a_problem_is_seen(problem: str) -> None:
     assert any(is_seen() for _ in range(3))  # other programs may have the cores during one of the runs
 
 
+def test_a_machine_without_a_gpu_says_whose_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    events = recorded_transfer(pin=True)
+    assert events[0] == {"kind": "say", "text": "This machine has no GPU: the lab shows a recorded run."}
+    for name in ("path", "rates"):
+        assert "recorded on" in picture(events, name)["title"]
+
+
+def test_the_pin_switch_chooses_the_path_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    paths = {pin: picture(recorded_transfer(pin=pin), "path") for pin in (True, False)}
+    names = {pin: [name for name, _ in drawn["stations"]] for pin, drawn in paths.items()}
+    assert names[True] == ["Pinned CPU memory", "GPU memory"]
+    assert names[False] == ["Pageable CPU memory", "Staging buffer", "GPU memory"]
+    for pin, ways in ((True, ["pinned", "non_blocking", "device="]), (False, ["pageable", "device="])):
+        assert [one["name"] for one in recorded_transfer(pin=pin) if one["kind"] == "lanes"] == ways
+        assert paths[pin]["reached"] == len(names[pin]) - 1  # the whole path is drawn
+
+
+def test_the_time_of_a_copy_is_the_median_on_the_device() -> None:
+    copies = [[1, at, at + seconds, "transfer", ""] for at, seconds in ((0.0, 0.25), (1.0, 0.5), (2.0, 1.0))]
+    others = [[0, 0.0, 9.0, "transfer", ""], [1, 3.0, 9.0, "compute", ""]]
+    assert transfer._copy_s(copies + others) == 0.5
+    assert transfer._stations("pinned", transfer._BATCH_BYTES / 4e9)[-1][1].endswith("ms: 4 GB/s")
+
+
+def recorded_transfer(*, pin: bool) -> list[dict[str, Any]]:
+    return list(transfer._run(read(transfer.VIEW.controls, {"pin": pin}), queue.SimpleQueue()))
+
+
 @pytest.mark.slow
-def test_a_machine_without_a_gpu_says_whose_run_is_shown() -> None:
-    events = told_by(BY_NAME["transfer"], {"step_ms": 6})
-    assert "no GPU" in events[-1]["text"] or "Measured just now" in events[-1]["text"]
-    assert len([event for event in events if event["kind"] == "lanes"]) == 4
+def test_every_setting_of_transfer_is_shown() -> None:
+    for pin, count in ((True, 3), (False, 2)):
+        events = told_by(BY_NAME["transfer"], {"pin": pin})
+        assert len([event for event in events if event["kind"] == "lanes"]) == count
+        assert events[-1]["kind"] == "say"

@@ -50,7 +50,7 @@ def test_pictures_of_a_folder_do_not_stack(tmp_path: Path) -> None:
     Image.new("RGB", (10, 20)).save(tmp_path / "a" / "1.png")
     metadata = inspect(str(tmp_path))
     assert [field["type"] for field in metadata["fields"]] == ["png", "int64 numbers", "strings"]
-    assert "collate=list" in metadata["line"]
+    assert "collate_fn=list" in metadata["line"]
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(400), "late": numbers}), tmp_path / "late.parquet")
     metadata = inspect(str(tmp_path / "late.parquet"))
     assert metadata["fields"][1]["type"] == "int64 numbers or None"
-    assert "collate=list" in metadata["line"]
+    assert "collate_fn=list" in metadata["line"]
 
 
 def test_rows_that_repeat_are_not_all_that_is_looked_at(tmp_path: Path) -> None:

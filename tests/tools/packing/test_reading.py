@@ -103,8 +103,8 @@ def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: st
         exec(line.replace("workers=4", "workers=0"), names)
         batch = next(iter(names["loader"]))
         names["loader"].dataset.close()
-        assert ("collate=list" in line) == (name not in ("plain", "dates")), line
-        assert "collate=list" not in line or len(batch) == 5
+        assert ("collate_fn=list" in line) == (name not in ("plain", "dates")), line
+        assert "collate_fn=list" not in line or len(batch) == 5
 
 
 def test_lines_for_files_of_others(tmp_path: Path) -> None:
@@ -136,5 +136,5 @@ def test_lines_for_tables(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
     lines = {name: inspect(str(tmp_path / name))["line"] for name in ("a.csv", "b.csv", "c.tsv")}
     assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
-    assert "collate=list" in lines["b.csv"]  # one of its numbers is None
+    assert "collate_fn=list" in lines["b.csv"]  # one of its numbers is None
     assert "collate" not in lines["c.tsv"]

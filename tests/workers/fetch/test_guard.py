@@ -26,7 +26,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit
+from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSharding
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.fetcher import _LOOKS
 from feedline.workers.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft
@@ -80,14 +80,16 @@ class Bench:
         seeded: bool = False,
         collate: Callable[[Any], Any] = list,
         kind: DatasetKind = DatasetKind.MAP,
-        split: StreamSplit | None = None,
+        sharding: StreamSharding | None = None,
         pause: Callable[[float], Any] | None = None,
     ) -> None:
         self.waits: list[float] = []
         self.scope = Scope(seeds_globals=seeded)
         policy = on_error if isinstance(on_error, ErrorPolicy) else policy_of(on_error)
         self.guard = Guard(policy, self.scope, dataset, worker=3, pause=pause or self.waits.append)
-        spec = WorkerSpec(dataset, kind, collate, NumpyFramework(), 1, 0, batched=batched, seeded=seeded, split=split)
+        spec = WorkerSpec(
+            dataset, kind, collate, NumpyFramework(), 1, 0, batched=batched, seeded=seeded, sharding=sharding
+        )
         self.scope.begin(Draw(KEY))
         self.fetch = self._inside(lambda: fetcher_for(dataset, spec, self.scope, None, self.guard))
 
@@ -651,8 +653,8 @@ def test_a_generator_has_nothing_after_its_first_exception_and_says_so(on_error:
 
 
 def test_of_a_stream_that_all_workers_read_a_sample_is_left_out_of_its_batch() -> None:
-    split = StreamSplit(2, Share(0, 2))
-    bench = stream([0, 1, OSError("torn"), 3, BAD, BAD, BAD], "skip", split=split)
+    sharding = StreamSharding(2, Share(0, 2))
+    bench = stream([0, 1, OSError("torn"), 3, BAD, BAD, BAD], "skip", sharding=sharding)
     assert bench.make(Span(0)) == [0]
     assert bench.told == [(2, "skip", 1)]
     bench.make_nothing(Span(1))
@@ -660,7 +662,7 @@ def test_of_a_stream_that_all_workers_read_a_sample_is_left_out_of_its_batch() -
 
 
 def test_a_sample_of_such_a_stream_is_not_tried_again() -> None:
-    bench = stream([0, OSError("torn")], "retry", split=StreamSplit(2, Share()))
+    bench = stream([0, OSError("torn")], "retry", sharding=StreamSharding(2, Share()))
     with pytest.raises(OSError, match="torn"):
         bench.make(Span(0))
     assert bench.waits == []

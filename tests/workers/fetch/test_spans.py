@@ -20,7 +20,7 @@ from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness.scope import Scope, enter, rng
-from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit
+from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSharding
 from feedline.workers.fetch import fetcher_for
 from feedline.workers.fetch.guard import Guard
 from feedline.workers.fetch.spans import SpanFetcher
@@ -54,7 +54,7 @@ class World:
             worker_count=self.worker_count,
             base_seed=0,
             batched=batched,
-            split=StreamSplit(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
+            sharding=StreamSharding(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
         )
         made = fetcher_for(dataset, spec, scope or Scope(), resume, guard)
         assert isinstance(made, SpanFetcher)

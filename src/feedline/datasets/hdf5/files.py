@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
@@ -130,8 +131,11 @@ class OpenFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()
+    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
+    # The system closes everything then.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self.close()
 
 
 class OpenFiles:

@@ -8,6 +8,7 @@ order, whichever was fetched first. With a depth of 0 there are no threads, only
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -162,6 +163,9 @@ class Ahead:
         self._has_current = False
         self._blobs = iter(())
 
-    def __del__(self) -> None:
-        if self.__dict__.get("_pid") == os.getpid():  # a forked process has inherited neither threads nor the right
+    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
+    # The system closes everything then.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # A forked process has inherited neither threads nor the right.
+        if not is_finalizing() and self.__dict__.get("_pid") == os.getpid():
             self.close()

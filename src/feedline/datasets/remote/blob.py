@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -113,9 +114,11 @@ class LocalBlob(Blob):
         if file >= 0:
             os.close(file)
 
-    def __del__(self) -> None:  # a descriptor is just a number; nothing else would close it
-        if self.__dict__.get("_file", -1) >= 0:
-            self.close()
+    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
+    # The system closes everything then.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self.__dict__.get("_file", -1) >= 0:
+            self.close()  # a descriptor is just a number; nothing else would close it
 
 
 _PROGRESS = 1 << 18

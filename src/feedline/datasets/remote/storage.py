@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -331,7 +332,9 @@ class Storage:
         for system in systems:
             close_system(system)
 
-    def __del__(self) -> None:
+    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
+    # The system closes everything then.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # A forked process must not close what it inherited: the thread behind it stayed with the parent.
-        if self.__dict__.get("_pid") == os.getpid():
+        if not is_finalizing() and self.__dict__.get("_pid") == os.getpid():
             self.close()

@@ -47,7 +47,7 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         has_indices: True for a map-style dataset.
     """
     tuning.is_begun = True
-    own_streams = not has_indices and spec.split is None
+    own_streams = not has_indices and spec.sharding is None
     if tuning.least == tuning.most:
         tuning.tunes_depth = not own_streams  # a stream per worker keeps its initial depth
         return

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from feedline.abc.source import SplitSource
+from feedline.abc.source import ShardedSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
@@ -65,7 +65,7 @@ def new_epoch(
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     assert checkpoint.plan is not None
     kind: type[Epoch] = Epoch
-    if spec.kind is DatasetKind.ITERABLE and spec.split is None:
+    if spec.kind is DatasetKind.ITERABLE and spec.sharding is None:
         kind = OwnStreamsEpoch
         _check_streams(spec, len(streams), worker_count)
         entry.progress.streams = [_begun(stream) for stream in streams]
@@ -78,14 +78,14 @@ def new_epoch(
         is_kept = is_stateful(spec.dataset)
         request = Request(
             spec.batched,
-            0 if spec.split is None else spec.split.batch_size,
-            snapshot_every=int(spec.split is not None or is_kept),
+            0 if spec.sharding is None else spec.sharding.batch_size,
+            snapshot_every=int(spec.sharding is not None or is_kept),
         )
         origin = Origin(
             () if snapshot is None else snapshot.early,
             _resumes(spec, streams, worker_count, checkpoint),
             entry.progress.turn,
-            awaits_openings=awaits and spec.split is None and is_kept,
+            awaits_openings=awaits and spec.sharding is None and is_kept,
         )
     scheduler = settings.make_scheduler()
     progress = entry.progress.copy() if has_target else entry.progress
@@ -99,7 +99,7 @@ def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
         return
     or_else = (
         "."
-        if isinstance(spec.dataset, SplitSource)
+        if isinstance(spec.dataset, ShardedSource)
         else ", or let the loader distribute the samples (shard=True): then their number may change."
     )
     raise BadState(
@@ -117,7 +117,7 @@ def _begun(stream: dict[str, Any]) -> StreamProgress:
 def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, checkpoint: Checkpoint) -> dict[int, Resume]:
     if not streams:
         return {}
-    if spec.split is not None:  # every worker reads the same stream, so any state of it will do
+    if spec.sharding is not None:  # every worker reads the same stream, so any state of it will do
         return {worker: resume_of(streams[0], checkpoint.batch_size) for worker in range(worker_count)}
     if len(streams) != worker_count:
         raise BadState(

@@ -85,9 +85,9 @@ class InlineBatches(OneCallerBatches):
         progress = checkpoint.entry.progress
         self._already = already
         progress.early.update(self._already)
-        if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
+        if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
             progress.delivered = streams[0].get("batches", 0)
-        exact = spec.split is not None and spec.split.share.tail == "exact"
+        exact = spec.sharding is not None and spec.sharding.share.tail == "exact"
         # Kept only for a state that is not known otherwise: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             checkpoint.live = runner.states

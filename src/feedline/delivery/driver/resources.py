@@ -131,7 +131,7 @@ class Resources:
             watch=watch,
             prepare=prepare,
             rest=None if memory is None else memory.rest,
-            dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
+            dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.sharding is None else None,
         )
         if isinstance(driver, TunedDriver) and tuning is not None:
             driver.tuning = tuning

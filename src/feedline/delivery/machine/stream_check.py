@@ -25,7 +25,7 @@ class SharedStream:
         """Return a warning if the dataset also splits itself, or does not yield the same samples in every worker."""
         if self._has_warned:
             return None
-        if notes.splits_itself:
+        if notes.shards_itself:
             self._has_warned = True
             return _SPLIT_TWICE, DataWarning
         if notes.digest is None:

@@ -221,7 +221,7 @@ class Iteration(Iterator[Any]):
             if loader is None or run is None or epochs.checkpoint is not checkpoint:
                 return
             view = kind(loader)
-            run.rank_watch.first_batch(view.sharing(run.stream_split))
+            run.rank_watch.first_batch(view.sharing(run.stream_sharding))
             was_called = run.broadcast.set_epoch_count != calls_before
             if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):
                 iteration.begin_again(run, view, order, inside=True)

@@ -15,7 +15,7 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.system.optional import require
-from feedline.types import CollateFunction, DatasetKind, StreamSplit
+from feedline.types import CollateFunction, DatasetKind, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
@@ -34,12 +34,12 @@ class NumpyView(LoaderView):
 
     @property
     def collate(self) -> CollateFunction:
-        collate: CollateFunction | None = self.loader.collate
+        collate: CollateFunction | None = self.loader.collate_fn
         return collate or (default if self.batched else _as_it_is)
 
     @property
     def has_default_collate(self) -> bool:
-        collate = self.loader.collate
+        collate = self.loader.collate_fn
         return self.batched and (collate is None or getattr(collate, "is_default", False))
 
     @property
@@ -62,10 +62,10 @@ class NumpyView(LoaderView):
     def settings(self) -> Settings:
         return self.options.settings(**self.loader._fixed)
 
-    def order_of(self, split: StreamSplit | None) -> Order:
+    def order_of(self, sharding: StreamSharding | None) -> Order:
         size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.loader.batch_sampler
         if not self.is_map:
-            return StreamOrder(size) if split is None else SpanOrder(split)
+            return StreamOrder(size) if sharding is None else SpanOrder(sharding)
         if batch_sampler is not None:
             order = order_of(batch_sampler, None, drop_last=False)
             return order or ForeignOrder(batch_sampler, share=share_if_known())
@@ -81,7 +81,7 @@ class NumpyView(LoaderView):
             share=share_if_known(),
         )
 
-    def sharing(self, split: StreamSplit | None) -> Sharing:
+    def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
             return Sharing(None, "shard", is_settled=True)  # sharded by default, unless the user turned it off
         if self.loader.batch_sampler is not None:

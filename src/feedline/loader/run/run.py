@@ -31,8 +31,8 @@ from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
 from feedline.order.rank_watch import RankWatch
-from feedline.order.sharding import split_of
-from feedline.types import DatasetKind, State, StreamSplit
+from feedline.order.sharding import sharding_of
+from feedline.types import DatasetKind, State, StreamSharding
 from feedline.types.ranks import share_if_known
 from feedline.workers.thread_safety import must_leave_threads
 
@@ -65,7 +65,7 @@ class Run:
         self.running = Running()
         self.listener: Listener | None = None
         """The callback given to `on_stats`."""
-        self.stream_split = self._split(view)
+        self.stream_sharding = self._stream_sharding(view)
         """How an iterable dataset is split; None if every worker has a stream of its own."""
         self.skips = 0
         """Batches that the next epoch leaves out, if a framework has delivered them before."""
@@ -83,7 +83,7 @@ class Run:
         """Apply a dataset, samplers and other arguments that a framework has replaced in the loader."""
         self.resources = Resources(self.settings(view), self.resources.framework)
         self.broadcast = _broadcast_to(view)
-        self.stream_split = self._split(view)
+        self.stream_sharding = self._stream_sharding(view)
         self.rank_watch = rank_watch or self.rank_watch
 
     # -- the arguments -----------------------------------------------------------------------------------------------
@@ -93,22 +93,22 @@ class Run:
         settings = view.settings()
         return settings if self.tuning is None else self.tuning.applied_to(settings)
 
-    def _split(self, view: LoaderView) -> StreamSplit | None:
+    def _stream_sharding(self, view: LoaderView) -> StreamSharding | None:
         """Return how an iterable dataset is split over the current ranks."""
-        return split_of(
+        return sharding_of(
             view.dataset,
             self.options.shard,
             batch_size=view.batch_size,
             drop_last=view.drop_last,
             is_map=view.is_map,
-            splits_itself=view.splits_itself,
+            shards_itself=view.shards_itself,
         )
 
     def order(self, view: LoaderView) -> Order:
         """Return the order of the loader's batches."""
-        if self.stream_split is not None and self.stream_split.share.world_size == 1:
-            self.stream_split = self._split(view)  # the process group may have been created since
-        return view.order_of(self.stream_split)
+        if self.stream_sharding is not None and self.stream_sharding.share.world_size == 1:
+            self.stream_sharding = self._stream_sharding(view)  # the process group may have been created since
+        return view.order_of(self.stream_sharding)
 
     def refresh(self, view: LoaderView) -> None:
         """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
@@ -150,7 +150,7 @@ class Run:
             init=init,
             shared_seed=shared_seed,
             seeded=resources.settings.seeded,
-            split=self.stream_split,
+            sharding=self.stream_sharding,
             on_error=fault_budget.policy if fault_budget.guards else None,
             placement=view.placement,
         )
@@ -168,7 +168,7 @@ class Run:
         self.epochs.virtual = None
         last = self.epochs.checkpoint
         has_ended = last is not None and last.entry.progress.ended
-        self.rank_watch.begin(view.dataset, view.sharing(self.stream_split), has_ended=has_ended)
+        self.rank_watch.begin(view.dataset, view.sharing(self.stream_sharding), has_ended=has_ended)
         return self.next_epoch(view)
 
     def next_epoch(self, view: LoaderView) -> Iterator[object]:

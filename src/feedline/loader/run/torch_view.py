@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from typing_extensions import TypeVar  # which torch needs as well
 
 from feedline.abc.deferred import Placement
-from feedline.abc.source import SplitSource
+from feedline.abc.source import ShardedSource
 from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.device.torch_target import is_cuda, placement_on, target_for
 from feedline.frameworks.hugging_face import ranks_of_stream
@@ -22,7 +22,7 @@ from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import rank_count
 from feedline.order.torch_order import torch_order
-from feedline.types import CollateFunction, StreamSplit
+from feedline.types import CollateFunction, StreamSharding
 
 if TYPE_CHECKING:
     from feedline.abc.target import Target
@@ -81,14 +81,14 @@ class TorchView(LoaderView):
         return placement_on(self.options.device)
 
     @property
-    def splits_itself(self) -> bool:
+    def shards_itself(self) -> bool:
         return isinstance(self.dataset, (IterDataPipe, MapDataPipe)) or ranks_of_stream(self.dataset) is not None
 
-    def is_split(self, split: StreamSplit | None) -> bool:
-        """True if each rank already gets a share of the samples: by `split`, the dataset or its sampler."""
+    def is_sharded(self, sharding: StreamSharding | None) -> bool:
+        """True if each rank already gets a share of the samples: by `sharding`, the dataset or its sampler."""
         if isinstance(self.dataset, IterableDataset):
-            split_before = (ranks_of_stream(self.dataset) or 1) > 1
-            return split_before or split is not None or isinstance(self.dataset, SplitSource)
+            sharded_before = (ranks_of_stream(self.dataset) or 1) > 1
+            return sharded_before or sharding is not None or isinstance(self.dataset, ShardedSource)
         return any(rank_count(sampler) > 1 for sampler in self.samplers())
 
     def target(self) -> Target | None:
@@ -111,15 +111,17 @@ class TorchView(LoaderView):
             pin=(bool(loader.pin_memory) or is_cuda(options.device)) and torch.cuda.is_available(),
         )
 
-    def order_of(self, split: StreamSplit | None) -> Order:
-        order = torch_order(self.loader, split)
+    def order_of(self, sharding: StreamSharding | None) -> Order:
+        order = torch_order(self.loader, sharding)
         order.drawing = self.seeds.drawing
         return order
 
-    def sharing(self, split: StreamSplit | None) -> Sharing:
+    def sharing(self, sharding: StreamSharding | None) -> Sharing:
         loader = self.loader
         if not self.is_map:
-            is_settled = self.is_split(split) or self.options.shard is False or isinstance(self.dataset, IterDataPipe)
+            is_settled = (
+                self.is_sharded(sharding) or self.options.shard is False or isinstance(self.dataset, IterDataPipe)
+            )
             return Sharing(None, "shard", is_settled=is_settled)
         by_batches = loader.batch_size is None and loader.batch_sampler is not None
         return Sharing(loader._index_sampler, "batch_sampler" if by_batches else "sampler")

@@ -11,7 +11,7 @@ from feedline.delivery.driver.settings import Settings
 from feedline.loader.arguments import Options
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.types import CollateFunction, StreamSplit
+from feedline.types import CollateFunction, StreamSharding
 
 
 # Any, throughout: datasets, samplers, batches and loaders of any class.
@@ -95,7 +95,7 @@ class LoaderView(ABC):
         return self.device_placement if deferred else Placement.DATASET
 
     @property
-    def splits_itself(self) -> bool:
+    def shards_itself(self) -> bool:
         """True if the dataset is known to split itself over workers."""
         return False
 
@@ -104,11 +104,11 @@ class LoaderView(ABC):
         """Return the settings for making batches, from the current arguments."""
 
     @abstractmethod
-    def order_of(self, split: StreamSplit | None) -> Order:
+    def order_of(self, sharding: StreamSharding | None) -> Order:
         """Return the order of the loader's batches, if an iterable dataset is split in this way."""
 
     @abstractmethod
-    def sharing(self, split: StreamSplit | None) -> Sharing:
+    def sharing(self, sharding: StreamSharding | None) -> Sharing:
         """Return what determines each rank's samples, if an iterable dataset is split in this way."""
 
     @abstractmethod

@@ -25,7 +25,7 @@ def figures(values: Mapping[str, str | float]) -> Event:
 
 
 def say(text: str) -> Event:
-    """Show a sentence about what has just happened."""
+    """Show a sentence of at most 14 words: what has just happened, and at the end of a run its result."""
     return {"kind": "say", "text": text}
 
 

@@ -31,6 +31,8 @@ class View:
     code: Callable[[Values], str]
     """The configuration, as Python that a user may copy."""
     run: Callable[[Values, Actions], Iterator[Event]]
+    questions: Sequence[tuple[str, str]] = ()
+    """Questions that the view answers, each with its answer, which opens on a click."""
     presets: Sequence[Values] = ({},)
     """Settings of the runs in the exported page: the values that differ from the defaults, for each run."""
 
@@ -42,6 +44,7 @@ class View:
             "title": self.title,
             "notice": self.notice,
             "more": self.more,
+            "questions": [list(one) for one in self.questions],
             "controls": [described(control) for control in self.controls],
         }
 

@@ -142,7 +142,7 @@ def pack(
         loader = Loader(
             numbered(dataset, skips=options.skips),
             BATCH,
-            collate=Prepare(options.pictures, options.fields, skips=options.skips),
+            collate_fn=Prepare(options.pictures, options.fields, skips=options.skips),
             workers=core_count() if workers is None else workers,
             engine=engine,
             start_method=start_method,

@@ -85,7 +85,7 @@ def precompute(
     missing = [index for index in range(head.count) if store.get(index) is None]
     filling = _filling(dataset, store, path, pickles=pickle, freezes=freeze_random)
     loader = Loader(
-        filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
+        filling, _BATCH, sampler=missing, collate_fn=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
     run_of(loader).rank_watch.is_over = True  # this process makes all samples, whatever its rank
     with _shown(progress, head.count, len(missing), path) as advance:

@@ -43,7 +43,7 @@ def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str
     call = f"loader = feedline.Loader(feedline.datasets.{dataset}, {options}"
     if all(column.stacks for column in schema.columns):
         return f"{call})"
-    return f"{call}, collate=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
+    return f"{call}, collate_fn=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
 
 
 # Any, from here on: a dataset of any class, and samples of any form.

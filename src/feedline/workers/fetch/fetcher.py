@@ -44,7 +44,7 @@ def fetcher_for(
         dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
-        if spec.split is not None:
+        if spec.sharding is not None:
             return SpanFetcher(stream, collate, spec, scope, guard)
         return StreamFetcher(stream, collate, spec, scope, guard)
     if is_awaited(dataset):

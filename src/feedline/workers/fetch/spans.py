@@ -25,11 +25,11 @@ class SpanFetcher(FetcherOfStream):
     """Makes the batch of a step from this rank's samples."""
 
     def _begin(self, spec: WorkerSpec) -> None:
-        assert spec.split is not None
+        assert spec.sharding is not None
         self.failed_place = 0
         """The place of the last sample whose exception was raised; later samples have been read since."""
-        self._split = spec.split
-        self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
+        self._sharding = spec.sharding
+        self._exact = spec.sharding.share.tail == "exact" and spec.sharding.share.world_size > 1
         """True if the last two steps depend on where the stream ends, so the stream is read one round ahead."""
         self._held: dict[int, object] = {}
         self._total: int | None = None
@@ -41,8 +41,8 @@ class SpanFetcher(FetcherOfStream):
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
     def _make(self, span: Span) -> object:
-        split, share = self._split, self._split.share
-        stride = split.batch_size * share.world_size
+        sharding, share = self._sharding, self._sharding.share
+        stride = sharding.batch_size * share.world_size
         begin = span.origin + span.number * stride
         end = begin + stride + (share.world_size if self._exact else 0)
         with self.stream.generators:
@@ -53,7 +53,10 @@ class SpanFetcher(FetcherOfStream):
             own = self._up_to_break(begin, begin + stride)
         else:
             steps = Steps(
-                max(0, self._total - span.origin), split.batch_size, share, drop_last=split.drop_last and self._batched
+                max(0, self._total - span.origin),
+                sharding.batch_size,
+                share,
+                drop_last=sharding.drop_last and self._batched,
             )
             if span.number >= (steps.count or 0):
                 raise StopIteration
@@ -86,7 +89,7 @@ class SpanFetcher(FetcherOfStream):
         assert self._total is not None
         if self._has_raised_break:
             raise StopIteration
-        share, last = self._split.share, self._total - 1
+        share, last = self._sharding.share, self._total - 1
         own: list[int] = np.arange(begin + share.rank, min(end, last), share.world_size).tolist()
         if last < end:
             self._held[last] = self._break
@@ -102,12 +105,12 @@ class SpanFetcher(FetcherOfStream):
         """Return the place of the sample to deliver: a rank that has none left repeats its first one of the step."""
         if self._total is None or place < self._total:
             return place
-        own = begin + self._split.share.rank
+        own = begin + self._sharding.share.rank
         return own if own < self._total else begin
 
     def _read_to(self, begin: int, end: int, origin: int) -> None:
         """Read up to place `end` or the end of the stream; keep what the step that starts at `begin` may need."""
-        stream, held, share = self.stream, self._held, self._split.share
+        stream, held, share = self.stream, self._held, self._sharding.share
         # Near the end, a step may begin one round earlier than otherwise, so that every rank gets a sample.
         low = begin - share.world_size if self._exact else begin
         for place in [place for place in held if place < low]:
@@ -122,7 +125,7 @@ class SpanFetcher(FetcherOfStream):
                 read(begin, low, end)
             except StopIteration:
                 self._total = stream.place
-                stride = self._split.batch_size * share.world_size
+                stride = self._sharding.batch_size * share.world_size
                 if self._total <= origin - stride:  # a short last step may be counted as a full one
                     raise BadState(
                         f"The stream ended after {self._total} samples, but according to the state {origin} were "
@@ -135,7 +138,7 @@ class SpanFetcher(FetcherOfStream):
         samples: list[object] = []
         try:
             stream.replay()
-            stream.fill(samples, min(end - stream.place, self._split.batch_size))
+            stream.fill(samples, min(end - stream.place, self._sharding.batch_size))
         except StopIteration:
             raise
         except Exception as exc:
@@ -149,7 +152,7 @@ class SpanFetcher(FetcherOfStream):
     def _hold(self, samples: list[object], first: int, begin: int, low: int) -> None:
         """Keep the needed ones of samples that were read from place `first` on."""
         held, end = self._held, first + len(samples)
-        own, step = begin + self._split.share.rank, self._split.share.world_size
+        own, step = begin + self._sharding.share.rank, self._sharding.share.world_size
         if self._exact:
             own, step = low, 1
         elif first <= begin < end:
@@ -158,7 +161,7 @@ class SpanFetcher(FetcherOfStream):
         held.update(zip(range(own, end, step), samples[own - first :: step], strict=True))
 
     def _read_one(self, begin: int, low: int, end: int) -> None:
-        share, place = self._split.share, self.stream.place
+        share, place = self._sharding.share, self.stream.place
         own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
         sample = self._read(place, is_own=own)
         if own or (self._exact and place >= low):

@@ -69,6 +69,14 @@ def test_the_default_is_slow_because_of_many_fields_or_not_at_all() -> None:
     assert "fewer and larger fields" in str(finding.fix)
 
 
+def test_the_margin_of_collating_is_relative() -> None:
+    """A fast machine collates 200 fields in 1.6 ms. Noise slows down the samples as well, so it decides nothing."""
+    fast = samples(seconds=(2.5e-5,) * 200)
+    (finding,) = find(measured(samples=fast, batch=batch(collate_s=1.6e-3, fields=200)))
+    assert finding.margin == pytest.approx(1.6e-3 / (0.3 / 0.7 * 32 * 2.5e-5), rel=0.01)
+    assert find(measured(samples=fast, batch=batch(collate_s=0.9e-3, fields=200))) == [], "too short to matter"
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [

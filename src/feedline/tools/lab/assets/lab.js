@@ -35,6 +35,7 @@ class Lab {
     at("title").textContent = view.title;
     at("notice").textContent = view.notice;
     at("more").textContent = view.more;
+    at("questions").replaceChildren(...view.questions.map(([question, answer]) => element("details", {}, element("summary", {}, question), element("p", {}, answer))));
     document.title = `${view.title} · feedline lab`;
     this.values = form(at("controls"), view.controls, values, (changed) => this.changed(changed));
     at("actions").replaceChildren();

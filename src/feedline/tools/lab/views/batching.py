@@ -48,11 +48,11 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
                 at_s = (epoch * min(count, _SHOWN) + number + 1) * _SECONDS
                 yield cells(f"epoch {epoch}", title, drawn, [] if epoch else _legend(samples), at_s)
     if count == 0:
-        yield say("The dataset is smaller than one batch, and drop_last drops it: there is nothing to train on.")
+        yield say("drop_last has dropped the only batch: there is nothing to train on.")
     elif values["shuffle"]:
         yield say("The second epoch has the same samples in a different order.")
     else:
-        yield say("Without shuffle, every epoch is the same: the colours run from the first sample to the last.")
+        yield say("Without shuffle, every epoch has the same order.")
     yield _noise()
 
 
@@ -121,6 +121,18 @@ VIEW = View(
     ),
     code=_code,
     run=_run,
+    questions=(
+        (
+            "Does drop_last always leave out the same samples?",
+            "Without shuffle, yes: the last ones of the dataset are never seen. With shuffle, every epoch leaves out "
+            "others, so all samples are seen in the long run.",
+        ),
+        (
+            "Why is a batch of 64 not eight times as good as a batch of 8?",
+            "The noise of its gradient falls with the square root of the batch size: by a factor of about 2.8, for "
+            "eight times the work.",
+        ),
+    ),
     presets=tuple(
         {"batch_size": size, "shuffle": shuffle, "drop_last": drop}
         for size in (4, 8, 16)

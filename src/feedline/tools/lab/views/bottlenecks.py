@@ -118,21 +118,21 @@ _PROBLEMS = {
         {"num_workers": 2},
     ),
     "GIL": Problem(
-        "Threads that run Python code wait for each other: two are no faster than one.",
+        "Threads that run Python code wait for each other.",
         "Use worker processes; threads are for libraries that release the GIL.",
         Looped,
         {"num_workers": 2, "engine": "thread"},
         {"engine": "process"},
     ),
     "stragglers": Problem(
-        "A few samples take very long. With little prefetching, each of them stops training.",
+        "A few samples take very long, and each of them stops training.",
         "Use more workers and prefetch more: the other workers continue meanwhile.",
         Straggling,
         {"num_workers": 2, "prefetch_factor": 1},
         {"num_workers": 6, "prefetch_factor": 4},
     ),
     "big pickles": Problem(
-        "Samples are lists of Python objects. Each must be pickled, sent and unpickled.",
+        "Samples are lists of Python objects, which must be pickled and unpickled.",
         "Return NumPy arrays or tensors: they are written once, into shared memory.",
         Lists,
         {"num_workers": 2, "collate_fn": _as_list},
@@ -140,15 +140,15 @@ _PROBLEMS = {
         Arrays,
     ),
     "restarts every epoch": Problem(
-        "Epochs are short, and workers start slowly: most of the time is spent starting them.",
+        "Most of each short epoch is spent starting workers.",
         "Set persistent_workers=True to keep workers from epoch to epoch.",
         Slow,
         {"num_workers": 2, "worker_init_fn": _ready_slowly},
         {"persistent_workers": True},
     ),
     "leaking worker": Problem(
-        "The dataset leaks memory with every sample, and its workers grow until memory runs out.",
-        "Fix the leak. Until then, max_memory_per_worker replaces workers before they grow too large.",
+        "The dataset leaks memory with every sample, so its workers grow.",
+        "Fix the leak; until then, max_memory_per_worker replaces workers that grow too large.",
         Leaking,
         {"num_workers": 2, "persistent_workers": True},
         {"max_memory_per_worker": "60MB"},
@@ -163,7 +163,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield doing("Running the loader as it is.", _SECONDS)
     slow = _measured(problem.dataset(), problem.arguments, step_s)
     yield _verdicts([("as it is", slow)])
-    yield say(f"{problem.symptom} The fix: {problem.fix}")
+    yield say(problem.fix)
     yield doing("Running the loader with the fix.", _SECONDS)
     dataset = (problem.fixed_dataset or problem.dataset)()
     fixed = _measured(dataset, problem.arguments | problem.changed, step_s)
@@ -239,5 +239,12 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "Why does the training step matter?",
+            "A loader is slow only if training waits for it. With longer steps, workers have more time for each "
+            "batch, and a fix gains less. Move the slider.",
+        ),
+    ),
     presets=tuple({"problem": name} for name in _PROBLEMS),
 )

@@ -60,7 +60,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         order: Any = samplers.LengthBucketBatchSampler(_lengths(), size, seed=0)
     else:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
-    loader = Loader(dataset, batch_sampler=order, collate=_FUNCTIONS[kind], seed=0)
+    loader = Loader(dataset, batch_sampler=order, collate_fn=_FUNCTIONS[kind], seed=0)
     first = list(next(iter(order)))
     batch = next(iter(loader))
     members = [dataset[index] for index in first]
@@ -100,10 +100,10 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 
 _LEGEND = {"tokens of the sample": "accent", "padding": "pad"}
 _EXPLANATIONS = {
-    "stack": "All samples have the same shape: arrays are stacked, numbers become an array, and the dict stays a dict.",
-    "pad": "Every sample is padded to the longest in its batch, and the batch contains the true lengths.",
-    "detection": "Images of the same shape are stacked; boxes stay a list, one array per image.",
-    "filter": "Samples that could not be made (None) are dropped, which makes the batch shorter.",
+    "stack": "All samples have the same shape, so their arrays are stacked.",
+    "pad": "Every sample is padded to the longest in its batch.",
+    "detection": "Images are stacked; boxes stay a list, one array per image.",
+    "filter": "Samples that are None are dropped, so the batch is shorter.",
 }
 
 
@@ -122,7 +122,7 @@ def _waste(*, bucketed: bool, size: int) -> float:
     if not bucketed:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
     total = used = 0
-    for batch in Loader(texts, batch_sampler=order, collate=collate.pad(), seed=0):
+    for batch in Loader(texts, batch_sampler=order, collate_fn=collate.pad(), seed=0):
         total += batch["ids"].size
         used += int(batch["ids_lengths"].sum())
     return 1 - used / total
@@ -182,6 +182,18 @@ VIEW = View(
     ),
     code=_code,
     run=_run,
+    questions=(
+        (
+            "How does the model know what is padding?",
+            "The batch contains the true length of every sequence (ids_lengths). A mask is made from it, such as "
+            "torch.arange(width) < lengths[:, None].",
+        ),
+        (
+            "Does bucketing make training less random?",
+            "A little: sequences of similar length meet more often. The buckets and the order of the batches are still "
+            "shuffled in every epoch.",
+        ),
+    ),
     presets=(
         *({"kind": kind} for kind in ("stack", "detection", "filter")),
         *(

@@ -163,7 +163,7 @@ class _Epoch:
         """Cause a fault, and return a sentence about it."""
         if action in _SIGNALS:
             if len(set(lines_of(self._folder / "begun.txt"))) == _BATCH * _BATCHES:
-                return "All samples have been made already. Run again and click earlier."
+                return "All samples have been made already: run again and click earlier."
             self._due_count += 1
             (self._folder / "due" / f"{self._due_count}.{action}").touch()
             return f"The next worker that starts a sample will be {_SIGNALS[action][1]}."
@@ -179,9 +179,7 @@ class _Epoch:
             self._workers = 1 + self._workers % 4
             self._loader = self._new_loader()
             self._loader.load_state_dict(json.loads(state))
-            text = (
-                f"A state of {len(state)} bytes was saved. A new loader with {self._workers} workers resumes from it."
-            )
+            text = f"A new loader with {self._workers} workers resumes from a state of {len(state)} bytes."
         self._note(text)
         return text
 
@@ -260,5 +258,17 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "Why are some samples made twice, but delivered once?",
+            "A worker that dies loses the batch that it was making. Another worker makes that batch again, and the "
+            "training loop gets it once, in its place.",
+        ),
+        (
+            "How can the batch be the same when it is made again?",
+            "With seed=, the random numbers of a sample follow from the seed, the epoch and the index, whichever "
+            "worker makes it.",
+        ),
+    ),
     presets=tuple({"happens": name} for name in ("nothing", *_AT, "all of them")),
 )

@@ -70,10 +70,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
             "batches pinned": "yes" if details["pinned"] else "no",
         }
     )
-    yield say(
-        "Reading an object in a list changes its reference count, so the system copies its memory page for that "
-        "worker. share() keeps all strings in a few arrays, which reading does not change."
-    )
+    yield say("Workers copy a list as they read it, but not what share() made.")
 
 
 # Any: details of several kinds.
@@ -136,5 +133,17 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "Why does memory grow although the workers only read the list?",
+            "Reading an object changes its reference count, which is stored in the object. So the system copies its "
+            "memory page for that worker. share() keeps all strings in a few arrays, which reading does not change.",
+        ),
+        (
+            "Is it a leak?",
+            "No: it ends when every worker has a copy of the whole list. With many workers and a long list, memory may "
+            "run out before.",
+        ),
+    ),
     presets=({}, {"workers": 1}, {"workers": 4}, {"prefetch": 8}, {"sample_kb": 50}),
 )

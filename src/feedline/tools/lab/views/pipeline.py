@@ -65,7 +65,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         }
     )
     yield table("owners", "Owner of its memory", ["while", "owner"], _owners(values, details))
-    yield say("The memory of the batch is reused for a later one as soon as its last tensor is gone.")
+    yield say("Its memory is reused as soon as its last tensor is gone.")
 
 
 # Any: details of several kinds.
@@ -154,5 +154,17 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "What happens if you keep every batch in a list?",
+            "Each one keeps its slot, and the loader uses others. When there are no more, it copies batches into "
+            "ordinary memory. Nothing that you hold is overwritten.",
+        ),
+        (
+            "Why do threads need no message?",
+            "They run in the training process, so the batch is in its memory already. Choose the engine thread, or no "
+            "workers.",
+        ),
+    ),
     presets=({}, {"engine": "thread"}, {"workers": 0}, {"batch_size": 64}),
 )

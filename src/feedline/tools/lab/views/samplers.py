@@ -20,6 +20,8 @@ from feedline.tools.lab.view import Actions, View
 _SAMPLES = 96
 _CLASSES = 4
 _SHOWN = 12
+_EVERY = 4
+"""One in how many samples is in the subset."""
 _SEED = 7
 _LEGEND = [(f"class {label}", f"class-{label}") for label in range(_CLASSES)]
 _Batches = list[list[int]]
@@ -61,14 +63,13 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         yield cells(f"rank {rank}", f"Epoch 0{whose}{more}: indices of samples", drawn, _LEGEND)
     yield _balance(labels, seen)
     yield table("spread", *_spread(values["sampler"], labels, first, size))
-    same = epochs[0] == epochs[1]
     yield cells(
         "epochs",
         "The first batch of two epochs",
         [(f"epoch {epoch}", [(str(i), f"class-{labels[i]}") for i in epochs[epoch][0][0]]) for epoch in (0, 1)],
         _LEGEND,
     )
-    yield say(_explanation(values["sampler"], same=same, forgets=forgets))
+    yield say(_explanation(values["sampler"], forgets=forgets))
 
 
 def _balance(labels: NDArray[np.int64], seen: Counter[int]) -> Event:
@@ -98,16 +99,16 @@ def _spread(
     return "Samples of each class in a full batch", ["", "fewest", "on average", "most"], rows
 
 
-def _explanation(sampler: str, *, same: bool, forgets: bool) -> str:
-    if sampler == "sequential":
+def _explanation(sampler: str, *, forgets: bool) -> str:
+    if sampler == "sequential" and not forgets:
         return "A sequential order is the same in every epoch."
     if forgets:
-        return (
-            "set_epoch was not called, so torch's DistributedSampler gave both epochs the same order."
-            if same
-            else "set_epoch was not called, and the order still changes: feedline's loader sets its sampler's epoch."
-        )
-    return "The second epoch has a different order. You need not call set_epoch: the loader sets its sampler's epoch."
+        return "set_epoch was not called, so both epochs have the same order."
+    if sampler == "subset random":
+        return f"Only every {_EVERY}th sample is drawn, in another order in each epoch."
+    if sampler == "batch sampler":
+        return "The batch sampler groups a random order, and drops an incomplete batch."
+    return "Each epoch has its own order: the loader sets the epoch itself."
 
 
 def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -> _Batches:
@@ -118,7 +119,7 @@ def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -
     made: Any = _MAKERS[values["sampler"]](labels, size)
     if ranks > 1:
         made = samplers.distribute(made, rank, ranks)
-    if isinstance(made, BatchSampler):
+    if isinstance(made, (BatchSampler, samplers.BatchSampler)):
         loader = Loader(np.arange(_SAMPLES), batch_sampler=made, seed=_SEED)
     else:
         loader = Loader(np.arange(_SAMPLES), size, sampler=made, seed=_SEED)
@@ -133,9 +134,13 @@ def _torchs(size: int, rank: int, ranks: int) -> _Batches:
     return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
 
 
-_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler]] = {
+_MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler | samplers.BatchSampler]] = {
     "sequential": lambda labels, size: samplers.SequentialSampler(range(_SAMPLES)),
     "random": lambda labels, size: samplers.RandomSampler(range(_SAMPLES)),
+    "subset random": lambda labels, size: samplers.SubsetRandomSampler(range(0, _SAMPLES, _EVERY)),
+    "batch sampler": lambda labels, size: samplers.BatchSampler(
+        samplers.RandomSampler(range(_SAMPLES)), size, drop_last=True
+    ),
     "weighted": lambda labels, size: samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], _SAMPLES),
     "stratified": lambda labels, size: samplers.StratifiedBatchSampler(labels, size),
     "bucketed": lambda labels, size: samplers.LengthBucketBatchSampler(_lengths(), size),
@@ -143,6 +148,8 @@ _MAKERS: dict[str, Callable[[NDArray[np.int64], int], Sampler | BatchSampler]] =
 _WRITTEN = {
     "sequential": "sampler = samplers.SequentialSampler(dataset)",
     "random": "sampler = samplers.RandomSampler(dataset)",
+    "subset random": f"sampler = samplers.SubsetRandomSampler(range(0, len(dataset), {_EVERY}))",
+    "batch sampler": "batches = samplers.BatchSampler(samplers.RandomSampler(dataset), {batch_size}, drop_last=True)",
     "weighted": "sampler = samplers.WeightedRandomSampler(1 / np.bincount(labels)[labels], len(dataset))",
     "stratified": "batches = samplers.StratifiedBatchSampler(labels, batch_size={batch_size})",
     "bucketed": "batches = samplers.LengthBucketBatchSampler(lengths, batch_size={batch_size})",
@@ -174,9 +181,10 @@ VIEW = View(
     title="Samplers",
     notice="See the order of samples that each sampler gives. Colours are classes.",
     more="A random order leaves rare classes out of many batches. A weighted sampler draws them more often, and some "
-    "other samples not at all. A stratified sampler gives every batch the mixture of the whole dataset. With several "
-    "ranks, each one gets its own part of one common order. If you forget set_epoch with torch's DistributedSampler, "
-    "every epoch has the same order; feedline's loader sets the epoch itself.",
+    "other samples not at all. A subset sampler draws from the indices that you give it, such as a validation split. A "
+    "batch sampler groups the indices of another sampler. A stratified sampler gives every batch the mixture of the "
+    "whole dataset. With several ranks, each one gets its own part of one common order. If you forget set_epoch with "
+    "torch's DistributedSampler, every epoch has the same order; feedline's loader sets the epoch itself.",
     controls=(
         Choice("sampler", "Sampler", tuple(_MAKERS), "random"),
         Number("batch_size", "Batch size", 1, 48, 12),
@@ -186,6 +194,18 @@ VIEW = View(
     ),
     code=_code,
     run=_run,
+    questions=(
+        (
+            "When do you pass sampler=, and when batch_sampler=?",
+            "A sampler yields single indices, and batch_size says how many make a batch. A batch sampler yields whole "
+            "batches of indices, so batch_size, shuffle, sampler and drop_last must be left out.",
+        ),
+        (
+            "What does a weighted sampler cost?",
+            "It draws with replacement: some samples come several times in an epoch, others not at all. The figures "
+            "above count both.",
+        ),
+    ),
     presets=(
         *({"sampler": name, "ranks": ranks} for name in _MAKERS for ranks in (1, 2)),
         {"ranks": 2, "forget": True},

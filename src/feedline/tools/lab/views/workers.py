@@ -18,7 +18,7 @@ import feedline
 from feedline.insight.recording import Recording
 from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Choice, Number, Switch, Values
-from feedline.tools.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say
+from feedline.tools.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say, table
 from feedline.tools.lab.view import Actions, View, loader_code
 from feedline.tools.tune.what_if import grid
 
@@ -27,6 +27,8 @@ _SECONDS = 1.6
 _BATCH = 4
 _MOST_BATCHES = 120
 _MOMENTS = 120
+_LITTLE = 0.05
+"""The share of waiting below which more workers gain nothing worth having."""
 
 Span = tuple[int, float, float, Shade, str]
 
@@ -117,7 +119,14 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
         [("feedline", rate, f"{rate:.0f}", "accent"), ("torch", _rate(theirs), f"{_rate(theirs):.0f}", "compute")],
     )
     yield _curve(recording, values, rate)
-    yield say(recording.stats().verdict)
+    yield table("verdict", "The loader's own verdict", ["loader.stats().verdict"], [[recording.stats().verdict]])
+    yield say(_result(waited))
+
+
+def _result(waited: float) -> str:
+    if waited < _LITTLE:
+        return "Training hardly waited: it has all the samples that it can use."
+    return f"Training waited {waited:.0%} of the time: samples come too slowly."
 
 
 def _dataset(values: Values) -> tuple[Sleeping, int]:
@@ -234,6 +243,18 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "How many workers are enough?",
+            "As many as make a batch in the time of one training step: the time to load a batch divided by the time of "
+            "a step, rounded up. More of them only take memory.",
+        ),
+        (
+            "Does prefetching more make a slow loader fast?",
+            "No. It evens out samples that take longer than others. If workers are too slow on average, the queue "
+            "stays empty however long it may be.",
+        ),
+    ),
     presets=(
         *({"workers": workers} for workers in (0, 1, 2, 3, 4, 6, 8)),
         *({"prefetch": prefetch} for prefetch in (1, 4, 8)),

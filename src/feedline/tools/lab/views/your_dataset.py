@@ -83,7 +83,7 @@ def _run(values: Values, actions: Actions) -> Iterator[Event]:
 
     source, step_s = values["source"] or EXAMPLE, values["step_ms"] / 1000
     if not values["source"]:
-        yield say("You have not named a dataset. This is an example whose samples wait for storage.")
+        yield say("This is an example dataset, whose samples wait for storage.")
     yield doing("The doctor is measuring samples, one after the other.", _PROBE_S)
     measured = probe(source, seconds=_PROBE_S)
     findings = diagnose(measured)
@@ -358,5 +358,15 @@ VIEW = View(
     ),
     code=_code,
     run=apart(_run),
+    questions=(
+        (
+            "Can you get the same result without the lab?",
+            "Yes: `feedline doctor` prints the findings in a terminal, and `feedline tune` tries numbers of workers.",
+        ),
+        (
+            "Which finding should you try first?",
+            "The first one: serious findings come first, then those that gain most. Try one at a time.",
+        ),
+    ),
     presets=({"try_all": True},),
 )

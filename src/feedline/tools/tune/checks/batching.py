@@ -123,8 +123,9 @@ def _floats(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Find
 
 def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Finding]:
     fetch_s = samples.usual_s * batch.size
-    limit_s = max(_COLLATING / (1 - _COLLATING) * fetch_s, _COLLATING_S, _COPIES * batch.copy_s)
-    if batch.collate_s <= limit_s or not (batch.is_custom or batch.fields >= _MANY_FIELDS):
+    limit_s = max(_COLLATING / (1 - _COLLATING) * fetch_s, _COPIES * batch.copy_s)
+    is_long = batch.collate_s > max(limit_s, _COLLATING_S)
+    if not is_long or not (batch.is_custom or batch.fields >= _MANY_FIELDS):
         return
     other, code, gain = batch.other, None, None
     if other is not None:
@@ -146,7 +147,7 @@ def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
         gain=gain,
         evidence=f"{batch.collate} takes {seconds_text(batch.collate_s)} for a batch of {batch.size}, whose samples "
         f"take {seconds_text(fetch_s)} to make. Copying their arrays takes {seconds_text(batch.copy_s)}{quicker}",
-        margin=batch.collate_s / limit_s,
+        margin=batch.collate_s / limit_s,  # noise changes both in the same direction, unlike _COLLATING_S
     )
 
 

@@ -187,11 +187,11 @@ def carried_s(samples: list[object], collate: CollateFunction | None, engine: st
         )  # fmt: skip
     elif is_process:
         loader = Loader(
-            _Ready(samples), len(samples), collate=collate, workers=1, prefetch=DEFAULT_DEPTH + 1,
+            _Ready(samples), len(samples), collate_fn=collate, workers=1, prefetch=DEFAULT_DEPTH + 1,
             timeout_s=_CARRY_TIMEOUT_S,
         )  # fmt: skip
     else:
-        loader = Loader(_Ready(samples), len(samples), collate=collate)
+        loader = Loader(_Ready(samples), len(samples), collate_fn=collate)
     try:
         batches = iter(loader)
         next(batches)
