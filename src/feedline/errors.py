@@ -95,7 +95,7 @@ class FeedlineError(Exception):
         return _remade, (type(self), self.args, self.__dict__)
 
 
-def _remade(kind: type[FeedlineError], args: tuple[Any, ...], attributes: dict[str, Any]) -> FeedlineError:
+def _remade(kind: type[FeedlineError], args: tuple[object, ...], attributes: dict[str, object]) -> FeedlineError:
     exc = kind.__new__(kind)
     exc.args = args
     exc.__dict__.update(attributes)

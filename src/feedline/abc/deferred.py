@@ -58,7 +58,7 @@ class DeferredField(ABC):
     # Any: the fields of one batch, which should all be of this class; the batch has any structure.
     @classmethod
     @abstractmethod
-    def collate_numpy(cls, items: Sequence[Any], where: str) -> Any:
+    def collate_numpy(cls, items: Sequence[Any], where: str) -> object:
         """Return the field of a batch as a NumPy array, or as a `DeferredBatch`.
 
         Args:
@@ -71,7 +71,7 @@ class DeferredField(ABC):
 
     @classmethod
     @abstractmethod
-    def collate_torch(cls, items: Sequence[Any]) -> Any:
+    def collate_torch(cls, items: Sequence[Any]) -> object:
         """Return the field of a batch as a tensor, or as a `DeferredBatch`. Raises the errors of `collate_numpy`."""
 
 
@@ -96,7 +96,7 @@ class DeferredBatch(ABC):
 
     # Any: a torch device and a tensor; this folder does not import torch.
     @abstractmethod
-    def finish_on(self, device: Any, sources: Sources) -> Any:
+    def finish_on(self, device: Any, sources: Sources) -> object:
         """Return the finished tensor, made on the device's current stream.
 
         Add the memory that the stream reads to `sources`.

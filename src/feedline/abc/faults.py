@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from feedline.errors import BadOption, BadState
+from feedline.types import JsonObject
 from feedline.types.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
@@ -134,7 +135,7 @@ class Fault:
             object.__setattr__(self, name, plain_index(getattr(self, name)))
         object.__setattr__(self, "message", self.message[:MESSAGE_LENGTH])
 
-    # Any: the index of the replacement.
+    # object: the index of the replacement.
     @classmethod
     def of(
         cls,
@@ -143,7 +144,7 @@ class Fault:
         *,
         time: float,
         epoch: int = 0,
-        replacement: Any = None,
+        replacement: object = None,
     ) -> Fault:
         """Create the log entry of a failure; `time` is in seconds since 1970."""
         return cls(
@@ -164,8 +165,8 @@ class Fault:
         """True if the sample is not in its batch. Lost samples count against the budget of a policy."""
         return self.action in ("skip", "replace")
 
-    # Any: numbers, strings, lists and dicts of these.
-    def as_dict(self) -> dict[str, Any]:
+    # object: numbers, strings, lists and dicts of these.
+    def as_dict(self) -> JsonObject:
         """Return the fault in values that JSON supports; fields with default values are omitted."""
         state = {}
         for field in fields(self):
@@ -175,7 +176,7 @@ class Fault:
         return state
 
     @classmethod
-    def from_dict(cls, state: Any) -> Fault:
+    def from_dict(cls, state: object) -> Fault:
         """Read the result of `as_dict`; unknown fields are ignored.
 
         Raises:
@@ -218,7 +219,7 @@ def _text_of(error: BaseException) -> str:
 
 
 # Any: a field of a fault, or damage.
-def _read(name: str, value: Any) -> Any:
+def _read(name: str, value: object) -> Any:
     """Check one saved field of a fault and restore its value."""
     if name in ("index", "replacement"):
         return unpack_index(value)
@@ -238,7 +239,7 @@ def _read(name: str, value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.memory import Reader, Writer
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step; None if they have to be fetched sample by sample.
@@ -38,16 +38,16 @@ class Framework(Protocol):
     has_worker_info: bool
     """True if a dataset can query its worker id from the library."""
 
-    def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
+    def gather_for(self, dataset: Any, collate: CollateFunction) -> Gather | None:
         """Return a vectorised fetch for `dataset`, or None if it has to be read sample by sample."""
 
-    def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         """Return `collate`, or a faster function with the same results.
 
         A collate function that serves every framework has a method `bound_to`, which takes this framework.
         """
 
-    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         """True for the library's own default collate function, which is known to draw no random numbers."""
 
     def reducers(self) -> dict[type, Reducer]:
@@ -60,19 +60,19 @@ class Framework(Protocol):
         then pickled; data placed by then stays valid.
         """
 
-    def rebuild(self, description: Any, reader: Reader) -> Any:
+    def rebuild(self, description: Any, reader: Reader) -> object:
         """Recreate the batch that `describe` placed, over the memory that `reader` returns for each array."""
 
     def makes_usual_arrays(self) -> bool:
         """False if arrays created now differ from the usual ones, as in a special mode of the library."""
 
-    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], object]:
         """Return a function that recreates the described batch from the contents of `view` at the time of the call.
 
         Each array gets its own memory. The function returns None if this batch needs `rebuild`.
         """
 
-    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         """Seed this worker and register it with the library; returns the dataset for the worker to use.
 
         Args:
@@ -81,7 +81,7 @@ class Framework(Protocol):
             shared_seed: the seed that all workers and ranks share, for torch's data pipes.
         """
 
-    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: Any, shared_seed: int | None) -> object:
         """Start another epoch in a persistent worker; returns the dataset to use."""
 
     def announce_worker(self, worker: WorkerIdentity) -> None:

@@ -55,7 +55,7 @@ class Writer(Memory, Protocol):
 class Reader(Protocol):
     """Memory that a batch is read from."""
 
-    def take(self, start: int, size: int) -> tuple[Any, int]:
+    def take(self, start: int, size: int) -> tuple[object, int]:
         """Return an object with the buffer protocol that holds a part of the batch, and the offset of the part in it.
 
         Whatever is built on the buffer must keep the object alive. The object keeps no other part of the batch alive.
@@ -83,7 +83,7 @@ def set_current(memory: Memory | None) -> None:
     _current.memory = memory
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
     """Create an uninitialised array: in the memory of the current task if there is space, else as usual."""
     memory = _current.memory
     if memory is not None and not dtype.hasobject:

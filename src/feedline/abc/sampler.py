@@ -200,7 +200,7 @@ class _Rest(BatchSampler):
         return self._sampler.batch(self._first + number, key)
 
 
-def draw_seed(generator: Any = None) -> int:
+def draw_seed(generator: object = None) -> int:
     """Return a fresh seed: from `generator` (torch's or NumPy's), else from torch if the program uses it."""
     torch = sys.modules.get("torch")
     if torch is not None and (generator is None or isinstance(generator, torch.Generator)):

@@ -29,7 +29,7 @@ class Derived(ABC):
 
     # Any: a dataset is any suitable object.
     @abstractmethod
-    def origin(self, index: Any) -> tuple[Any, Any]:
+    def origin(self, index: Any) -> tuple[object, object]:
         """Return the origin of a sample: the attribute `dataset`, or one of `datasets`, and the index in it.
 
         Called when a sample has failed; may raise any exception if there is no such sample.

@@ -39,7 +39,7 @@ class ColumnSource(ABC):
     """
 
     @abstractmethod
-    def read_columns(self, indices: NDArray[np.int64]) -> Any:
+    def read_columns(self, indices: NDArray[np.int64]) -> object:
         """Return the samples at `indices` as columns, in the form of a sample: one column, a tuple or a dict of them.
 
         A column is a NumPy array with a row per sample, of numbers in the machine's byte order, or a list of strings,
@@ -137,8 +137,8 @@ class Reshardable(ABC):
         """
 
 
-# Any: a user's dataset.
-def repeats_itself(dataset: Any) -> bool:
+# object: a user's dataset.
+def repeats_itself(dataset: object) -> bool:
     """True for a feedline stream: its iterators draw from no process-wide random generator."""
     return isinstance(dataset, (ShardedSource, StreamSource))
 
@@ -150,7 +150,7 @@ class Acknowledged(ABC):
     """
 
     @abstractmethod
-    def take_receipts(self) -> Any:
+    def take_receipts(self) -> object:
         """Return receipts for all samples since the last call. Called in the worker, after each batch; picklable."""
 
     @abstractmethod

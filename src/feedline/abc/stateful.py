@@ -41,8 +41,7 @@ class Stateful(Protocol):
         """Continue from where `state` was saved."""
 
 
-# Any: the value may be anything.
-def is_stateful(value: Any) -> bool:
+def is_stateful(value: object) -> bool:
     """True if an object can save and restore its state by itself, with the methods and signatures of `Stateful`.
 
     Methods that need more arguments are meant for another loader that supplies them, as in the streaming datasets of
@@ -60,7 +59,7 @@ def is_stateful(value: Any) -> bool:
 
 
 # Any: a dataset and its state are the user's own.
-def outlives_epoch(dataset: Any) -> bool:
+def outlives_epoch(dataset: object) -> bool:
     """True if a dataset's state still applies in the next epoch, as in torchdata.
 
     The state of a Hugging Face streaming dataset is only a position in an epoch.
@@ -69,7 +68,7 @@ def outlives_epoch(dataset: Any) -> bool:
     return kind is None or not isinstance(dataset, kind)
 
 
-def resumed(dataset: Any, state: Any) -> Any:
+def resumed(dataset: Any, state: object) -> Any:
     """Return a dataset that continues from a state: the same one if the state outlives the epoch, else a copy.
 
     A Hugging Face streaming dataset starts every epoch with the state it was given. The copy shares everything else.
@@ -82,7 +81,7 @@ def resumed(dataset: Any, state: Any) -> Any:
     return dataset
 
 
-def resumed_after(dataset: Any, state: Any) -> Any:
+def resumed_after(dataset: Any, state: object) -> Any:
     """Return a dataset that starts another epoch, from a state saved at the end of the previous epoch.
 
     A generator reads the state only when its first sample is requested. If it resumes at the end, it yields no sample,
@@ -104,7 +103,7 @@ def resumed_after(dataset: Any, state: Any) -> Any:
 _NOTHING = object()
 
 
-def restore_end(dataset: Any, last: Any) -> None:
+def restore_end(dataset: Any, last: object) -> None:
     """Restore the state in which a dataset's iterator ended, before the next iterator is created, as torchdata does.
 
     Raises:
@@ -115,7 +114,7 @@ def restore_end(dataset: Any, last: Any) -> None:
     iterator.load_state_dict(last)
 
 
-def check_restorable(dataset: Any, iterator: Any = None) -> None:
+def check_restorable(dataset: object, iterator: object = None) -> None:
     """Raise an error if a dataset cannot restore its state, or its iterator, if one is given.
 
     Raises:
@@ -130,14 +129,14 @@ def check_restorable(dataset: Any, iterator: Any = None) -> None:
     )
 
 
-def _accepts(method: Any, count: int) -> bool:
+def _accepts(method: object, count: int) -> bool:
     """True if a method, or a callable object in its place, accepts `count` arguments."""
     if inspect.ismethod(method):
         return _takes_known(method.__func__, count + 1)
     return callable(method) and _takes(method, count)  # not cached: the callable may hold the dataset
 
 
-def _takes(function: Callable[..., Any], count: int) -> bool:
+def _takes(function: Callable[..., object], count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:

@@ -19,11 +19,11 @@ class Target(ABC):
 
     # Any: batches of any structure, and the return value of `begin`.
     @abstractmethod
-    def begin(self, batch: Any) -> Any:
+    def begin(self, batch: Any) -> object:
         """Start preparing a batch, without waiting for the device; returns what `deliver` needs."""
 
     @abstractmethod
-    def deliver(self, begun: Any) -> Any:
+    def deliver(self, begun: Any) -> object:
         """Return the batch, on the training loop's thread, without waiting for the device."""
 
     def close(self) -> None:  # noqa: B027  most targets have nothing to let go of

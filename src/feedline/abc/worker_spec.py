@@ -9,7 +9,7 @@ from typing import Any
 from feedline.abc.deferred import Placement
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
-from feedline.types import DatasetKind, StreamSharding
+from feedline.types import CollateFunction, DatasetKind, StreamSharding
 
 
 # Any: a dataset is any suitable object.
@@ -28,7 +28,7 @@ class WorkerSpec:
 
     dataset: Any
     kind: DatasetKind
-    collate: Callable[[Any], Any]
+    collate: CollateFunction
     framework: Framework
     worker_count: int
     base_seed: int

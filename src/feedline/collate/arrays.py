@@ -26,15 +26,15 @@ class Arrays:
 
     name = "numpy"
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: object) -> Any:
         """Return an array or tensor as an array of this framework, without a copy where possible."""
         return np.asarray(array)
 
-    def workable(self, values: Sequence[Any]) -> list[Any]:
+    def workable(self, values: Sequence[object]) -> list[Any]:
         """Convert arrays, tensors or lists of numbers to arrays or tensors that `empty` and slicing support."""
         return [np.asarray(value) for value in values]
 
-    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Sequence[object]) -> Any:
         """Create an array that can hold values of `like`, in the slot of the current task if there is one."""
         return memory.empty(shape, np.result_type(*dtypes_of(like)))
 
@@ -60,7 +60,7 @@ class TorchArrays(Arrays):
     def __reduce__(self) -> Any:
         return TorchArrays, ()
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: object) -> Any:
         if isinstance(array, self._torch.Tensor):
             return array
         if isinstance(array, np.ndarray) and array.dtype.kind not in "biufc":
@@ -72,7 +72,7 @@ class TorchArrays(Arrays):
             tensor.untyped_storage()._feedline_memory = array
         return tensor
 
-    def workable(self, values: Sequence[Any]) -> list[Any]:
+    def workable(self, values: Sequence[Any]) -> list[object]:
         kinds = (np.ndarray, self._torch.Tensor)
         arrays = [value if type(value) in kinds else self._read(value) for value in values]
         try:
@@ -83,7 +83,7 @@ class TorchArrays(Arrays):
             return plain
         return [self.adopt(array) for array in arrays]
 
-    def _read(self, value: Any) -> Any:
+    def _read(self, value: object) -> Any:
         if isinstance(value, list):
             array = np.asarray(value)
             if array.dtype in (np.int64, np.bool_):  # faster, and torch infers the same type
@@ -127,25 +127,25 @@ def arrays_named(name: str) -> Arrays:
     raise BadOption(f"{name!r} is not a framework that feedline.collate supports. Use 'numpy' or 'torch'.")
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """True for NumPy arrays and torch tensors."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def framework_of(samples: Iterable[Any]) -> str:
+def framework_of(samples: Iterable[object]) -> str:
     """Return the framework for a batch of these samples: "torch" if the first one contains a tensor, else "numpy"."""
     first = next((sample for sample in samples if sample is not None), None)
     return "torch" if _holds_tensor(first) else "numpy"
 
 
-def _holds_tensor(value: Any) -> bool:
+def _holds_tensor(value: object) -> bool:
     names = fields.names_of(value)
     if names is None:
         return is_tensor(value)
     return any(_holds_tensor(fields.column([value], name)[0]) for name in names)
 
 
-def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
+def stack(values: Sequence[object], path: Path = ()) -> NDArray[Any]:
     """Stack NumPy arrays of one shape, in the slot of the current task if there is one.
 
     Raises:
@@ -162,7 +162,7 @@ def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
         if array.dtype != dtype:
             dtype = np.result_type(dtype, array.dtype)
     if isinstance(first, np.ma.MaskedArray):
-        masked: NDArray[Any] = np.ma.stack(arrays)  # a slot would lose the mask
+        masked: NDArray[np.generic] = np.ma.stack(arrays)  # a slot would lose the mask
         return masked
     out = memory.empty((len(arrays), *shape), dtype)
     if not shape:
@@ -172,7 +172,7 @@ def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
     return out
 
 
-def _read(value: Any, position: int, path: Path) -> NDArray[Any]:
+def _read(value: object, position: int, path: Path) -> NDArray[np.generic]:
     if value is None:
         raise CollateError(
             f"Sample {position} of the batch {'has' if path else 'is'} None where sample 0 has an "

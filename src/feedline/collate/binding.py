@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from feedline.abc.framework import Framework
 from feedline.collate.arrays import Arrays, arrays_named, framework_of
 from feedline.errors import BadOption, EmptyBatch
-
-CollateFunction = Callable[[Any], Any]
-"""Takes the samples of a batch and returns the batch: torch's, ours or the user's own function."""
+from feedline.types import CollateFunction
 
 C = TypeVar("C", bound="Collate")
 
@@ -51,7 +49,7 @@ class Collate(ABC):
             bound._inner = framework.bind_collate(self.inner)
         return bound
 
-    def __call__(self, samples: Sequence[Any]) -> Any:
+    def __call__(self, samples: Sequence[object]) -> Any:
         if len(samples) == 0:
             raise no_samples()
         arrays = self._arrays
@@ -60,7 +58,7 @@ class Collate(ABC):
         return self._collate(samples, arrays)
 
     @abstractmethod
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         """Make the batch from these samples."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from feedline.collate.binding import no_samples
 from feedline.collate.fields import Path
 from feedline.errors import CollateError
 from feedline.system.optional import require
+from feedline.types import CollateFunction
 
 
 class Default:
@@ -24,16 +25,16 @@ class Default:
     is_default = True
     """Lets a framework use its own shortcuts: a vectorised gather, or a faster function with the same results."""
 
-    def bound_to(self, framework: Framework | str) -> Callable[[Any], Any]:
+    def bound_to(self, framework: Framework | str) -> CollateFunction:
         """Return the default collate function of one framework: the loader's, or "numpy" or "torch"."""
         name = framework if isinstance(framework, str) else framework.name
         if arrays_named(name).name == "numpy":
             return collate_numpy
         torch_data = require("torch.utils.data", extra="torch", purpose="Collating into torch tensors")
-        collate: Callable[[Any], Any] = torch_data.default_collate
+        collate: CollateFunction = torch_data.default_collate
         return collate
 
-    def __call__(self, samples: Sequence[Any]) -> Any:
+    def __call__(self, samples: Sequence[object]) -> Any:
         return self.bound_to(framework_of(samples))(samples)
 
     def __reduce__(self) -> str:
@@ -61,7 +62,7 @@ Example:
 """
 
 
-def collate_numpy(samples: Sequence[Any]) -> Any:
+def collate_numpy(samples: Sequence[object]) -> object:
     """Make a batch of NumPy arrays; see `default`.
 
     Raises:
@@ -73,7 +74,7 @@ def collate_numpy(samples: Sequence[Any]) -> Any:
     return _collate(samples, ())
 
 
-def _collate(values: Sequence[Any], path: Path) -> Any:
+def _collate(values: Sequence[object], path: Path) -> object:
     first = values[0]
     if isinstance(first, np.ndarray):
         return stack(values, path)
@@ -94,7 +95,7 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
 _NUMERIC = "biufcmMV"
 
 
-def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
+def _collate_numbers(values: Sequence[object], path: Path) -> NDArray[np.generic]:
     try:
         numbers = np.array(values)
     except ValueError:  # some are sequences
@@ -112,7 +113,7 @@ def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
     )
 
 
-def _cannot_stack(values: Sequence[Any], position: int, path: Path) -> CollateError:
+def _cannot_stack(values: Sequence[object], position: int, path: Path) -> CollateError:
     kind = type(values[position])
     what = f"Sample {position} of the batch has {'None' if values[position] is None else f'a {kind.__name__}'}"
     advice = (

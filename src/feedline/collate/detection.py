@@ -51,14 +51,14 @@ class Detection(Collate):
         self.stack = stack
         self.image = image
 
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         names = fields.shared_names(samples)
         if names is None or self.image not in names:
             raise CollateError(
                 f"Sample 0 of the batch, a {type(samples[0]).__name__}, has no field {self.image!r} with the image. "
                 "Return (image, target) from the dataset, or name the image's field with detection(image=...)."
             )
-        columns: dict[Field, Any] = {}
+        columns: dict[Field, object] = {}
         for name in names:
             values = fields.column(samples, name)
             columns[name] = (
@@ -66,7 +66,7 @@ class Detection(Collate):
             )
         return fields.build(samples[0], columns)
 
-    def _images(self, images: Sequence[Any], arrays: Arrays) -> Any:
+    def _images(self, images: Sequence[object], arrays: Arrays) -> object:
         if self.stack is False:
             return [_convert(image, arrays) for image in images]
         shape = _shape(images, 0, self.image)
@@ -92,7 +92,7 @@ def _shape(images: Sequence[Any], position: int, name: Field) -> tuple[int, ...]
     return tuple(image.shape)
 
 
-def _convert(value: Any, arrays: Arrays) -> Any:
+def _convert(value: object, arrays: Arrays) -> object:
     """Convert every array in a value to the framework's; leave everything else unchanged."""
     if is_array(value):
         return arrays.adopt(value)

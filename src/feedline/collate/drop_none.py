@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.collate.arrays import Arrays
-from feedline.collate.binding import Collate, CollateFunction
+from feedline.collate.binding import Collate
 from feedline.collate.default import default
 from feedline.errors import BadOption, EmptyBatch
+from feedline.types import CollateFunction
 
 
 def drop_none(inner: CollateFunction = default, *, drop: Callable[[Any], bool] | None = None) -> DropNone:
@@ -41,7 +42,7 @@ class DropNone(Collate):
             raise BadOption(f"drop={drop!r} is not a function that takes a sample and returns True to leave it out.")
         self.drop = drop
 
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         kept = [sample for sample in samples if sample is not None]
         none_count = len(samples) - len(kept)
         if self.drop is not None:

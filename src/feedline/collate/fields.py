@@ -14,7 +14,7 @@ Path = tuple[Field, ...]
 """The location of a value in a sample: the fields to follow, from the outside in."""
 
 
-def names_of(sample: Any) -> Sequence[Field] | None:
+def names_of(sample: object) -> Sequence[Field] | None:
     """Return the names of a sample's fields; None if it is a single value.
 
     Example:
@@ -31,7 +31,7 @@ def names_of(sample: Any) -> Sequence[Field] | None:
     return None
 
 
-def shared_names(samples: Sequence[Any], path: Path = ()) -> Sequence[Field] | None:
+def shared_names(samples: Sequence[object], path: Path = ()) -> Sequence[Field] | None:
     """Return the names of the first sample's fields; None if it is a single value.
 
     Raises:
@@ -58,7 +58,7 @@ def _may_differ(samples: Sequence[Any], size: int) -> bool:
         return True
 
 
-def _refuse_surplus(samples: Sequence[Any], names: Sequence[Field], path: Path) -> None:
+def _refuse_surplus(samples: Sequence[object], names: Sequence[Field], path: Path) -> None:
     for position, sample in enumerate(samples):
         for name in names_of(sample) or ():
             if name not in names:
@@ -84,7 +84,7 @@ def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
         raise missing(samples, name, path) from exc
 
 
-def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateError:
+def missing(samples: Sequence[object], name: Field, path: Path = ()) -> CollateError:
     """Return the error about a field that one or all samples lack."""
     first = names_of(samples[0])
     if first is not None and all(name not in (names_of(sample) or ()) for sample in samples):
@@ -127,7 +127,7 @@ def _check_lengths(samples: Sequence[Any], path: Path) -> None:
             )
 
 
-def build(like: Any, columns: Mapping[Field, Any]) -> Any:
+def build(like: object, columns: Mapping[Field, object]) -> object:
     """Return a container like `like` with these values in its fields."""
     kind = type(like)
     if kind is dict:
@@ -144,7 +144,7 @@ def build(like: Any, columns: Mapping[Field, Any]) -> Any:
     return clone
 
 
-def _build_mapping(like: Mapping[Any, Any], columns: Mapping[Field, Any]) -> Any:
+def _build_mapping(like: Mapping[object, object], columns: Mapping[Field, object]) -> object:
     if not isinstance(like, MutableMapping):
         return dict(columns)
     clone = copy.copy(like)  # keeps other attributes of the mapping, such as the factory of a defaultdict

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from feedline.errors import CollateError
 _DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.time, datetime.timedelta)
 
 
-# Any: samples may be anything.
-def date_in(value: Any, path: Path = ()) -> Path | None:
+def date_in(value: object, path: Path = ()) -> Path | None:
     """Return the path to the first date or time in a sample; None if there is none.
 
     Example:
@@ -31,8 +29,7 @@ def date_in(value: Any, path: Path = ()) -> Path | None:
     return next((one for one in found if one is not None), None)
 
 
-# Any: samples may be anything.
-def mismatch_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | None:
+def mismatch_of(values: Sequence[object], path: Path = ()) -> tuple[int, str] | None:
     """Return the position of a sample that cannot be stacked with the first, and a message; None if all can be stacked.
 
     Args:

@@ -10,11 +10,12 @@ import numpy as np
 
 from feedline.collate import fields
 from feedline.collate.arrays import Arrays, is_array
-from feedline.collate.binding import Collate, CollateFunction
+from feedline.collate.binding import Collate
 from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
 from feedline.system.failures import words
+from feedline.types import CollateFunction
 
 Side = Literal["left", "right"]
 
@@ -117,7 +118,7 @@ class Pad(Collate):
         self.axis = int(axis)
         self.side = side
 
-    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate(self, samples: Sequence[object], arrays: Arrays) -> object:
         if _dimensions(samples[0]):
             return self._collate_bare(samples, arrays)
         names = fields.shared_names(samples)
@@ -138,7 +139,7 @@ class Pad(Collate):
         batch = {name: batch[name] for name in (*names, *(name for name in batch if name not in names))}
         return self._finish(samples[0], batch, columns, arrays)
 
-    def _collate_bare(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+    def _collate_bare(self, samples: Sequence[object], arrays: Arrays) -> object:
         """Make the batch from samples that are bare sequences."""
         if self.fields is not None:
             raise CollateError(
@@ -154,7 +155,7 @@ class Pad(Collate):
         padded = self._padded(sequences, None, arrays)
         return (padded, self._lengths(sequences, arrays)) if self.lengths else padded
 
-    def _chosen(self, samples: Sequence[Any], names: Sequence[Field]) -> list[Field]:
+    def _chosen(self, samples: Sequence[object], names: Sequence[Field]) -> list[Field]:
         """Return the fields to pad."""
         if self.fields is None:
             return [name for name in names if self._has_axis(fields.column(samples[:1], name)[0])]
@@ -163,11 +164,11 @@ class Pad(Collate):
                 raise fields.missing(samples, name)
         return list(self.fields)
 
-    def _has_axis(self, value: Any) -> bool:
+    def _has_axis(self, value: object) -> bool:
         dimensions = _dimensions(value)
         return -dimensions <= self.axis < dimensions
 
-    def _sequences(self, values: Sequence[Any], name: Field, arrays: Arrays) -> _Sequences:
+    def _sequences(self, values: Sequence[object], name: Field, arrays: Arrays) -> _Sequences:
         """Check the values of a field and return them as arrays."""
         if len({type(value) for value in values}) > 1 or not is_array(values[0]):
             for position, value in enumerate(values):
@@ -210,7 +211,7 @@ class Pad(Collate):
             "to pad with pad(fields=...)."
         )
 
-    def _padded(self, sequences: _Sequences, name: Field, arrays: Arrays) -> Any:
+    def _padded(self, sequences: _Sequences, name: Field, arrays: Arrays) -> object:
         """Copy the sequences into one array and pad them."""
         axis = sequences.axis
         longest = max(sequences.sizes)
@@ -237,10 +238,10 @@ class Pad(Collate):
                 out[(number, *before, rest)] = value
         return arrays.adopt(out)
 
-    def _lengths(self, sequences: _Sequences, arrays: Arrays) -> Any:
+    def _lengths(self, sequences: _Sequences, arrays: Arrays) -> object:
         return arrays.adopt(np.array(sequences.sizes, np.int64))
 
-    def _others(self, samples: Sequence[Any], names: Sequence[Field]) -> dict[Field, Any]:
+    def _others(self, samples: Sequence[object], names: Sequence[Field]) -> dict[Field, object]:
         """Collate the fields that are not padded."""
         if not names:
             return {}
@@ -255,7 +256,9 @@ class Pad(Collate):
             )
         return dict(rest)
 
-    def _finish(self, sample: Any, batch: dict[Field, Any], columns: Mapping[Field, _Sequences], arrays: Arrays) -> Any:
+    def _finish(
+        self, sample: object, batch: dict[Field, object], columns: Mapping[Field, _Sequences], arrays: Arrays
+    ) -> object:
         """Add the lengths and build the batch with the structure of a sample."""
         if self.lengths is False:
             return fields.build(sample, batch)
@@ -263,7 +266,7 @@ class Pad(Collate):
         if not is_dict and (type(sample) not in (tuple, list) or isinstance(self.lengths, str)):
             raise self._no_place(sample)
         if isinstance(self.lengths, str):
-            added: dict[Field, Any] = {self.lengths: self._common_lengths(columns, arrays)} if columns else {}
+            added: dict[Field, object] = {self.lengths: self._common_lengths(columns, arrays)} if columns else {}
         elif is_dict:
             added = {f"{name}_lengths": self._lengths(column, arrays) for name, column in columns.items()}
         else:
@@ -276,7 +279,7 @@ class Pad(Collate):
             )
         return fields.build(sample, {**batch, **added})
 
-    def _common_lengths(self, columns: Mapping[Field, _Sequences], arrays: Arrays) -> Any:
+    def _common_lengths(self, columns: Mapping[Field, _Sequences], arrays: Arrays) -> object:
         (first, sequences), *others = columns.items()
         for name, column in others:
             for position, (one, other) in enumerate(zip(sequences.sizes, column.sizes, strict=True)):
@@ -288,7 +291,7 @@ class Pad(Collate):
                     )
         return self._lengths(sequences, arrays)
 
-    def _no_place(self, sample: Any) -> CollateError:
+    def _no_place(self, sample: object) -> CollateError:
         return CollateError(
             f"pad(lengths={self.lengths!r}) cannot add lengths to a {type(sample).__name__}, the type of the samples. "
             f"Use {'lengths=True or ' if isinstance(self.lengths, str) else ''}lengths=False, or return dicts from "
@@ -302,7 +305,7 @@ class Pad(Collate):
         )
 
 
-def _check_values(value: Any) -> Any:
+def _check_values(value: object) -> Any:
     if isinstance(value, Mapping):
         for name, number in value.items():
             if not _is_number(number):
@@ -316,7 +319,7 @@ def _check_values(value: Any) -> Any:
     return value
 
 
-def _check_fields(chosen: Any, values: Any) -> tuple[Field, ...] | None:
+def _check_fields(chosen: object, values: object) -> tuple[Field, ...] | None:
     if chosen is None:
         return tuple(values) if isinstance(values, dict) else None
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Collection):
@@ -331,11 +334,11 @@ def _check_fields(chosen: Any, values: Any) -> tuple[Field, ...] | None:
     return tuple(chosen)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating, np.bool_))
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

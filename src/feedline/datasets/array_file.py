@@ -79,7 +79,7 @@ class ArrayFile:
         last = sum(max(0, (size - 1) * stride) for size, stride in zip(self.shape, self.strides, strict=True))
         return self.offset + last + self.dtype.itemsize
 
-    def mapped(self) -> NDArray[Any]:
+    def mapped(self) -> NDArray[np.generic]:
         """Map the file read-only.
 
         Raises SourceError: the file is gone; SourceChanged: it now holds another array; CorruptSource: it is
@@ -94,7 +94,7 @@ class ArrayFile:
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
 
-    def row_check(self, array: NDArray[Any]) -> RowCheck | None:
+    def row_check(self, array: NDArray[np.generic]) -> RowCheck | None:
         """Return a check that compares checksums before rows are read; None if there are no checksums.
 
         `array` is what `mapped` returned.
@@ -117,7 +117,7 @@ class ArrayFile:
 class RowCheck:
     """Compares the checksums of the blocks that contain given rows of a mapped array."""
 
-    def __init__(self, path: str, sums: Sums, array: NDArray[Any]) -> None:
+    def __init__(self, path: str, sums: Sums, array: NDArray[np.generic]) -> None:
         self._path = path
         self._block_bytes = sums.block_bytes
         self._row_bytes = array.strides[0]
@@ -247,15 +247,14 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     return replace(array, sums=Sums(size, sums, Compared(len(sums))))
 
 
-# Any: any value.
-def find_mapped(array: Any) -> ArrayFile | None:
+def find_mapped(array: object) -> ArrayFile | None:
     """Return where a mapped array, or a part of one, lies in its file; None for any other array.
 
     Also None for mode "c", whose memory may differ from the file, and for mappings of an open file, which have no name.
     """
     if not isinstance(array, np.memmap) or array.mode not in ("r", "r+") or array.filename is None:
         return None
-    base: Any = array  # Any: arrays, then the mapping itself
+    base: object = array  # Any: arrays, then the mapping itself
     while isinstance(base, np.ndarray):
         base = base.base
     if not isinstance(base, mmap.mmap) or array.dtype.hasobject or array.dtype.names or array.size == 0:
@@ -333,7 +332,7 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
 
 
 # Any: of any type.
-def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[np.generic]]:
     """Read the header of an untrusted array.
 
     Returns:
@@ -377,7 +376,7 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     return ArrayFile(path, member, file.tell(), tuple(shape), strides, dtype)
 
 
-def _check_type(dtype: np.dtype[Any], name: str) -> None:
+def _check_type(dtype: np.dtype[np.generic], name: str) -> None:
     if dtype.hasobject:
         raise BadOption(
             f"{name} holds Python objects, which are pickled: reading them could run any code in the file. "

@@ -49,7 +49,9 @@ class ArrayDataset(Columnar):
     """
 
     # Any, in this file: arrays and tensors have no common type.
-    def __init__(self, arrays: Any, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self, arrays: object, fields: Fields = None, *, transform: Callable[[Any], object] | None = None
+    ) -> None:
         table = _found(arrays, fields)
         if isinstance(table, (tuple, dict)) and not table:
             raise BadOption("An ArrayDataset needs at least one array, but was given an empty container.")
@@ -69,7 +71,7 @@ class ArrayDataset(Columnar):
         """Checksum checks, one for each open file that has checksums."""
         self.transform = checked_transform(transform)
 
-    def _mapped(self) -> list[Any]:
+    def _mapped(self) -> list[object]:
         if self._opened is None:
             opened = [one.mapped() if isinstance(one, ArrayFile) else one for one in self._arrays]
             checks = [
@@ -96,14 +98,14 @@ class ArrayDataset(Columnar):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         arrays = self._mapped()
         if not all(check.is_complete for check in self._checks):
             self._check_rows(_rows_of(index, self._length))
         sample = self._shape.build([_row(array, index) for array in arrays])
         return sample if self.transform is None else self.transform(sample)
 
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+    def __getitems__(self, indices: Iterable[object]) -> list[Any]:
         """Return the samples at several indices; torch's loader requests batches this way too."""
         return [self[index] for index in indices]
 
@@ -166,7 +168,7 @@ def _form(array: Any) -> str:
     return f"{dtype}[{', '.join(map(str, array.shape[1:]))}]"
 
 
-def _row(array: Any, index: Any) -> Any:
+def _row(array: Any, index: object) -> object:
     """Return a row; copy it if the array is mapped, so that it is writable and outlives the file."""
     row = array[index]
     if isinstance(row, np.ndarray) and (not row.flags.writeable or isinstance(row, np.memmap)):
@@ -174,7 +176,7 @@ def _row(array: Any, index: Any) -> Any:
     return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # plain strings, as in every other source
 
 
-def _found(given: Any, fields: Fields) -> Any:
+def _found(given: Any, fields: Fields) -> object:
     """Return the table that the user means, with files in place of paths; None for files of unselected fields."""
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(checked_path(given)))
@@ -187,11 +189,11 @@ def _found(given: Any, fields: Fields) -> Any:
     return tuple(map(_one, given)) if isinstance(given, tuple) else given
 
 
-def _one(given: Any) -> Any:
+def _one(given: Any) -> object:
     return _npy(os.path.abspath(os.path.expanduser(checked_path(given)))) if _is_path(given) else given
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: object) -> bool:
     return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
 
 

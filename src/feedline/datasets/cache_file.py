@@ -105,13 +105,13 @@ def checked_cache(cache: Cache) -> Cache:
 class CacheFile:
     """A cached result, in a file whose name is derived from the subject."""
 
-    def __init__(self, folder: str | os.PathLike[str], kind: str, about: Any) -> None:
+    def __init__(self, folder: str | os.PathLike[str], kind: str, about: object) -> None:
         self._about = json.dumps(about, sort_keys=True)
         digest = hashlib.blake2b(self._about.encode(), digest_size=16).hexdigest()
         self.path = Path(folder) / f"{digest}.{kind}"
 
     @classmethod
-    def at(cls, cache: Cache, kind: str, about: Any) -> CacheFile | None:
+    def at(cls, cache: Cache, kind: str, about: object) -> CacheFile | None:
         """Return the file for the option `cache=`; None if caching is off."""
         checked_cache(cache)
         if cache is False:
@@ -149,7 +149,7 @@ class CacheFile:
             return None
         return stored.get("value")
 
-    def write(self, value: Any) -> None:
+    def write(self, value: object) -> None:
         """Store a value, replacing any earlier one. If that fails, only warn."""
         content = records.encode({"about": self._about, "value": value})
         try:

@@ -67,7 +67,9 @@ class Form:
         return form
 
     # Any: fields of any kind.
-    def values_of(self, fields: Sequence[Any], vector: Callable[[Sequence[str], Sequence[Any]], Any]) -> list[Any]:
+    def values_of(
+        self, fields: Sequence[object], vector: Callable[[Sequence[str], Sequence[Any]], object]
+    ) -> list[Any]:
         """Map one item per field in `names` to one item per value of a sample.
 
         `vector` combines the items of several fields. It is called with the names of the fields and their items.
@@ -84,8 +86,7 @@ class Form:
             place = stop
         return values
 
-    # Any: values and containers of any kind.
-    def build(self, values: Sequence[Any]) -> Any:
+    def build(self, values: Sequence[object]) -> object:
         """Combine the values of a sample, or whole columns, in the order in which the user named them."""
         if self.keys is not None:
             return dict(zip(self.keys, values, strict=True))
@@ -112,11 +113,11 @@ def _parts_of(fields: Any) -> Collection[Any]:
     return fields.values() if isinstance(fields, Mapping) else fields
 
 
-def _is_vector(part: Any) -> bool:
+def _is_vector(part: object) -> bool:
     return isinstance(part, Sequence) and not isinstance(part, (str, bytes))
 
 
-def _vectors_in(fields: Any) -> tuple[int | None, ...]:
+def _vectors_in(fields: object) -> tuple[int | None, ...]:
     if fields is None or isinstance(fields, str):
         return ()
     vectors = tuple(len(part) if _is_vector(part) else None for part in _parts_of(fields))
@@ -125,7 +126,7 @@ def _vectors_in(fields: Any) -> tuple[int | None, ...]:
     return vectors if any(vectors) else ()
 
 
-def _no_vectors(fields: Any, store: str, *, has_vectors: bool) -> str:
+def _no_vectors(fields: object, store: str, *, has_vectors: bool) -> str:
     if has_vectors:
         return (
             f"fields={fields!r} is a list, which gives dicts, and a vector has no name in it. Give a dict: "
@@ -137,8 +138,7 @@ def _no_vectors(fields: Any, store: str, *, has_vectors: bool) -> str:
     )
 
 
-# Any: any value from the user.
-def check_fields(fields: Any) -> None:
+def check_fields(fields: object) -> None:
     """Refuse a value that is not a valid `fields=` for any store."""
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
@@ -154,8 +154,8 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-# Any: what JSON holds.
-def _facts(stored: str | bytes | None) -> dict[str, Any]:
+# object: what JSON holds.
+def _facts(stored: str | bytes | None) -> dict[str, object]:
     try:
         metadata = json.loads(stored or "null")
     except (ValueError, RecursionError):
@@ -163,12 +163,12 @@ def _facts(stored: str | bytes | None) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) and "feedline" in metadata else {}
 
 
-def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
+def _fields(stored: str | bytes | None) -> list[dict[str, object]]:
     fields = _facts(stored).get("fields")
     return [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
 
 
-def block_sums(stored: str | bytes | None) -> dict[str, Any]:
+def block_sums(stored: str | bytes | None) -> dict[str, object]:
     """Return the checksums that `feedline pack` stored, by array name; empty for earlier versions."""
     sums = _facts(stored).get("sums")
     return sums if isinstance(sums, dict) else {}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from feedline.errors import BadOption
 from feedline.system.failures import INSTEAD_OF_PATH
 from feedline.types import DatasetKind
 
 
-# Any: a dataset is any object that fits.
-def kind_of(dataset: Any, name: str) -> DatasetKind:
+def kind_of(dataset: object, name: str) -> DatasetKind:
     """Return the kind of a dataset; errors call it `name`."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):

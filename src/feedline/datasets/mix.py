@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from feedline.abc.source import ShardedSource
 from feedline.datasets.kind import kind_of
@@ -15,9 +14,8 @@ from feedline.errors import BadOption
 from feedline.types import DatasetKind
 
 
-# Any: datasets are any objects that fit.
 def mix(
-    datasets: Iterable[Any],
+    datasets: Iterable[object],
     weights: Sequence[float] | None = None,
     *,
     size: int | None = None,
@@ -82,8 +80,7 @@ def mix(
     return Mixture(parts, weights, limit, operator.index(seed))
 
 
-# Any, throughout: any value from the user.
-def _check_datasets(datasets: Any) -> None:
+def _check_datasets(datasets: object) -> None:
     """Refuse a dict, whose keys would be taken for datasets, and a single dataset, whose samples would be."""
     kind = type(datasets)
     if isinstance(datasets, Mapping):

@@ -168,7 +168,7 @@ class Mixture(Mixed, Derived):
         """As `Source.hands_on_images`."""
         return all(map(hands_on_images, self.datasets))
 
-    def origin(self, index: Any) -> tuple[Any, Any]:
+    def origin(self, index: Any) -> tuple[Any, object]:
         number, own_index = self.locate(index)
         return self.datasets[number], own_index
 
@@ -189,13 +189,13 @@ class Mixture(Mixed, Derived):
             return self._several
         return None
 
-    def _several(self, indices: Iterable[int]) -> list[Any]:
+    def _several(self, indices: Iterable[int]) -> list[object]:
         located: dict[int, tuple[list[int], list[int]]] = {}
         for place, (number, own_index) in enumerate(self._several_places(indices)):
             places, own_indices = located.setdefault(number, ([], []))
             places.append(place)
             own_indices.append(own_index)
-        samples: list[Any] = [None] * sum(len(places) for places, _ in located.values())
+        samples: list[object] = [None] * sum(len(places) for places, _ in located.values())
         for number, (places, own_indices) in located.items():
             for place, sample in zip(places, self.datasets[number].__getitems__(own_indices), strict=True):
                 samples[place] = sample

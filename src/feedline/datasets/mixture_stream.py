@@ -21,7 +21,7 @@ from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
 from feedline.randomness.keys import epoch_key, mix
 from feedline.system.failures import broke_generator
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, State
 
 _BLOCK = 1 << 8
 """Number of places to decide at a time."""
@@ -51,7 +51,7 @@ class MixtureStream(Stream, Mixed):
         self.seed = seed
         self.repeat = repeat
         self._pass: _MixturePass | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: dict[str, object] | None = None
         self.set_weights(weights)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
@@ -66,7 +66,7 @@ class MixtureStream(Stream, Mixed):
         self._pass = _MixturePass(self, state, self._part())
         return self._pass
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position of the latest iteration: after the last sample that it returned."""
         if self._state is not None:
             return self._state
@@ -74,8 +74,8 @@ class MixtureStream(Stream, Mixed):
             return {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
         return self._pass.state()
 
-    # Any: a state may come from anywhere.
-    def load_state_dict(self, state: Any) -> None:
+    # object: a state may come from anywhere.
+    def load_state_dict(self, state: object) -> None:
         """Resume at `state` in the next iteration; later ones start from the beginning.
 
         Raises BadState: this is not a state of such a mixture.
@@ -95,7 +95,7 @@ class MixtureStream(Stream, Mixed):
         self._pass = None
         self._state = state
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_pass": None}
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class _MixturePass(Pass[int]):
     A sample that fails still uses up its place: a caller that continues after an exception gets the next one.
     """
 
-    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: Part) -> None:
+    def __init__(self, mixture: MixtureStream, state: dict[str, object] | None, part: Part) -> None:
         super().__init__(part)
         secret = epoch_key(mixture.seed, mixture.epoch)
         number, count = part
@@ -158,7 +158,7 @@ class _MixturePass(Pass[int]):
         self._taken += 1
         return number
 
-    def _make(self, item: int) -> Any:
+    def _make(self, item: int) -> object:
         part = self._parts[item]
         try:
             return part.read()
@@ -174,7 +174,7 @@ class _MixturePass(Pass[int]):
         failed = self._failed
         return failed is not None and self._parts[failed].try_again() and super().try_again()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {
             "epoch": self._epoch,
             "taken": self._taken - (self._again is not None),
@@ -183,7 +183,7 @@ class _MixturePass(Pass[int]):
             "datasets": [part.state() for part in self._parts],
         }
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: State) -> None:
         was, part = state.get("part"), list(self._part)
         if was is not None and list(was) != part:
             raise BadState(
@@ -210,7 +210,7 @@ class _MapPart:
     _turn: int = 0
     has_broken_off = False
 
-    def read(self) -> Any:
+    def read(self) -> object:
         if self._turn >= len(self._turns) and not self._repeat:
             raise StopIteration
         turn = self._turns.start + self._turn * self._turns.step
@@ -226,10 +226,10 @@ class _MapPart:
         self._turn -= 1
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {"taken": self._turn}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._turn = state["taken"]
 
 
@@ -248,7 +248,7 @@ class _StreamPart:
     has_broken_off: bool = False
     """True if an exception has ended the iterator, and so the mixture."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
         while self._skip:
@@ -294,15 +294,15 @@ class _StreamPart:
         self._taken -= 1
         return True
 
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}
+    def state(self) -> State:
+        state: dict[str, object] = {"taken": self._taken, "passes": self._passes}
         if self._iterator is not None and is_stateful(self._iterator):
             state["iterator"] = self._iterator.state_dict()
         if is_stateful(self._dataset) and self._iterator is not self._dataset:
             state["dataset"] = self._dataset.state_dict()
         return state
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         self._taken = state["taken"]
         self._passes = state["passes"]
         if "dataset" in state:

@@ -36,7 +36,7 @@ def open_object(source: str) -> Any:
         )
     if file is not None and not file.is_file():
         raise BadOption(f"There is no file {module_name!r}, which {source!r} asks for.")
-    found: Any = _imported(module_name, source) if file is None else _run_file(file)
+    found: object = _imported(module_name, source) if file is None else _run_file(file)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
@@ -85,7 +85,7 @@ def _imported(module_name: str, source: str) -> ModuleType:
         raise _failed(f"Importing the module {module_name!r}", exc) from exc
 
 
-def _called(function: Callable[..., Any], source: str) -> Any:
+def _called(function: Callable[..., object], source: str) -> object:
     try:
         inspect.signature(function).bind()
     except TypeError as exc:
@@ -134,9 +134,9 @@ def _is_ours(file: str) -> bool:
     return file.startswith((_PACKAGE, "<frozen importlib")) or file == importlib.__file__
 
 
-def _is_dataset(value: Any) -> bool:
+def _is_dataset(value: object) -> bool:
     return hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__")
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return "None" if value is None else f"{value!r:.60}, of type {type(value).__name__}"

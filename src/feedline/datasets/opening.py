@@ -36,6 +36,7 @@ from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.unread import beginning_of, described, guess_kind
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
+from feedline.types import JsonObject
 from feedline.types.shown import counted, shown_address
 from feedline.types.sizes import check_size, most_bytes
 
@@ -156,7 +157,7 @@ class Recognised:
 
 
 # Any: a dataset of any of the sources, and its options.
-def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
+def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
     """Open a file or folder with the source of `feedline.datasets` that reads it.
 
     A file is recognised by its first bytes, a folder by its contents, a pattern or an address by its suffix. Tar files
@@ -334,10 +335,10 @@ def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
 
 
 # Any: any value that `fields=` takes, and arrays of any type.
-def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
+def _unpacked(path: str, fields: Any) -> JsonObject | None:
     """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is not compressed."""
     wanted = names_in(fields)
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, object] = {}
     try:
         with open(path, "rb") as file, opened_zip(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -353,7 +354,7 @@ def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
     return arrays
 
 
-def _table_in(path: str) -> dict[str, Any]:
+def _table_in(path: str) -> dict[str, object]:
     """Return `query=` and `key=` for the only table of a database."""
     listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:

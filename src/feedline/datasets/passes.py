@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
+from feedline.types import State
 from feedline.types.ranks import rank_if_known
 
 
@@ -53,10 +54,10 @@ class Stream(IterableSource):
         """Return the part of the stream to read here."""
         return 0, 1
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return dict(self.__dict__)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         register_with_torch()
 
@@ -79,7 +80,7 @@ class PartedStream(Stream, ShardedSource):
         (worker, workers), (rank, ranks) = self._place()
         return worker * ranks + rank, workers * ranks
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_ranks": rank_if_known() or self._ranks}
 
 
@@ -112,7 +113,7 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
         """Return the next item; StopIteration at the end. After another exception, the next call continues after it."""
 
     @abstractmethod
-    def _make(self, item: T) -> Any:
+    def _make(self, item: T) -> object:
         """Make a sample, before the transform; may be called again for the same item."""
 
     def __next__(self) -> Any:
@@ -144,23 +145,23 @@ class ResumablePass(Pass[T]):
     """Names of the entries of a state, for errors."""
 
     @abstractmethod
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         """Return the position: after the last sample that the pass returned."""
 
     @abstractmethod
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         """Return the options that must match for a state to be valid."""
 
     @abstractmethod
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: dict[str, object]) -> None:
         """Resume at a position."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position as a few plain values, regardless of how much is held in memory."""
         return {**self._position(), **self._options(), "part": list(self._part)}
 
-    # Any: a state may come from anywhere.
-    def load_state_dict(self, state: Any) -> None:
+    # object: a state may come from anywhere.
+    def load_state_dict(self, state: object) -> None:
         """Resume at a state, with the sample that would have come next."""
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.types.shown import shown_address
@@ -68,7 +67,7 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
-    name: Any = given  # any value from the user
+    name: object = given  # any value from the user
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
         raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
     path = os.path.abspath(os.path.expanduser(checked_path(given)))

@@ -51,7 +51,7 @@ def stacked(values: list[Any], empty: Empty) -> Any:
     return column
 
 
-def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> Any:
+def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> object:
     dtype, shape = values[0].dtype, values[0].shape
     if dtype.kind not in _NUMBERS or not dtype.isnative:
         return values
@@ -94,16 +94,16 @@ class Source:
     def close(self) -> None:
         """Close everything this process has opened. Reading a sample opens it again."""
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return self._several([index])[0]
 
-    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+    def __getitems__(self, indices: Iterable[object]) -> list[Any]:
         """Return the samples at several indices; loaders, including torch's, request batches this way."""
         if type(self).__getitem__ is not Source.__getitem__:  # a subclass defines its own samples
             return [self[index] for index in indices]
         return self._several(indices)
 
-    def _several(self, indices: Iterable[Any]) -> list[Any]:
+    def _several(self, indices: Iterable[object]) -> list[object]:
         samples = self._read(self._checked(indices))
         if self.transform is None:
             return samples
@@ -113,7 +113,7 @@ class Source:
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def _checked(self, indices: Iterable[Any]) -> Indices:
+    def _checked(self, indices: Iterable[object]) -> Indices:
         count = len(self)
         array = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
         if array.size == 0:
@@ -156,7 +156,7 @@ class TableSource(Source, ColumnSource):
     """
 
     @abstractmethod
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         """Return a column for each field.
 
         A column is an array made by `empty`, with one row per sample and numbers in native byte order; or a list with
@@ -166,7 +166,7 @@ class TableSource(Source, ColumnSource):
     _shape: Form
     """Which fields a sample has, and what container holds them."""
 
-    def _build(self, values: Sequence[Any]) -> Any:
+    def _build(self, values: Sequence[object]) -> object:
         """Combine the values of a sample, or columns."""
         return self._shape.build(values)
 
@@ -195,14 +195,14 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     return given
 
 
-def checked_flag(name: str, value: Any) -> bool:
+def checked_flag(name: str, value: object) -> bool:
     """Return an option that is True or False. Raises BadOption: it is anything else."""
     if not isinstance(value, bool):
         raise BadOption(f"{name}={value!r} is not True or False.")
     return value
 
 
-def checked_count(name: str, value: Any, least: int) -> int:
+def checked_count(name: str, value: object, least: int) -> int:
     """Return an option that is a count. Raises BadOption: it is not an integer, or is too small."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")

@@ -57,8 +57,8 @@ class Subset(Selection):
         """Returns the samples at several indices. None unless the dataset has this method: loaders check for it."""
         return self._several if callable(getattr(self.dataset, "__getitems__", None)) else None
 
-    def _several(self, indices: Iterable[int]) -> list[Any]:
-        found: list[Any] = self.dataset.__getitems__(self.indices[np.fromiter(indices, np.int64)].tolist())
+    def _several(self, indices: Iterable[int]) -> list[object]:
+        found: list[object] = self.dataset.__getitems__(self.indices[np.fromiter(indices, np.int64)].tolist())
         return found
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Subset(Selection):
 
 # Any: a dataset is any object that fits; labels come as lists, arrays and tensors.
 def split(
-    dataset: Any, parts: Sequence[float], *, stratify: Any = None, groups: Any = None, seed: int = 0
+    dataset: Any, parts: Sequence[float], *, stratify: object = None, groups: object = None, seed: int = 0
 ) -> list[Subset]:
     """Divide a map-style dataset into parts at random, such as one to train on and one to test with.
 
@@ -122,14 +122,14 @@ def split(
     return [Subset(dataset, part) for part in indices]
 
 
-def _labels(labels: Any, name: str, count: int) -> Numbers:
+def _labels(labels: object, name: str, count: int) -> Numbers:
     numbers, _ = classes_of(labels, name)
     if len(numbers) != count:
         raise BadOption(f"{name} has {len(numbers)} labels for {count} samples. Give one for each.")
     return numbers
 
 
-def _numbers(parts: Any) -> list[Any]:
+def _numbers(parts: object) -> list[object]:
     values = list(parts) if hasattr(parts, "__iter__") and not isinstance(parts, (str, bytes)) else []
     numbers = (int, float, np.integer, np.floating)
     if not values or not all(isinstance(value, numbers) and not isinstance(value, bool) for value in values):

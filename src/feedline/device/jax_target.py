@@ -22,7 +22,7 @@ class JaxTarget(Target):
         transform: called with each batch on the device, ahead of time; a function compiled by `jax.jit` does not block.
     """
 
-    def __init__(self, device: Any, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, device: object, transform: Callable[[Any], object] | None = None) -> None:
         if not isinstance(device, (jax.Device, jax.sharding.Sharding)):
             raise BadOption(
                 f"device={device!r} is not a JAX device. Pass one of jax.devices(), or a sharding. For torch batches, "
@@ -31,12 +31,12 @@ class JaxTarget(Target):
         self._device = device
         self._transform = transform
 
-    def begin(self, batch: Any) -> Any:
+    def begin(self, batch: object) -> object:
         on_device = mapped(batch, (np.ndarray,), self._put)
         return on_device if self._transform is None else self._transform(on_device)
 
-    def _put(self, array: Any) -> Any:
+    def _put(self, array: Any) -> object:
         return array if array.dtype.hasobject or array.dtype.kind in "SUMmV" else jax.device_put(array, self._device)
 
-    def deliver(self, begun: Any) -> Any:
+    def deliver(self, begun: object) -> object:
         return begun

@@ -33,7 +33,7 @@ class SlotPinner(Device):
         self._base = arena.address
         self._slot_bytes = arena.slot_bytes
         self._registered: dict[int, int] = {}
-        self._events: dict[tuple[int, int], Any] = {}
+        self._events: dict[tuple[int, int], object] = {}
         self._last: dict[int, list[Any]] = {}
         arena.follow(self)
         weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
@@ -64,7 +64,7 @@ class SlotPinner(Device):
             return
         self._last[slot] = [self._record(slot, device) for device in _devices_in_use()]
 
-    def _record(self, slot: int, device: int) -> Any:
+    def _record(self, slot: int, device: int) -> object:
         event = self._events.get((slot, device))
         if event is None:
             event = self._events[slot, device] = torch.cuda.Event()

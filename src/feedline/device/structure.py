@@ -7,7 +7,7 @@ from typing import Any
 
 
 # Any, throughout: batches of any structure.
-def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], Any], method: str = "") -> Any:
+def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], object], method: str = "") -> object:
     """Return a batch of the same structure with `function` applied to its leaves; other values stay.
 
     Args:
@@ -40,7 +40,7 @@ def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], Any],
     return batch
 
 
-def _like(batch: Any, content: Any) -> Any:
+def _like(batch: Any, content: Any) -> object:
     """Return a container of the same class, as torch's pin_memory does; a plain list or dict if that fails."""
     try:
         return type(batch)(content)

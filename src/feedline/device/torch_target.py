@@ -34,7 +34,7 @@ _THREADS = 2
 class Sources:
     """The memory that a copy reads."""
 
-    held: list[Any]
+    held: list[object]
     addresses: list[int]
     """Addresses of the tensors that were copied."""
 
@@ -54,18 +54,18 @@ class TorchTarget(Target):
 
     ahead = 0
 
-    def __init__(self, device: torch.device, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, device: torch.device, transform: Callable[[Any], object] | None = None) -> None:
         self._device = device
         self._transform = transform
 
-    def begin(self, batch: Any) -> Any:
+    def begin(self, batch: object) -> object:
         return batch
 
-    def deliver(self, begun: Any) -> Any:
+    def deliver(self, begun: object) -> object:
         batch = begun if self._device.type == "cpu" else moved(begun, self._move)
         return batch if self._transform is None else self._transform(batch)
 
-    def _move(self, value: Any) -> Any:
+    def _move(self, value: Any) -> object:
         return value.to(self._device, non_blocking=True)
 
 
@@ -77,7 +77,7 @@ class CudaTarget(Target):
         transform: called with each batch on the side stream, after the copy.
     """
 
-    def __init__(self, device: torch.device, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, device: torch.device, transform: Callable[[Any], object] | None = None) -> None:
         self._device = device
         self._transform = transform
         self.threads = 0
@@ -89,13 +89,13 @@ class CudaTarget(Target):
         self._kept: deque[tuple[Any, Sources]] = deque()
         """The memory that copies and kernels of the side stream read, each with the event that marks their end."""
 
-    def begin(self, batch: Any) -> Any:
+    def begin(self, batch: object) -> object:
         self._drop_what_is_through()
         stream = self._streams.pop()  # not shared with another thread that begins a batch
         sources = Sources([batch], [])
         late = False
 
-        def move(value: Any) -> Any:
+        def move(value: Any) -> object:
             nonlocal late
             if isinstance(value, DeferredBatch):
                 if value.is_encoded and not self.threads:
@@ -123,7 +123,7 @@ class CudaTarget(Target):
         self._kept.append((event, sources))
         return on_device, event, late
 
-    def deliver(self, begun: Any) -> Any:
+    def deliver(self, begun: Any) -> object:
         batch, event, late = begun
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
@@ -154,12 +154,12 @@ class CudaTarget(Target):
             sources.drop()
 
 
-def moved(batch: Any, move: Callable[[Any], Any]) -> Any:
+def moved(batch: object, move: Callable[[Any], object]) -> object:
     """Return a batch of the same structure, with `move` applied to tensors and all other objects that can be moved."""
     return mapped(batch, (torch.Tensor, DeferredBatch), move, "to")
 
 
-def _can_be_recorded(value: Any) -> bool:
+def _can_be_recorded(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.layout is torch.strided and not value.is_nested
     return callable(getattr(value, "record_stream", None))  # for example PyG graphs
@@ -240,12 +240,12 @@ def _why_no_gpu() -> str:
     return "the driver is missing, or CUDA_VISIBLE_DEVICES hides it."
 
 
-def is_cuda(device: Any) -> bool:
+def is_cuda(device: object) -> bool:
     """True for an NVIDIA GPU, or an AMD GPU, which torch also calls "cuda"."""
     return isinstance(device, torch.device) and device.type == "cuda"
 
 
-def target_for(device: torch.device | None, transform: Callable[[Any], Any] | None) -> Target | None:
+def target_for(device: torch.device | None, transform: Callable[[Any], object] | None) -> Target | None:
     """Return the target that prepares batches for a device; None if there is nothing to do."""
     if device is None or device.type == "cpu":
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)

@@ -161,8 +161,7 @@ Action: TypeAlias = ActionObject | Literal["raise", "skip", "retry", "replace"]
 _BY_NAME: dict[str, type[ActionObject]] = {"raise": Raise, "skip": Skip, "retry": Retry, "replace": Replace}
 
 
-# Any: any value from the user.
-def action_of(value: Any, name: str) -> ActionObject:
+def action_of(value: object, name: str) -> ActionObject:
     """Return the action that a value stands for; `name` describes the value to the user.
 
     Raises:
@@ -181,8 +180,7 @@ def action_of(value: Any, name: str) -> ActionObject:
     raise BadOption(f"{name}: {value!r:.200} is not an action. {hint}{ALLOWED}")
 
 
-# Any: any value from the user.
-def find_action(value: Any) -> ActionObject | None:
+def find_action(value: object) -> ActionObject | None:
     """Return the action that a value stands for, or None.
 
     Example:

@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from feedline.abc.faults import ACTIONS, Fault
 from feedline.errors import BadState
+from feedline.types import State
 from feedline.types.indices import index_key
 from feedline.types.shown import counted, csv_cell
 
@@ -69,8 +70,7 @@ class FaultLog(Sequence[Fault]):
         """The samples that are not tried again, because they were skipped or replaced."""
         return Quarantine(self._quarantined)
 
-    # Any: anything the sampler yields.
-    def quarantined_as(self, index: Any) -> Fault | None:
+    def quarantined_as(self, index: object) -> Fault | None:
         """Return the fault that put a sample in quarantine; None if it is not there."""
         return self._quarantined.get(index_key(index)) if self._quarantined else None
 
@@ -104,8 +104,7 @@ class FaultLog(Sequence[Fault]):
         self._counts.update(dict.fromkeys(ACTIONS, 0))
         self._quarantined.clear()
 
-    # Any: anything the sampler yields.
-    def release(self, index: Any) -> bool:
+    def release(self, index: object) -> bool:
         """Take one sample out of quarantine, so that it is tried again; False if it is not there."""
         return self._quarantined.pop(index_key(index), self) is not self
 
@@ -130,14 +129,13 @@ class FaultLog(Sequence[Fault]):
                 row = {name: csv_cell(value) for name, value in row.items()}
                 table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
 
-    # Any: numbers, strings, lists and dicts of these.
-    def state(self, total: int | None = None) -> dict[str, Any]:
+    def state(self, total: int | None = None) -> State:
         """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty.
 
         Args:
             total: return the log as it was after this many faults; None for the current log.
         """
-        state: dict[str, Any] = {}
+        state: State = {}
         dropped, entries, held = self.dropped, list(self), list(self._quarantined.values())
         later = [] if total is None else entries[max(0, total - dropped) :]
         entries = entries[: len(entries) - len(later)]
@@ -153,8 +151,8 @@ class FaultLog(Sequence[Fault]):
             state["counts"] = {action: count - of_later.count(action) for action, count in self._counts.items()}
         return state
 
-    # Any: what `state` returned, or damage.
-    def restore(self, state: Any) -> None:
+    # object: what `state` returned, or damage.
+    def restore(self, state: object) -> None:
         """Replace the contents of the log by a saved state.
 
         Raises:
@@ -232,20 +230,20 @@ class Quarantine(Set[Any]):  # Any: indices, anything the sampler yields
         return super().__eq__(other)
 
     @classmethod
-    def _from_iterable(cls, it: Iterable[Any]) -> frozenset[Any]:  # what `&` and `|` return
+    def _from_iterable(cls, it: Iterable[object]) -> frozenset[Any]:  # what `&` and `|` return
         return frozenset(it)
 
     def __repr__(self) -> str:
         return f"Quarantine({list(self)!r:.400})"
 
 
-# Any: the saved form of a sample in quarantine.
-def _kept(fault: Fault) -> dict[str, Any]:
+# object: the saved form of a sample in quarantine.
+def _kept(fault: Fault) -> dict[str, object]:
     """Describe a sample in quarantine: enough to treat it as before, even if its entry was dropped."""
     return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement")}
 
 
-def _found(entry: Any) -> Fault:
+def _found(entry: object) -> Fault:
     """Read a description that `_kept` made."""
     if not isinstance(entry, Mapping):
         raise BadState(f"The state is damaged: {entry!r:.200} is not a sample in quarantine.")
@@ -257,16 +255,16 @@ def _line(fault: Fault) -> str:
     return " ".join(str(fault).split())
 
 
-# Any: the state of a log, or damage.
-def _list_of(state: Mapping[Any, Any], name: str) -> list[Any]:
+# object: the state of a log, or damage.
+def _list_of(state: Mapping[object, object], name: str) -> list[object]:
     values = state.get(name, [])
     if not isinstance(values, list):
         raise BadState(f"The state is damaged: {name!r} of the faults is {values!r:.200}, not a list.")
     return values
 
 
-# Any: the state of a log, or damage.
-def _counts_of(state: Mapping[Any, Any], entries: Sequence[Fault]) -> dict[str, int]:
+# object: the state of a log, or damage.
+def _counts_of(state: Mapping[object, object], entries: Sequence[Fault]) -> dict[str, int]:
     there = dict.fromkeys(ACTIONS, 0)
     for fault in entries:
         there[fault.action] += 1

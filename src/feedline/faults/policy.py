@@ -190,8 +190,7 @@ class FunctionPolicy(ErrorPolicy):
         return f"FunctionPolicy({self.function!r})"
 
 
-# Any: any value from the user.
-def policy_of(on_error: Any) -> ErrorPolicy:
+def policy_of(on_error: object) -> ErrorPolicy:
     """Return the policy that a loader's `on_error` stands for.
 
     Args:
@@ -296,13 +295,12 @@ def _check_rule(rule: Any) -> Rule:
     return checked
 
 
-# Any: a rule, or the value that the user gave for one.
-def _shown(rule: Any) -> str:
+# object: a rule, or the value that the user gave for one.
+def _shown(rule: object) -> str:
     return error_name(rule) if isinstance(rule, type) else f"{rule!r:.200}"
 
 
-# Any: any value from the user.
-def _check_count(value: Any) -> int | None:
+def _check_count(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:

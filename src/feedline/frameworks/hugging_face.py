@@ -58,7 +58,7 @@ def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
     return [(owner, own, rows[own] - starts[owner]) for owner, own in zip(present.tolist(), places, strict=True)]
 
 
-def ranks_of_stream(dataset: Any) -> int | None:
+def ranks_of_stream(dataset: object) -> int | None:
     """Return the number of ranks that a Hugging Face streaming dataset is split over; None for any other dataset.
 
     Such a dataset splits itself over the workers of a torch loader, with `get_worker_info()`, and over ranks if it
@@ -97,7 +97,7 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy().astype(np.int64, copy=False)
     count = len(dataset)
 
-    def read(indices: Indices) -> dict[str, Any] | None:
+    def read(indices: Indices) -> dict[str, object] | None:
         if len(indices) == 0 or indices.min() < -count or indices.max() >= count:
             return None  # the dataset itself raises the right error
         if indices.min() < 0:
@@ -122,13 +122,13 @@ class _Column:
     _chunks: list[_Chunk]
     starts: NDArray[np.int64]
     """The first row of each chunk, then the number of all rows."""
-    _dtype: np.dtype[Any] | None
+    _dtype: np.dtype[np.generic] | None
     """Type of the numbers in a batch; None for strings."""
     _form: str | None
     """The format of the dataset."""
 
     @classmethod
-    def of(cls, package: Any, feature: Any, column: Any, form: str | None) -> _Column | None:
+    def of(cls, package: object, feature: object, column: Any, form: str | None) -> _Column | None:
         chunks = [chunk for chunk in column.chunks if len(chunk)]
         starts = np.zeros(len(chunks) + 1, np.int64)
         np.cumsum([len(chunk) for chunk in chunks], out=starts[1:])
@@ -144,7 +144,7 @@ class _Column:
             return None
         return cls([chunk for chunk in prepared if chunk is not None], starts, dtype, form)
 
-    def take(self, where: list[_Part], count: int) -> Any:
+    def take(self, where: list[_Part], count: int) -> object:
         """Return the column of a batch; None if its rows do not fit together."""
         parts = [(self._chunks[owner], own, inside) for owner, own, inside in where]
         if self._dtype is None:
@@ -162,8 +162,8 @@ class _Column:
             out[own] = chunk.values[inside]
         return out
 
-    def _texts(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> Any:
-        texts: list[Any] = [None] * count
+    def _texts(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> object:
+        texts: list[object] = [None] * count
         for chunk, own, inside in parts:
             for place, row in zip(own.tolist(), inside.tolist(), strict=True):
                 texts[place] = chunk.values[row].as_py()
@@ -172,7 +172,7 @@ class _Column:
         array = np.asarray(texts)  # as the package does, which loses NUL characters at the end of a string
         return list(array) if self._form == "numpy" else array.tolist()
 
-    def _lists(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> Any:
+    def _lists(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> object:
         first, _, inside = parts[0]
         assert self._dtype is not None
         assert first.offsets is not None
@@ -238,7 +238,7 @@ def _prepared(kind: str, chunk: Any) -> _Chunk | None:
     return _Chunk(chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy())
 
 
-def _batch_dtype(dtype: Any, form: str | None) -> np.dtype[Any] | None:
+def _batch_dtype(dtype: Any, form: str | None) -> np.dtype[np.generic] | None:
     """Return the type of numbers in a batch; None if it is unsupported.
 
     Integers become int64; floats become float64 without a format, else float32.

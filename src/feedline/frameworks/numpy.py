@@ -15,7 +15,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
 from feedline.frameworks.hugging_face import Positions, columns_of
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 
 class NumpyFramework:
@@ -24,7 +24,7 @@ class NumpyFramework:
     name = "numpy"
     has_worker_info = False
 
-    def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
+    def gather_for(self, dataset: Any, collate: CollateFunction) -> Gather | None:
         if not getattr(collate, "is_default", False):
             return None
         if isinstance(dataset, Selection):
@@ -37,32 +37,32 @@ class NumpyFramework:
         table = dataset.columns() if isinstance(dataset, Columnar) else None
         return None if table is None else checking(dataset, _gather(table))
 
-    def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         bind = getattr(collate, "bound_to", None)
         if bind is None:
             return collate
-        bound: Callable[[Any], Any] = bind(self)
+        bound: Callable[[Any], object] = bind(self)
         return bound
 
-    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         return bool(getattr(collate, "is_default", False))
 
     def reducers(self) -> dict[type, Reducer]:
         return {}  # NumPy's own pickling already sends buffers out of band
 
-    def describe(self, batch: Any, writer: memory.Writer) -> Any:
+    def describe(self, batch: object, writer: memory.Writer) -> object:
         return None
 
-    def rebuild(self, description: Any, reader: memory.Reader) -> Any:
+    def rebuild(self, description: object, reader: memory.Reader) -> object:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def makes_usual_arrays(self) -> bool:
         return True
 
-    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+    def copier(self, description: object, view: NDArray[np.uint8]) -> Callable[[], object]:
         raise NotImplementedError("NumPy batches are always pickled")
 
-    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         if not worker.threaded:  # threads share these generators with the training loop
             random.seed(worker.seed)
             np.random.seed(np.random.SeedSequence([worker.seed & (2**64 - 1), worker.id]).generate_state(4))
@@ -71,7 +71,7 @@ class NumpyFramework:
     def announce_worker(self, worker: WorkerIdentity) -> None:
         pass  # there is no function that returns it
 
-    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         return dataset
 
     def worker_info_was_read(self) -> bool:
@@ -87,7 +87,7 @@ Indices = NDArray[np.int64]
 def _without_positions(read: Gather) -> Gather:
     """Leave batches that contain lists to the collate function."""
 
-    def gather(indices: Indices) -> Any:
+    def gather(indices: Indices) -> object:
         columns = read(indices)
         if columns is None or any(type(column) is Positions for column in columns.values()):
             return None
@@ -96,7 +96,7 @@ def _without_positions(read: Gather) -> Gather:
     return gather
 
 
-def _gather(table: Any) -> Gather | None:
+def _gather(table: object) -> Gather | None:
     """Return a function that takes rows of arrays; None if an array's rows have to be collated one by one."""
     if isinstance(table, dict):
         columns = {name: _column(array) for name, array in table.items()}
@@ -112,7 +112,7 @@ def _gather(table: Any) -> Gather | None:
     return None if single is None else lambda indices: _take(single, indices)
 
 
-def _column(array: Any) -> Any:
+def _column(array: object) -> Any:
     try:
         column = np.asarray(array)
     except (TypeError, RuntimeError):  # a tensor that NumPy cannot express: collating its rows raises an error
@@ -122,7 +122,7 @@ def _column(array: Any) -> Any:
     return column if plain else None
 
 
-def _take(column: NDArray[Any], indices: Indices) -> NDArray[Any]:
+def _take(column: NDArray[Any], indices: Indices) -> NDArray[np.generic]:
     """Take rows, straight into the slot of the current task."""
     count = len(column)
     if len(indices) and not -count <= indices.min() <= indices.max() < count:

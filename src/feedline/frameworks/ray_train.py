@@ -18,22 +18,22 @@ from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
 
 
-def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: type[object], rebuilding: Rebuilding) -> None:
     """Keep loaders of this class and its subclasses feedline's when Ray Train prepares them."""
     for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
         when_imported(name, functools.partial(_wrap_function, kind, rebuilding))
 
 
-def _wrap_function(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
+def _wrap_function(kind: type[object], rebuilding: Rebuilding, module: ModuleType) -> None:
     function: Any = module.prepare_data_loader
     substitute(function, _prepare(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
+def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def prepare_data_loader(*arguments: Any, **options: Any) -> Any:
+    def prepare_data_loader(*arguments: object, **options: object) -> object:
         bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
         loader = bound.arguments["data_loader"]

@@ -15,10 +15,10 @@ from feedline.abc.rebuilding import Rebuilding
 def keep_places(kind: Any, rebuilding: Rebuilding) -> None:
     """Make loaders of this class and its subclasses resume where SpeechBrain's checkpoint was saved."""
 
-    def skipped(loader: Any) -> int | None:
+    def skipped(loader: object) -> int | None:
         return rebuilding.skipped(loader) or None
 
-    def skip(loader: Any, count: int | None) -> None:
+    def skip(loader: object, count: int | None) -> None:
         rebuilding.skip(loader, count or 0)
 
     kind._speechbrain_recovery_skip_to = property(skipped, skip)

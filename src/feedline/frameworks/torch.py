@@ -23,10 +23,10 @@ from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import array_in, place, read, reduce_storage, reduce_tensor
 from feedline.system import openmp
 from feedline.system.process import lock_of_process
-from feedline.types import WorkerIdentity
+from feedline.types import CollateFunction, WorkerIdentity
 
 
-def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:
+def worker_info(worker: WorkerIdentity, dataset: object) -> Any:
     """Return the value of `get_worker_info()` in this worker."""
     info = torch_worker.WorkerInfo
     fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
@@ -41,7 +41,7 @@ def set_process_worker(info: Any) -> None:
     torch_worker._worker_info = info
 
 
-def set_thread_worker(info: Any) -> None:
+def set_thread_worker(info: object) -> None:
     """Make `torch.utils.data.get_worker_info()` return `info` on this thread; None to reset it."""
     _install()
     torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ class _ThreadInfo(threading.local):
     worker_info_was_read = False
 
 
-def _get_worker_info() -> Any:
+def _get_worker_info() -> object:
     _feedline_thread.worker_info_was_read = True  # type: ignore[name-defined]  # noqa: F821  (torch's globals)
     return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821
 
@@ -111,7 +111,7 @@ _mode_count = torch._C._len_torch_dispatch_stack
 
 
 # Any: a bool, or the keys of a dict.
-def _formed(tensors: list[torch.Tensor], form: Any) -> Any:
+def _formed(tensors: list[torch.Tensor], form: Any) -> object:
     """Return tensors in their container: a list (`form` is False), a tuple (True) or a dict with these keys."""
     if form is False:
         return tensors
@@ -124,21 +124,21 @@ class TorchFramework:
     name = "torch"
     has_worker_info = True
 
-    def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
+    def gather_for(self, dataset: object, collate: CollateFunction) -> Gather | None:
         if not is_default(collate) or not registrations_untouched():
             return None
         return gather_for(dataset)
 
-    def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bind_collate(self, collate: CollateFunction) -> CollateFunction:
         if is_default(collate):
             return default_collate
         bind = getattr(collate, "bound_to", None)
         if bind is None:
             return collate
-        bound: Callable[[Any], Any] = bind(self)
+        bound: Callable[[Any], object] = bind(self)
         return bound
 
-    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+    def is_default_collate(self, collate: CollateFunction) -> bool:
         return is_default(collate)
 
     def reducers(self) -> dict[type, Reducer]:
@@ -171,7 +171,7 @@ class TorchFramework:
         # FakeTensorMode, for example, rejects tensors made outside; those made in inference mode cannot be trained.
         return not _mode_count() and not torch.is_inference_mode_enabled()
 
-    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], Any]:
+    def copier(self, description: Any, view: NDArray[np.uint8]) -> Callable[[], object]:
         single = type(description) is tuple
         leaves, form = ([description], False) if single else description
         arrays = [array_in(view, leaf) for leaf in leaves]
@@ -187,7 +187,7 @@ class TorchFramework:
 
         return copy
 
-    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> Any:
+    def open_worker(self, worker: WorkerIdentity, base_seed: int, shared_seed: int | None) -> object:
         install_collate()
         dataset = worker.dataset
         if worker.threaded:
@@ -207,7 +207,7 @@ class TorchFramework:
     def announce_worker(self, worker: WorkerIdentity) -> None:
         set_process_worker(worker_info(worker, worker.dataset))
 
-    def reset_worker(self, dataset: Any, shared_seed: int | None) -> Any:
+    def reset_worker(self, dataset: object, shared_seed: int | None) -> object:
         if shared_seed is None:
             return dataset
         return seed_pipe(dataset, shared_seed)

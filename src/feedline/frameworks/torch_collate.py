@@ -19,6 +19,7 @@ from torch.utils.data._utils import collate as torch_collate
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredField
 from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
+from feedline.types import CollateFunction
 
 _SMALL_BYTES = 64 << 10
 """Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
@@ -26,13 +27,13 @@ _SMALL_BYTES = 64 << 10
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
 
-def is_default(collate: Callable[[Any], Any]) -> bool:
+def is_default(collate: CollateFunction) -> bool:
     """True for torch's default collate function and for `feedline.collate.default`, its equivalent here."""
     return collate is torch_collate.default_collate or getattr(collate, "is_default", False)
 
 
 def collate_tensors(
-    batch: tuple[torch.Tensor, ...] | list[torch.Tensor], *, collate_fn_map: Any = None
+    batch: tuple[torch.Tensor, ...] | list[torch.Tensor], *, collate_fn_map: object = None
 ) -> torch.Tensor:
     """Stack tensors as torch's own function does, but into the slot of the current task.
 
@@ -74,7 +75,7 @@ def install_collate() -> None:
         torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
 
 
-def _collate_deferred(batch: Sequence[DeferredField], *, collate_fn_map: Any = None) -> Any:
+def _collate_deferred(batch: Sequence[DeferredField], *, collate_fn_map: object = None) -> object:
     return type(batch[0]).collate_torch(batch)
 
 
@@ -87,18 +88,18 @@ def registrations_untouched() -> bool:
     return torch_collate.default_collate_fn_map == _known_registrations
 
 
-def default_collate(batch: Any) -> Any:
+def default_collate(batch: object) -> Any:
     """Collate as torch's `default_collate` does, but faster for common types of samples."""
     if isinstance(batch, (list, tuple)) and registrations_untouched():
         return _collate_known(batch)
     return torch_collate.default_collate(batch)
 
 
-def _collate_known(batch: Any) -> Any:
+def _collate_known(batch: Any) -> object:
     return _OWN_WAYS.get(type(batch[0]), torch_collate.default_collate)(batch)
 
 
-def _collate_sequences(batch: Sequence[Any]) -> Any:
+def _collate_sequences(batch: Sequence[object]) -> Any:
     try:
         columns = list(zip(*batch, strict=True))
     except (TypeError, ValueError):  # they differ in size: torch raises the right error
@@ -106,11 +107,11 @@ def _collate_sequences(batch: Sequence[Any]) -> Any:
     return [_collate_known(column) for column in columns]
 
 
-def _collate_dicts(batch: Sequence[Any]) -> dict[Any, Any]:
+def _collate_dicts(batch: Sequence[Any]) -> dict[object, object]:
     return {key: _collate_known([sample[key] for sample in batch]) for key in batch[0]}
 
 
-def _collate_arrays(batch: Sequence[Any]) -> Any:
+def _collate_arrays(batch: Sequence[Any]) -> object:
     elem = batch[0]
     if elem.dtype.kind not in "biufc":
         return torch_collate.default_collate(batch)
@@ -118,7 +119,7 @@ def _collate_arrays(batch: Sequence[Any]) -> Any:
     return collate_tensors([torch.as_tensor(array) for array in batch]) if stacked is None else stacked
 
 
-def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor | None:
+def _stack_read_only(elem: NDArray[np.generic], batch: Sequence[Any]) -> torch.Tensor | None:
     """Stack read-only arrays, such as views of a mapped file; None if they are not all alike.
 
     Tensors of these arrays would be writable, so torch would warn about them, although a batch is a copy.
@@ -131,11 +132,11 @@ def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor |
     return tensor_of(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
 
 
-def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
+def _collate_ints(batch: Sequence[object]) -> torch.Tensor:
     return _collate_numbers(batch, "q", torch.int64)
 
 
-def _collate_floats(batch: Sequence[Any]) -> torch.Tensor:
+def _collate_floats(batch: Sequence[object]) -> torch.Tensor:
     return _collate_numbers(batch, "d", torch.float64)
 
 
@@ -155,12 +156,12 @@ def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> tor
     place = current.allocate(8 * len(values)) if current is not None else None
     if place is None:
         return torch.frombuffer(values, dtype=dtype)
-    target: NDArray[Any] = np.ndarray(len(values), code, *place)
+    target: NDArray[np.generic] = np.ndarray(len(values), code, *place)
     target[:] = values
     return tensor_of(target)
 
 
-def _collate_scalars(batch: Sequence[Any]) -> torch.Tensor:
+def _collate_scalars(batch: Sequence[object]) -> torch.Tensor:
     """Collate NumPy scalars of one type as torch does, at a tenth of the cost."""
     kind = type(batch[0])
     if _mode_count() or {*map(type, batch)} != {kind}:  # torch promotes scalars of several types

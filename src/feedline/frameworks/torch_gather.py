@@ -35,7 +35,7 @@ Take = Callable[[Indices], "tuple[list[Column], Form] | None"]
 """Returns the columns of some samples, and their form; None if these samples have to be read one by one."""
 
 
-def gather_for(dataset: Any) -> Gather | None:
+def gather_for(dataset: object) -> Gather | None:
     """Return a function that makes the batch of some indices; None if `dataset` does not consist of tensors."""
     take = _take_from(dataset)
     return None if take is None else _Gather(take)
@@ -49,7 +49,7 @@ class _Gather:
         self.quick = getattr(take, "quick", None)
         """See `feedline.abc.framework.Gather`."""
 
-    def __call__(self, indices: Indices) -> Any:
+    def __call__(self, indices: Indices) -> object:
         taken = self._take(indices)
         if taken is None:
             return None
@@ -59,7 +59,7 @@ class _Gather:
         return _batch_of([list(column) if type(column) is Positions else column for column in columns], form)
 
 
-def _batch_of(columns: list[Any], form: Form) -> Any:
+def _batch_of(columns: list[Any], form: Form) -> object:
     return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
 
 
@@ -142,7 +142,7 @@ class _Tensors:
             return [torch.from_numpy(take(indices, 0)) for take in self._takes], self._form
         return [column.take(indices) for column in self._columns], self._form
 
-    def quick(self, indices: Indices) -> Any:
+    def quick(self, indices: Indices) -> object:
         """See `feedline.abc.framework.Gather`."""
         if not 0 < len(indices) < self._few:
             return None
@@ -183,7 +183,7 @@ class _Column:
         return torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=out)
 
 
-def _from_column_table(table: Any) -> Take | None:
+def _from_column_table(table: object) -> Take | None:
     """Take the columns of an `ArrayDataset`: one array, a tuple of them, or a mapping from names."""
     form = tuple(table) if isinstance(table, dict) else "list" if isinstance(table, tuple) else "one"
     arrays = list(table.values()) if isinstance(table, dict) else list(table) if isinstance(table, tuple) else [table]
@@ -197,7 +197,7 @@ def _from_column_table(table: Any) -> Take | None:
     return _from_tensors(tensors, form)
 
 
-def _as_tensor(array: NDArray[Any]) -> torch.Tensor | None:
+def _as_tensor(array: NDArray[np.generic]) -> torch.Tensor | None:
     """Return an array as a tensor over the same memory; None if torch cannot (it may still support single rows).
 
     The tensor of a read-only array is writable, but must only be read.
@@ -245,7 +245,7 @@ def _from_parts(dataset: ConcatDataset[Any]) -> Take | None:
     return take_parts
 
 
-def _has_other_single_samples(dataset: Any) -> bool:
+def _has_other_single_samples(dataset: object) -> bool:
     """True if a sample read alone differs from the same sample in a batch: ConcatDataset reads single samples.
 
     In the format "numpy" of Hugging Face's datasets, a single number has the type in which it is stored; a number in a
@@ -280,7 +280,7 @@ def _joined_column(parts: tuple[Column, ...], places: list[Indices]) -> Column |
     if isinstance(first, list):
         if not all(isinstance(part, list) for part in parts):
             return None
-        listed: list[Any] = [None] * count
+        listed: list[object] = [None] * count
         for part, rows in zip(parts, places, strict=True):
             for row, value in zip(rows.tolist(), part, strict=True):
                 listed[row] = value

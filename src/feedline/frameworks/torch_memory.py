@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,7 +33,7 @@ def slot_tensor(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | No
     return tensor_over(buffer, offset, shape, like.dtype, count)
 
 
-def tensor_of(array: NDArray[Any]) -> torch.Tensor:
+def tensor_of(array: NDArray[np.generic]) -> torch.Tensor:
     """Return a tensor that keeps its memory alive, even if torch replaces the memory of its storage.
 
     `share_memory_()`, and sending a tensor through a queue, replace the memory of a storage and free the old one,
@@ -47,7 +45,7 @@ def tensor_of(array: NDArray[Any]) -> torch.Tensor:
     return tensor
 
 
-def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+def tensor_over(buffer: object, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
     """Return a tensor of a type that NumPy lacks; otherwise like `tensor_of`."""
     tensor = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).view(shape)
     tensor.untyped_storage()._feedline_memory = buffer  # type: ignore[attr-defined]

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from feedline.errors import FeedlineError
 from feedline.system.failures import INSTEAD_OF_PATH, add_note
 
-# Any, throughout: the user's arguments, of any type.
 
-
-def explain(exc: Exception, arguments: Mapping[str, Any]) -> None:
+def explain(exc: Exception, arguments: Mapping[str, object]) -> None:
     """Add notes to an exception from torch or Python that one of the arguments has caused.
 
     Args:
@@ -33,7 +30,7 @@ def explain(exc: Exception, arguments: Mapping[str, Any]) -> None:
         _explain_types(exc, arguments)
 
 
-def _explain_types(exc: TypeError, arguments: Mapping[str, Any]) -> None:
+def _explain_types(exc: TypeError, arguments: Mapping[str, object]) -> None:
     count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
     if isinstance(count, (str, float)):
         kind = type(count).__name__
@@ -58,7 +55,7 @@ def _explain_types(exc: TypeError, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _batch_size(arguments: Mapping[str, Any]) -> str:
+def _batch_size(arguments: Mapping[str, object]) -> str:
     size = arguments.get("batch_size", 1)
     if isinstance(size, str) and size.strip().isdecimal():
         return (
@@ -73,7 +70,7 @@ def _batch_size(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _sampler_and_shuffle(arguments: Mapping[str, Any]) -> str:
+def _sampler_and_shuffle(arguments: Mapping[str, object]) -> str:
     kind = type(arguments.get("sampler")).__name__
     shuffling = f"{kind}(..., shuffle=True)" if "Distributed" in kind else "RandomSampler(dataset)"
     return (
@@ -82,7 +79,7 @@ def _sampler_and_shuffle(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _batch_sampler(arguments: Mapping[str, Any]) -> str:
+def _batch_sampler(arguments: Mapping[str, object]) -> str:
     usual = {"batch_size": 1, "shuffle": None, "sampler": None, "drop_last": False}
     others = [f"{name}=" for name, value in usual.items() if arguments.get(name, value) not in (value, False)]
     return (
@@ -91,7 +88,7 @@ def _batch_sampler(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _iterable(arguments: Mapping[str, Any]) -> str:
+def _iterable(arguments: Mapping[str, object]) -> str:
     kind = type(arguments.get("dataset")).__name__
     given = [f"{name}=" for name in ("shuffle", "sampler", "batch_sampler") if arguments.get(name) is not None]
     return (
@@ -101,18 +98,18 @@ def _iterable(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _negative(name: str, instead: str) -> Callable[[Mapping[str, Any]], str]:
+def _negative(name: str, instead: str) -> Callable[[Mapping[str, object]], str]:
     return lambda arguments: f"{name}={arguments.get(name)!r} is negative. {instead}"
 
 
-def _needs_workers(name: str) -> Callable[[Mapping[str, Any]], str]:
+def _needs_workers(name: str) -> Callable[[Mapping[str, object]], str]:
     return lambda arguments: (
         f"{name}={arguments.get(name)!r} needs worker processes, but num_workers is 0. Give num_workers=1 or more, "
         f"or drop {name}=."
     )
 
 
-_NOTES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+_NOTES: dict[str, Callable[[Mapping[str, object]], str]] = {
     "num_workers option should be non-negative": _negative(
         "num_workers", "Give 0 to load in the training process, a number of workers, or 'auto' to let feedline choose."
     ),

@@ -28,7 +28,7 @@ def seed_pipe(pipe: Any, seed: int) -> Any:
         return graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
 
 
-def shard_pipe(pipe: Any, count: int, number: int) -> Any:
+def shard_pipe(pipe: Any, count: int, number: int) -> object:
     """Make the sharding filters of a pipe keep one share of several."""
     with _turn:
         return graph_settings.apply_sharding(pipe, count, number)

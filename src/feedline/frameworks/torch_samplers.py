@@ -19,9 +19,10 @@ from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampl
 
 from feedline.errors import BadState
 from feedline.system.failures import words
+from feedline.types import State
 
 
-def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:
+def index_blocks(sampler: object, origin: dict[str, object]) -> Iterator[NDArray[np.int64]] | None:
     """Return the indices of a torch sampler in blocks; None if the sampler has to be iterated over.
 
     `origin` holds the seed or generator state that the order is drawn from. If it is empty, the first block draws one
@@ -45,7 +46,7 @@ class GeneratorOrigin:
         self.drawn_from = "torch_seed" if seeds and generator is None else "torch_generator"
         """The snapshot's key for this seed or state; its value there is None before the order is drawn."""
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: State) -> None:
         """Raise BadState if the order in a snapshot cannot be drawn again, or the next order cannot start."""
         if "consumed" not in order:  # the epoch was completed
             if self._generator is not None:
@@ -56,16 +57,16 @@ class GeneratorOrigin:
             if order.get(name) is not None:
                 _unpack(_like(self._generator), order[name])
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: State) -> None:
         """Restore the state that `after` returned. Other users of the generator then continue from there, too."""
         if self._generator is not None and order.get("torch_generator_next") is not None:
             _unpack(self._generator, order["torch_generator_next"])
 
-    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
+    def found_in(self, order: dict[str, object]) -> dict[str, object]:
         """Return the seed or generator state in a snapshot's `order`."""
         return {name: order[name] for name in ("torch_seed", "torch_generator") if order.get(name) is not None}
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         """Return the state of the generator as it is now, at the end of an epoch."""
         return {} if self._generator is None else {"torch_generator_next": _packed(self._generator)}
 
@@ -82,7 +83,7 @@ class SeedSource:
     def __init__(self) -> None:
         self._copy: torch.Tensor | None = None
 
-    def after(self, generator: torch.Generator | None) -> dict[str, Any]:
+    def after(self, generator: torch.Generator | None) -> dict[str, object]:
         """Return the generator state that the next epoch is drawn from."""
         with self.drawing():
             return {"torch_seeds_next": _packed(generator or torch.default_generator)}
@@ -128,7 +129,7 @@ def origin_of(sampler: Any) -> GeneratorOrigin | None:
     return None
 
 
-def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> Iterator[Any]:
+def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> Iterator[object]:
     """Yield `items`, drawn from the generator state in `origin`; if that is empty, store the current state there.
 
     The sampler draws the order when the first item is requested, as torch's samplers do.
@@ -153,12 +154,12 @@ def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> I
 _NOTHING = object()
 
 
-def is_sequential(sampler: Any) -> bool:
+def is_sequential(sampler: object) -> bool:
     """True for torch's own sequential sampler."""
     return type(sampler) is SequentialSampler
 
 
-def _random(sampler: RandomSampler, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
+def _random(sampler: RandomSampler, origin: dict[str, object]) -> Iterator[NDArray[np.int64]]:
     count = len(sampler.data_source)
     generator = _begin(sampler.generator, origin)
     wanted = sampler.num_samples
@@ -171,7 +172,7 @@ def _random(sampler: RandomSampler, origin: dict[str, Any]) -> Iterator[NDArray[
     yield _permutation(count, generator)[: wanted % count]
 
 
-def _begin(generator: torch.Generator | None, origin: dict[str, Any]) -> torch.Generator:
+def _begin(generator: torch.Generator | None, origin: dict[str, object]) -> torch.Generator:
     """Return the generator that an order is drawn from, in its state at the start of the order."""
     if generator is None:
         if not origin:
@@ -203,7 +204,7 @@ def _like(generator: torch.Generator | None) -> torch.Generator:
     return torch.Generator() if generator is None else torch.Generator(generator.device)
 
 
-def _found(origin: dict[str, Any], name: str) -> Any:
+def _found(origin: dict[str, object], name: str) -> Any:
     if origin.get(name) is None:
         raise BadState(
             f"The state does not fit this loader's sampler: it has {sorted(origin)}, but the sampler needs {name!r}. "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from multiprocessing.context import get_spawning_popen
-from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +57,7 @@ def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
     return tensor_over(*reader.take(offset, count * dtype.itemsize), shape, dtype, count)
 
 
-def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.dtype | None]:
+def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[np.generic], torch.dtype | None]:
     """Return the array of a leaf in `view`, and the type to view its tensor as if NumPy lacks that type."""
     code, offset, shape = leaf
     if code < _NUMPY_COUNT:
@@ -66,11 +65,11 @@ def array_in(view: NDArray[np.uint8], leaf: Leaf) -> tuple[NDArray[Any], torch.d
     else:
         viewed_as = _DTYPES[code]
         dtype = np.dtype(f"i{viewed_as.itemsize}")
-    array: NDArray[Any] = np.empty(shape, dtype) if offset < 0 else np.ndarray(shape, dtype, view, offset)
+    array: NDArray[np.generic] = np.empty(shape, dtype) if offset < 0 else np.ndarray(shape, dtype, view, offset)
     return array, viewed_as
 
 
-def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
+def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> object:
     """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
     dense = tensor.layout is torch.strided and not tensor.is_nested
     if dense and get_spawning_popen() is not None and tensor.is_shared():  # the program shares it between processes
@@ -94,7 +93,7 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: omit the gaps
 
 
-def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> Any:
+def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> object:
     """Describe a storage for a pickle as its bytes; pickle itself does not support storages."""
     if get_spawning_popen() is not None and storage.is_shared():  # the program shares it between processes
         return share_storage(storage)
@@ -110,7 +109,7 @@ def _retyped(data: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch
     return data.view(dtype).view(shape)
 
 
-def _reduce_special(tensor: torch.Tensor) -> Any:
+def _reduce_special(tensor: torch.Tensor) -> object:
     """Reduce a tensor that is not plain: with gradient, on a device, sparse, nested or quantised."""
     if tensor.requires_grad:
         if not tensor.is_leaf:

@@ -60,7 +60,7 @@ class ImageTransform(ABC):
     def draw(self, view: View) -> None:
         """Change the view of an image, with random numbers of `feedline.rng()`."""
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, image: object) -> Any:
         return Compose([self])(image)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Compose:
         ((3, 24, 24), 'float32', 7)
     """
 
-    def __init__(self, transforms: Iterable[Any], *, decode: str = "auto") -> None:
+    def __init__(self, transforms: Iterable[object], *, decode: str = "auto") -> None:
         self.transforms = tuple(_flat(transforms))
         self._stages = _stages_of(self.transforms)
         self.field: Hashable = None
@@ -139,17 +139,17 @@ class Compose:
         """Return a copy for a source, which passes on its results unchanged."""
         return self._with(defers=True)
 
-    def _with(self, **options: Any) -> Compose:
+    def _with(self, **options: object) -> Compose:
         twin = copy.copy(self)
         vars(twin).update(options)
         return twin
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         field = image_field(sample, self.field)
         with stage(TRANSFORM):
             return self._image(sample) if field is None else replaced(sample, field, self._image)
 
-    def _image(self, image: Any) -> Any:
+    def _image(self, image: object) -> object:
         if isinstance(image, list):  # several samples at once, as Hugging Face passes them
             return list(map(self._image, image))
         if isinstance(image, Mapping):  # as Hugging Face stores them
@@ -168,7 +168,7 @@ class Compose:
 Stage = Callable[[Any, Placement, str], Any]
 
 
-def _flat(transforms: Iterable[Any]) -> Iterable[Any]:
+def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
         if isinstance(transform, Compose):
             yield from transform.transforms
@@ -214,7 +214,7 @@ class _Fused:
             return False
         return transform.rank > before or transform.rank is before is not Rank.COLOR
 
-    def __call__(self, image: Any, where: Placement, decode: str) -> Any:
+    def __call__(self, image: Any, where: Placement, decode: str) -> object:
         encoded = is_encoded(image)
         if encoded:
             image = file_bytes(image)
@@ -263,7 +263,7 @@ def _no_decoder() -> BadOption:
 
 
 # Any: a tensor.
-def _rounded(out: NDArray[Any]) -> Any:
+def _rounded(out: NDArray[np.generic]) -> object:
     torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
     return torch.from_numpy(out).bfloat16()
 
@@ -304,7 +304,7 @@ class _Foreign:
         self._function = function
         self._library = type(function).__module__.partition(".")[0]
 
-    def __call__(self, image: Any, where: Placement, decode: str) -> Any:
+    def __call__(self, image: Any, where: Placement, decode: str) -> object:
         if self._library == "albumentations":
             return self._function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
@@ -313,7 +313,7 @@ class _Foreign:
         return self._function(image)
 
 
-def image_transform(transform: Any) -> Any:
+def image_transform(transform: object) -> Any:
     """Return `transform=` in the form that a source needs: feedline's image transforms defer, others stay as is."""
     if isinstance(transform, ImageTransform):
         transform = Compose([transform])

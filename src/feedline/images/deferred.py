@@ -45,7 +45,7 @@ class DeferredImage(DeferredField):
         return self.finish.shape
 
     @classmethod
-    def collate_numpy(cls, items: Sequence[Any], where: str) -> Any:
+    def collate_numpy(cls, items: Sequence[Any], where: str) -> object:
         if items[0].finish.dtype == "bfloat16" and placement() is Placement.COLLATE:
             raise CollateError(
                 f"The images{where} are to be of bfloat16, which NumPy lacks. Use Normalize() of float32 or float16, "
@@ -54,7 +54,7 @@ class DeferredImage(DeferredField):
         return collate_images(items)
 
     @classmethod
-    def collate_torch(cls, items: Sequence[Any]) -> Any:
+    def collate_torch(cls, items: Sequence[Any]) -> object:
         from feedline.frameworks.torch_memory import tensor_of  # needs torch
 
         batch = collate_images(items)
@@ -77,7 +77,7 @@ class DeferredImages(DeferredBatch):
     """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
     jitter: Any
     """For each image, the draw of `ColorJitter`, see `DeferredImage` (float32); None if all keep their colours."""
-    pixel_rows: Any
+    pixel_rows: object
     """The rows of the batch that `pixels` holds (int64)."""
     pixels: Any
     """uint8 with the axes image, height, width, color."""
@@ -85,9 +85,9 @@ class DeferredImages(DeferredBatch):
     """The rows of the batch that are encoded (int64)."""
     data: Any
     """The encoded files, concatenated (uint8)."""
-    offsets: Any
+    offsets: object
     """The offset of each file in `data`, and the end of the last one (int64)."""
-    boxes: Any
+    boxes: object
     """Left, top, width and height for each encoded image (float32)."""
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class DeferredImages(DeferredBatch):
     def is_encoded(self) -> bool:
         return len(self.encoded_rows) > 0
 
-    def finish_on(self, device: Any, sources: Sources) -> Any:
+    def finish_on(self, device: Any, sources: Sources) -> object:
         from feedline.images.finishing import finish  # needs torch
 
         return finish(self, device, sources)
@@ -107,8 +107,8 @@ _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
 """A draw of `ColorJitter` that keeps the colours."""
 
 
-# Any: arrays of any dtype.
-def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredImages:
+# object: arrays of any dtype.
+def collate_images(images: Sequence[DeferredImage]) -> NDArray[np.generic] | DeferredImages:
     """Return the images of a batch in the form that the placement requires: one array, or `DeferredImages`.
 
     A device finishes all images of a batch in the same way; if they differ in their `finish`, they are finished here.
@@ -172,7 +172,7 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
     )
 
 
-def _array(values: Sequence[Any], dtype: Any) -> NDArray[Any]:
+def _array(values: Sequence[Any], dtype: Any) -> NDArray[np.generic]:
     array = np.array(values, dtype)
     out = memory.empty(array.shape, array.dtype)
     out[...] = array

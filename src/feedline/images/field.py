@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ _BEGINNINGS = (
 
 
 # Any, throughout: samples and their fields.
-def image_field(sample: Any, field: Hashable = None) -> Hashable:
+def image_field(sample: object, field: Hashable = None) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
@@ -80,14 +80,14 @@ def is_image(value: Any) -> bool:
     return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
 
 
-def is_encoded(value: Any) -> bool:
+def is_encoded(value: object) -> bool:
     """True for bytes, which may be an image file, and for arrays of bytes as HDF5 returns them."""
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim == 1
     return isinstance(value, (bytes, bytearray, memoryview))
 
 
-def is_file(value: Mapping[Any, Any]) -> bool:
+def is_file(value: Mapping[object, object]) -> bool:
     """True for an image as Hugging Face stores it: a struct of bytes and path."""
     return value.keys() == {"bytes", "path"}
 
@@ -103,5 +103,5 @@ def replaced(sample: Any, field: Any, change: Callable[[Any], Any]) -> Any:
     return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"

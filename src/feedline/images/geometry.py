@@ -68,7 +68,7 @@ class View:
 
 
 # Any, below: any value from the user.
-def checked_size(size: Any) -> tuple[int, int]:
+def checked_size(size: object) -> tuple[int, int]:
     """Return `size=` as height and width.
 
     Raises:

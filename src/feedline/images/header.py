@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
@@ -241,7 +241,7 @@ def _webp_orientation(data: bytes) -> int:
 
 def _other(data: bytes) -> Header:
     try:
-        image = checked_picture(data)
+        image: Any = checked_picture(data)  # Any: the class of each format has attributes of its own
         orientation = image.getexif().get(_ORIENTATION, 1)
     except FeedlineError:
         raise

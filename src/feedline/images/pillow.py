@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from feedline.images.parts import check_parts
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.types.sizes import SampleSize, check_size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # fmt: off
 _FORMATS = (
@@ -59,8 +62,7 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 """By name: the type of the decoded image, whether values are scaled to 0 to 1, and the channels."""
 
 
-# Any: Pillow images.
-def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
+def checked_picture(data: bytes, total: SampleSize | None = None) -> Image:
     """Open an image without decoding it, and check its size and number of parts."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     check_parts(data)
@@ -87,8 +89,7 @@ def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | N
     (total or SampleSize()).add(what, width * height * _PIXEL_BYTES)
 
 
-# Any, throughout: Pillow images.
-def open_picture(file: Any) -> Any:
+def open_picture(file: object) -> Image:
     """Open an image as `PIL.Image.open` does, ignoring the file name; `load` reads its pixels.
 
     Raises PIL.UnidentifiedImageError if it is not an image, or in a format of Pillow's that is not listed here;
@@ -97,17 +98,18 @@ def open_picture(file: Any) -> Any:
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
     try:
-        return pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
+        image: Image = pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
     except pillow.UnidentifiedImageError:
         pillow.init()  # loads the rarely used formats, which takes a while once
         # Also accept formats that the user's program added to Pillow on purpose, for example with pillow_heif.
         registered = [
             name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")
         ]
-        return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *registered])
+        image = pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *registered])
+    return image
 
 
-def eight_bits(image: Any) -> Any:
+def eight_bits(image: Image) -> Image:
     """Convert a 16-bit image to 8-bit grey, keeping the upper bits; return any other as it is.
 
     Pillow's own `convert` clips instead, so everything above 255 becomes white.
@@ -115,11 +117,12 @@ def eight_bits(image: Any) -> Any:
     if not image.mode.startswith("I;16") and (image.mode != "I" or image.format not in _WIDENED):
         return image
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
-    return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    narrowed: Image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return narrowed
 
 
 @functools.cache
-def picture_decoder(spec: str) -> Callable[..., Any]:
+def picture_decoder(spec: str) -> Callable[..., object]:
     """Return the decoder of this name: a function of the file's bytes and, optionally, the size of the sample.
 
     Raises BadOption if there is no such decoder, MissingExtra if Pillow or torch is not installed.

@@ -11,6 +11,7 @@ import functools
 import math
 import multiprocessing
 import os
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def _opencv() -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _opencv_of(process: int) -> Any:
+def _opencv_of(process: int) -> object:
     try:
         cv2 = require("cv2", extra="images", purpose="Resizing images")
     except MissingExtra:
@@ -86,7 +87,7 @@ def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole:
     return cv2.warpAffine(pixels, steps, (width, height), flags=flags, borderMode=cv2.BORDER_REPLICATE)  # type: ignore[no-any-return]
 
 
-def _smoothed(cv2: Any, pixels: Pixels, across: float, down: float) -> Pixels:
+def _smoothed(cv2: ModuleType, pixels: Pixels, across: float, down: float) -> Pixels:
     """Smooth an image that is about to be reduced by these factors, which are below 3."""
     taps = [1 if factor < 1.01 else 3 if factor <= 2 else 5 for factor in (across, down)]
     if taps == [1, 1]:
@@ -108,14 +109,14 @@ def _sigma(factor: float) -> float:
     return math.sqrt(-0.5 / math.log((max(factor, 1.01) - 1) / 2))
 
 
-def dtype_of(finish: Finish) -> np.dtype[Any]:
+def dtype_of(finish: Finish) -> np.dtype[np.generic]:
     """Return the NumPy type of finished images; for bfloat16, which NumPy lacks, the type before rounding."""
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
 
 
-# Any: values of `dtype_of(finish)`.
+# object: values of `dtype_of(finish)`.
 def finish_into(
-    out: NDArray[Any], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
+    out: NDArray[np.generic], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
 ) -> None:
     """Apply the remaining steps to an image, and write it to `out`, which has the shape of `finish`."""
     if jitter is not None:
@@ -147,7 +148,7 @@ def _tables(finish: Finish) -> list[NDArray[np.float32]]:
     return [((values - mean) / std).astype(np.float32) for mean, std in zip(finish.mean, finish.std, strict=True)]
 
 
-def _finish_colored(out: NDArray[Any], pixels: Pixels, finish: Finish, jitter: NDArray[np.float32]) -> None:
+def _finish_colored(out: NDArray[np.generic], pixels: Pixels, finish: Finish, jitter: NDArray[np.float32]) -> None:
     planes = colored(np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32), jitter)
     if finish.mean is None:
         np.rint(planes, out=planes)

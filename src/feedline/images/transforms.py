@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -191,7 +190,7 @@ class ColorJitter(ImageTransform):
             view.jitter = np.array([*factors, *order], np.float32)
 
 
-def _checked(name: str, value: Any, neutral: float) -> tuple[float, float]:
+def _checked(name: str, value: object, neutral: float) -> tuple[float, float]:
     if isinstance(value, (int, float)):
         if value < 0:
             raise BadOption(f"{name}={value!r} is below 0.")

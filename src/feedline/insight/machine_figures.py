@@ -143,7 +143,7 @@ class _Gpu:
 
     def __init__(self) -> None:
         self._nvml = _optional("pynvml")
-        self._handles: list[Any] = []
+        self._handles: list[object] = []
         if self._nvml is not None:
             try:
                 self._nvml.nvmlInit()

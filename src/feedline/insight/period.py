@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from feedline.insight.batch_rows import STAGES, Totals
 from feedline.insight.histogram import Spread
+from feedline.types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Period:
         """The share of `make_s` spent computing, from 0 to 1; the rest is waiting. None if it was not measured."""
         return None if self.cpu_s is None or not self.make_s else min(1.0, self.cpu_s / self.make_s)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         rates = {"batches_per_s": self.batches_per_s, "samples_per_s": self.samples_per_s, "wait_s": self.wait_s}
         rates |= {} if self.computing is None else {"computing": self.computing}

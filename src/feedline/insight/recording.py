@@ -23,6 +23,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
 from feedline.system.failures import words
+from feedline.types import JsonObject
 
 FORMAT = "feedline recording"
 VERSION = 1
@@ -63,7 +64,7 @@ class Recording:
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: JsonObject = field(default_factory=dict)
     started: float = 0.0
     """When the recording began: seconds since 1970."""
     epochs: list[EpochSpan] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Recording:
     slow_samples: list[SlowSample] = field(default_factory=list)
     system: dict[str, list[float | None]] = field(default_factory=dict)
     """Machine figures by column; `at` is the time of each reading, in nanoseconds."""
-    faults: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[JsonObject] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     counters: dict[str, Any] = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
@@ -132,7 +133,7 @@ class Recording:
             found.append(totals)
         return found
 
-    def chrome_trace(self) -> dict[str, Any]:
+    def chrome_trace(self) -> JsonObject:
         """Return a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open, once it is written as JSON."""
         return trace_of(self.rows, in_order=bool(self.settings.get("in_order", True)))
 
@@ -154,7 +155,7 @@ class Recording:
         finally:
             beside.unlink(missing_ok=True)
 
-    def _plain(self) -> dict[str, Any]:
+    def _plain(self) -> dict[str, object]:
         rows = {
             name: _microseconds(column) if name in _TIMES else column.tolist() for name, column in self.rows.items()
         }
@@ -194,7 +195,7 @@ class Recording:
             ) from exc
 
     @classmethod
-    def _of(cls, content: dict[str, Any]) -> Recording:
+    def _of(cls, content: JsonObject) -> Recording:
         """Return the recording in a file's content, with all values checked.
 
         Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or is invalid.
@@ -264,7 +265,7 @@ _COUNTERS = {
 
 
 # Any, from here on: a value from JSON.
-def _column(name: str, values: Any) -> NDArray[np.int64]:
+def _column(name: str, values: object) -> NDArray[np.int64]:
     """Return a column of the rows; times in nanoseconds."""
     if name in _TIMES:
         times = np.array(values, np.float64) * 1e3
@@ -292,7 +293,7 @@ def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
     return found
 
 
-def _check_settings(content: dict[str, Any]) -> None:
+def _check_settings(content: JsonObject) -> None:
     """Check the types of the fields that a file stores unchanged."""
     for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
         if not isinstance(_shallow(content[name]), kind):
@@ -311,7 +312,7 @@ def _check_settings(content: dict[str, Any]) -> None:
         _whole(count)
 
 
-def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
+def _shallow(value: object, left: int = _MOST_DEPTH) -> object:
     """Return the value. Raises ValueError: it is nested too deeply to be traversed recursively."""
     if isinstance(value, (dict, list)):
         if not left:
@@ -321,13 +322,13 @@ def _shallow(value: Any, left: int = _MOST_DEPTH) -> Any:
     return value
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # rejects NaN too
         raise ValueError(f"{value!r:.60} is not a number up to {_MOST}")
     return value
 
 
-def _figure(value: Any) -> float | None:
+def _figure(value: object) -> float | None:
     return None if value is None else _number(value)
 
 
@@ -337,7 +338,7 @@ def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
     return value
 
 
-def _time(value: Any) -> int:
+def _time(value: object) -> int:
     """Convert microseconds to nanoseconds."""
     microseconds = _number(value)
     if abs(microseconds) > _MOST_NS / 1e3:
@@ -366,7 +367,7 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     """Return the content of a file, if it is a recording of this version."""
     try:
         data = path.read_bytes()

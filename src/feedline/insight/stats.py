@@ -15,6 +15,7 @@ from feedline.errors import BadOption
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.verdict import FEW, cores_of, moves_of, verdict_of
+from feedline.types import JsonObject
 
 __all__ = ["Period", "SlowSample", "Spread", "Stats", "WorkerMemory"]
 
@@ -113,7 +114,7 @@ class Stats(Mapping[str, Any]):
         moves = moves_of(self.settings)
         return verdict_of(self.judged, worker_count=workers, cores=cores_of(self.settings), auto=auto, moves=moves)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return plain values for JSON."""
         return {
             "verdict": self.verdict,
@@ -300,7 +301,7 @@ def aligned(table: _Table) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
+def _numbers(value: object, name: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _numbers(inner, f"{name}{key}" if name.endswith("/") or not name else f"{name}/{key}")
@@ -311,11 +312,11 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-def _sum(value: Any) -> Any:
+def _sum(value: object) -> object:
     return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-def plain(index: Any) -> Any:
+def plain(index: object) -> object:
     """Return an index as a plain JSON value, or as its `repr`."""
     item = getattr(index, "item", None)
     index = item() if callable(item) and getattr(index, "size", 1) == 1 else index

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from feedline.insight.attribution import Columns, causes_of
+from feedline.types import JsonObject
 
 _LOOP = 1
 """The training loop's thread id in the trace; workers have the ids after it."""
 
 
-def trace_of(columns: Columns, *, in_order: bool = True) -> dict[str, Any]:
+def trace_of(columns: Columns, *, in_order: bool = True) -> JsonObject:
     """Return a trace in Chrome's format, to be written as JSON. Its times are microseconds.
 
     Example:
@@ -31,7 +31,7 @@ def trace_of(columns: Columns, *, in_order: bool = True) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _names(workers: list[int]) -> Iterator[dict[str, Any]]:
+def _names(workers: list[int]) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "feedline"}}
     yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": _LOOP, "args": {"name": "training loop"}}
     for worker in workers:
@@ -40,7 +40,7 @@ def _names(workers: list[int]) -> Iterator[dict[str, Any]]:
             yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": _LOOP + 1 + worker, "args": name}
 
 
-def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[str, Any]]:
+def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[str, object]]:
     details = {name: one[name] for name in ("epoch", "ordinal", "worker", "samples", "bytes")}
     wait = one["got"] - one["asked"]
     if one["body"] >= 0:
@@ -67,7 +67,7 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
             )
 
 
-def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, Any]]:
+def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, object]]:
     """Yield the arrow from the worker to the training loop, and the span on the device."""
     if one["worker"] >= 0 and one["finished"] > one["began"] and one["got"] > one["asked"]:
         event = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
@@ -81,9 +81,9 @@ def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, Any]]:
         yield {**event, "ph": "e", "ts": (one["came"] + one["device"]) / 1e3}
 
 
-def _span(name: str, thread: int, begun: int, duration: int, details: dict[str, Any]) -> dict[str, Any]:
+def _span(name: str, thread: int, begun: int, duration: int, details: JsonObject) -> dict[str, object]:
     return {"ph": "X", "name": name, "pid": 1, "tid": thread, "ts": begun / 1e3, "dur": duration / 1e3, "args": details}
 
 
-def _count(at: int, ready: int) -> dict[str, Any]:
+def _count(at: int, ready: int) -> dict[str, object]:
     return {"ph": "C", "name": "batches ready", "pid": 1, "tid": 0, "ts": at / 1e3, "args": {"ready": ready}}

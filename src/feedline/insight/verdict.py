@@ -138,8 +138,8 @@ def cores_of(settings: Mapping[str, Any]) -> int:
     return max(1, cores // int(settings.get("local_ranks") or 1)) if cores else 0
 
 
-# Any: the settings of a loader, as in `Stats`.
-def moves_of(settings: Mapping[str, Any]) -> bool:
+# object: the settings of a loader, as in `Stats`.
+def moves_of(settings: Mapping[str, object]) -> bool:
     """True if idle workers take over the work of late ones.
 
     Recordings without this setting come from loaders in which they always did.

@@ -50,7 +50,7 @@ def named(init: Init) -> Init:
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def checked(*arguments: Any, **options: Any) -> None:  # Any: the types of `init`
+    def checked(*arguments: object, **options: object) -> None:  # Any: the types of `init`
         for name in options:
             if name not in known:
                 kind = type(arguments[0]).__name__
@@ -64,7 +64,7 @@ def named(init: Init) -> Init:
     return cast("Init", checked)
 
 
-def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
+def tuning_of(workers: object, prefetch: object) -> Tuning | None:
     """Return the object that chooses the values given as "auto"; None if neither argument is "auto"."""
     if not (is_auto(workers) or is_auto(prefetch)):
         return None
@@ -73,12 +73,12 @@ def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
     return auto.tuning_of(workers, prefetch)
 
 
-def depth_of(prefetch: Any) -> Any:
+def depth_of(prefetch: object) -> object:
     """Return the given prefetch depth; None for "auto"."""
     return None if is_auto(prefetch) else prefetch
 
 
-def warn_dubious(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
+def warn_dubious(dataset: object, shuffle: object, timeout_s: float, workers: int) -> None:
     """Warn about arguments that are valid but probably not intended. In the last case, torch's assertion fails."""
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(
@@ -130,7 +130,7 @@ def _meant(name: str, known: Collection[str]) -> str:
     return f"The arguments are {', '.join(known)}."
 
 
-def kind_of(dataset: Any) -> DatasetKind:
+def kind_of(dataset: object) -> DatasetKind:
     """Return the kind of a dataset; reject anything that is not a dataset."""
     kind = type(dataset)
     if isinstance(dataset, (str, os.PathLike)):
@@ -149,7 +149,7 @@ def kind_of(dataset: Any) -> DatasetKind:
     return DatasetKind.ITERABLE
 
 
-def check_sized(dataset: Any) -> None:
+def check_sized(dataset: object) -> None:
     """Reject a dataset whose indices are unknown."""
     if not hasattr(type(dataset), "__len__"):
         raise BadOption(
@@ -158,7 +158,7 @@ def check_sized(dataset: Any) -> None:
         )
 
 
-def check_sampler(name: str, sampler: Any) -> None:
+def check_sampler(name: str, sampler: object) -> None:
     """Reject a sampler that cannot be iterated over in every epoch."""
     if sampler is None:
         return
@@ -167,7 +167,7 @@ def check_sampler(name: str, sampler: Any) -> None:
     check_lasting(name, sampler)
 
 
-def check_not_batches(sampler: Any, batch_size: int | None) -> None:
+def check_not_batches(sampler: object, batch_size: int | None) -> None:
     """Reject a batch sampler given as a sampler: its indices would be cut into batches again."""
     if batch_size is not None and isinstance(sampler, BatchSampler):
         raise BadOption(
@@ -176,7 +176,7 @@ def check_not_batches(sampler: Any, batch_size: int | None) -> None:
         )
 
 
-def check_unordered(dataset: Any, given: str) -> None:
+def check_unordered(dataset: object, given: str) -> None:
     """Reject an argument that would order the samples of one of feedline's streams; `given` is its name."""
     if isinstance(dataset, (ShardedSource, StreamSource)):
         raise BadOption(
@@ -199,7 +199,7 @@ def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
             )
 
 
-def check_lasting(name: str, value: Any) -> None:
+def check_lasting(name: str, value: object) -> None:
     """Reject generators and similar iterators, which are empty from the second epoch on."""
     kind = type(value)
     if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
@@ -209,13 +209,13 @@ def check_lasting(name: str, value: Any) -> None:
         )
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: object) -> None:
     """Reject anything that is not a bool."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadOption(f"{name}={value!r} is not True or False.")
 
 
-def check_count(name: str, value: Any, *, least: int, optional: bool = False, auto: bool = False) -> None:
+def check_count(name: str, value: object, *, least: int, optional: bool = False, auto: bool = False) -> None:
     """Reject anything but an integer of at least `least`, or None if `optional`. `auto` adds "auto" to the message."""
     if value is None and optional:
         return
@@ -226,7 +226,7 @@ def check_count(name: str, value: Any, *, least: int, optional: bool = False, au
         raise BadOption(f"{name}={value} is less than {least}, the smallest valid value.")
 
 
-def check_callable(name: str, value: Any, what: str) -> None:
+def check_callable(name: str, value: object, what: str) -> None:
     """Reject anything that cannot be called; `what` completes "a function that ..."."""
     if value is not None and not callable(value):
         raise BadOption(f"{name}={value!r} is not a function that {what}.")
@@ -281,7 +281,7 @@ class Options:
     snapshot_every_n_steps: int | None = 1
     device: Any = None
     """A torch device, or a JAX device or sharding; None if batches stay where they are."""
-    device_transform: Callable[[Any], Any] | None = None
+    device_transform: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, least=0, optional=True)
@@ -304,8 +304,7 @@ class Options:
             seeded=self.seed is not None,
         )
 
-    # Any: a loader of any class.
-    def show(self, loader: Any) -> None:
+    def show(self, loader: object) -> None:
         """Set a public attribute on a loader for each option, unless it or its class has one of that name already."""
         for name, value in vars(self).items():
             if not hasattr(type(loader), name):

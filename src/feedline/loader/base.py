@@ -15,6 +15,7 @@ from feedline.faults.policy import OnError, policy_of
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
+from feedline.types import State
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
@@ -198,7 +199,7 @@ class LoaderBase:
 
         return VirtualEpochs(self._feedline_run, view_of(self), steps_per_epoch, rank, world_size)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the training loop's position: after the batches it has received, not those prefetched.
 
         The state describes the iteration that started last. With feedline's samplers it is a few numbers, and you may
@@ -245,7 +246,7 @@ class LoaderBase:
         check_count("epoch", epoch, least=0)
         self._feedline_run.set_epoch(view_of(self), epoch)
 
-    def broadcast(self, name: str, *args: Any) -> None:
+    def broadcast(self, name: str, *args: object) -> None:
         """Call a method of the dataset in this process and in every worker.
 
         A worker makes the call after the batches already assigned to it, so the change shows after all batches in

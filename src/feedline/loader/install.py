@@ -26,7 +26,7 @@ _installed: list[type] = []
 class _StandIn(ABCMeta):  # ABCMeta, so that a class may still derive from both a loader and an ABC
     """Makes `isinstance` and `issubclass` give the same results as for the class that is replaced."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         original = _originals.get(cls)
         return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
 

@@ -193,12 +193,12 @@ class LiveView:
                 self._thread = work
                 work.start()
 
-    def shows(self, loader: Any) -> bool:
+    def shows(self, loader: object) -> bool:
         """True if a loader is shown."""
         with self.lock:
             return self._find(loader) is not None
 
-    def remove(self, loader: Any) -> None:
+    def remove(self, loader: object) -> None:
         """Stop showing a loader."""
         with self.lock:
             self._shown = [shown for shown in self._shown if shown.key != id(loader)]
@@ -206,7 +206,7 @@ class LiveView:
         if is_last:
             self.close()
 
-    def _find(self, loader: Any) -> _Shown | None:
+    def _find(self, loader: object) -> _Shown | None:
         return next((one for one in self._shown if one.key == id(loader) and not one.is_gone), None)
 
     def close(self) -> None:
@@ -322,7 +322,7 @@ def _leave_to_parent() -> None:
 
 
 @contextmanager
-def live(loader: Any, counters: Counters, worker_count: int) -> Iterator[None]:
+def live(loader: object, counters: Counters, worker_count: int) -> Iterator[None]:
     """Show a loader; see `LoaderBase.live`."""
     view = _view()
     view.add(loader, counters, worker_count, is_asked_for=True)
@@ -332,7 +332,7 @@ def live(loader: Any, counters: Counters, worker_count: int) -> Iterator[None]:
         view.remove(loader)
 
 
-def begins(loader: Any, counters: Counters, worker_count: int) -> None:
+def begins(loader: object, counters: Counters, worker_count: int) -> None:
     """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):

@@ -33,7 +33,7 @@ from feedline.loader.run.numpy_view import NumpyView
 from feedline.order.order import Order
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.types import DatasetKind, EngineName, Tail
+from feedline.types import CollateFunction, DatasetKind, EngineName, Tail
 from feedline.types.arrays import is_arrays
 from feedline.workers.ray.options import RayOptions
 
@@ -101,14 +101,14 @@ class Loader(LoaderBase):
     @named
     def __init__(
         self,
-        dataset: Any,
+        dataset: object,
         batch_size: int | None = 1,
         *,
         shuffle: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Iterable[Any]] | None = None,
         drop_last: bool = False,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: CollateFunction | None = None,
         workers: int | Literal["auto"] = 0,
         engine: EngineName | RayOptions = "auto",
         prefetch: int | Literal["auto"] = DEFAULT_DEPTH,
@@ -124,7 +124,7 @@ class Loader(LoaderBase):
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
-        device: Any = None,
+        device: object = None,
         device_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         for name, value in (
@@ -282,7 +282,7 @@ def _iterator_class() -> type[NumpyBatches]:
 
 
 # Any: arrays of any kind.
-def _with_samples(arrays: Any) -> Any:
+def _with_samples(arrays: object) -> Any:
     """Return a dataset whose samples are the rows of arrays."""
     from feedline.datasets.arrays import ArrayDataset
 

@@ -73,7 +73,7 @@ class TorchRebuilding(Rebuilding):
 REBUILDING = TorchRebuilding()
 
 
-def _with(loader: L, parts: dict[str, Any], rank_watch: RankWatch | None = None) -> L:
+def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = None) -> L:
     twin = copy.copy(loader)
     # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
     twin.__dict__.update(parts, _iterator=None)

@@ -21,7 +21,7 @@ from feedline.system.failures import add_note, words
 
 
 @contextmanager
-def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
+def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     """Record every batch of a loader inside this context, and the machine's load meanwhile.
 
     The file is written at the end, even if an exception or Ctrl-C ends the run; an existing file is replaced.

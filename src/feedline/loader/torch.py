@@ -155,7 +155,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         dataset: Dataset[P] | MapStyle[P] | Iterable[P],
         batch_size: None,
         shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        sampler: Sampler[Any] | Iterable[object] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
         num_workers: int | Literal["auto"] = 0,
         collate_fn: None = None,
@@ -163,7 +163,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: object = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
@@ -179,7 +179,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
-        device: Any = None,
+        device: object = None,
         device_transform: None = None,
     ) -> None: ...
 
@@ -189,7 +189,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         dataset: Dataset[S_co] | MapStyle[S_co] | Iterable[S_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        sampler: Sampler[Any] | Iterable[object] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
         num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], B_co] | None = None,
@@ -197,7 +197,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: object = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
@@ -213,25 +213,25 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
-        device: Any = None,
+        device: object = None,
         device_transform: Callable[[Any], B_co] | None = None,
     ) -> None: ...
 
     @named
     def __init__(
         self,
-        dataset: Dataset[Any] | MapStyle[Any] | Iterable[Any],
+        dataset: Dataset[Any] | MapStyle[Any] | Iterable[object],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        sampler: Sampler[Any] | Iterable[object] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
         num_workers: int | Literal["auto"] = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], object] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: object = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
@@ -247,8 +247,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
-        device: Any = None,
-        device_transform: Callable[[Any], Any] | None = None,
+        device: object = None,
+        device_transform: Callable[[Any], object] | None = None,
     ) -> None:
         given = Options(
             seed,
@@ -312,7 +312,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         adopt_samplers(self)
 
     # Any: types of any kind.
-    def __class_getitem__(cls, types: Any) -> Any:
+    def __class_getitem__(cls, types: object) -> Any:
         """Allow `DataLoader[Sample]`, which is `DataLoader[Sample, Any]`, with any version of Python."""
         given = types if isinstance(types, tuple) else (types,)
         missing = len(getattr(cls, "__parameters__", ())) - len(given)
@@ -322,7 +322,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
         def __iter__(self) -> TorchBatches[B_co]: ...  # type: ignore[override]  # torch names a class of its own
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             known = inspect.signature(DataLoader.__init__).parameters
@@ -425,7 +425,7 @@ def _iterator_class() -> type[TorchBatches[Any]]:
     return TorchBatches
 
 
-def _is_map(dataset: Any) -> bool:
+def _is_map(dataset: object) -> bool:
     return not isinstance(dataset, torch.utils.data.IterableDataset)
 
 

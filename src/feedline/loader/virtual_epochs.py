@@ -27,7 +27,7 @@ class VirtualEpochs:
         self._run, self._view = run, view
         self._share = own_share(rank, world_size, "pad")
         self._share_is_given = rank is not None or world_size is not None
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[object] | None = None
         self._place = VirtualPlace()
         self.is_over = False
         """True once the loader was closed: no more batches will come."""
@@ -70,7 +70,7 @@ class _Chain(Iterator[Any]):
 
     def __init__(self, run: Run, view: LoaderView) -> None:
         self._run, self._view = run, view
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[object] | None = None
         self._came = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> Any:

@@ -202,7 +202,7 @@ class MessageWriter(SlotWriter):
         return string_at(self.address, self.used)
 
 
-def _reduce_array(array: NDArray[Any]) -> Any:
+def _reduce_array(array: NDArray[np.generic]) -> object:
     if not array.flags.writeable:  # for example made from bytes; would arrive read-only, unlike with plain pickle
         array = array.copy("K")
     return array.__reduce_ex__(5)
@@ -211,7 +211,7 @@ def _reduce_array(array: NDArray[Any]) -> Any:
 class _Encoder(pickle.Pickler):
     """A pickler that is reused for every batch; its dispatch table is fixed when it is made."""
 
-    def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[Any], Any]]) -> None:
+    def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[object], object]]) -> None:
         self.file = io.BytesIO()
         self.writer: SlotWriter
         self.buffers: list[tuple[int, int]] = []
@@ -252,7 +252,7 @@ class Codec:
         self._encoder = _Encoder(framework.reducers(), reducers or {})
         if override is not None:
             vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
-        self._description: Any = None
+        self._description: object = None
         """The description of the last batch of a common form that was written."""
         self._described = b""
         """The header made from `_description`."""
@@ -287,7 +287,7 @@ class Codec:
                 "collate function, or use engine='thread', which sends nothing."
             ) from exc
 
-    def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
+    def encode_object(self, value: object, writer: SlotWriter) -> bytes:
         """Write any object; exceptions of pickle pass through unchanged."""
         encoder = self._encoder
         writer.begin_again()

@@ -18,7 +18,8 @@ import mmap
 import os
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from feedline.system.references import References
 
@@ -36,7 +37,7 @@ an operation of its own cannot wait for itself."""
 class Leaser(Protocol):
     """Memory with leased parts."""
 
-    def leases(self) -> list[Any]:
+    def leases(self) -> Sequence[object]:
         """Return the current leases; holding one keeps its memory from being reused."""
 
     def hold(self, timeout_s: float) -> bool:
@@ -88,7 +89,7 @@ class _Witness:
             os.close(fd)
 
 
-SEEN: list[tuple[_Witness | None, list[Any]]] = []
+SEEN: list[tuple[_Witness | None, list[object]]] = []
 """Leases that a child process can see, and the witness that detects its end; with None they are held forever."""
 
 
@@ -113,7 +114,7 @@ class _Forks:
             except OSError:  # no descriptor is left; an exception here would be ignored
                 SEEN.append((None, leases))
 
-    def _witness_for(self, leases: list[Any]) -> _Witness:
+    def _witness_for(self, leases: list[object]) -> _Witness:
         # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
         witness, before = SEEN[-1] if SEEN else (None, [])
         if witness is None or list(map(id, before)) != list(map(id, leases)):

@@ -57,9 +57,9 @@ class Reader(ABC):
         return self._part(start, size), 0
 
     # Any: the type of the elements.
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         """Return an array of the batch that begins at `start`."""
-        array: NDArray[Any] = np.ndarray(shape, dtype, self._view, start)
+        array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
         if self._joined is None and array.nbytes < LARGE_BYTES:
             return array.copy()
         return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
@@ -81,7 +81,7 @@ class Views(Reader):
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
         return self._view, start
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         return np.ndarray(shape, dtype, self._view, start)
 
     def _part(self, start: int, size: int) -> Bytes:
@@ -93,7 +93,7 @@ class Copies(Reader):
 
     __slots__ = ()
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         if self._joined is not None:
             return super().array(start, shape, dtype)
         return np.ndarray(shape, dtype, self._view, start).copy()

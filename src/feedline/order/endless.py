@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
@@ -45,7 +43,7 @@ class EndlessSampler(Sampler):
             indices[chosen] = self._sampler.at(own, Key(key.seed, key.epoch + number))
         return indices
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return self._sampler.describe()
 
 
@@ -81,7 +79,7 @@ class EndlessBatches(BatchSampler):
             return self._sampler.batch(place, key)
         return self._sampler.batch(place % self._size, Key(key.seed, key.epoch + place // self._size))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return self._sampler.describe()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from feedline.errors import BadState
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, IndexBlock, Share
+from feedline.types import Draw, IndexBlock, Share, State
 from feedline.types.indices import taken
 
 _LONG_S = 1.0
@@ -42,16 +42,16 @@ class ForeignPlan(Plan):
 
     def __init__(
         self,
-        indices: Iterator[Any],
+        indices: Iterator[object],
         *,
         draw_key: int = 0,
         share: Share | None = None,
         consumed: int = 0,
-        origin: dict[str, Any] | None = None,
-        find_snapshot: Callable[[], Callable[[], Any] | None] | None = None,
-        entries: dict[str, Any] | None = None,
-        entered: dict[str, Any] | None = None,
-        after: Callable[[], dict[str, Any]] | None = None,
+        origin: dict[str, object] | None = None,
+        find_snapshot: Callable[[], Callable[[], object] | None] | None = None,
+        entries: dict[str, object] | None = None,
+        entered: State | None = None,
+        after: Callable[[], dict[str, object]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         goes_ahead: bool = False,
         progress: Delivered | None = None,
@@ -62,7 +62,7 @@ class ForeignPlan(Plan):
         self._consumed = consumed
         self._origin = origin
         self._find_snapshot = find_snapshot
-        self._snapshot: Callable[[], Any] | None = None
+        self._snapshot: Callable[[], object] | None = None
         self._entries = entries or {}
         self._entered = entered
         self._after = after
@@ -70,16 +70,16 @@ class ForeignPlan(Plan):
         self.goes_ahead = goes_ahead
         self.asks_user = not goes_ahead
         self._progress = progress
-        self._ahead: list[Any] = []
+        self._ahead: list[object] = []
         self._drawn = 0
-        self._states: deque[tuple[int, Any]] = deque()
+        self._states: deque[tuple[int, object]] = deque()
         """States of a stateful sampler, each with the number of batches it follows."""
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
         held = (entered or {}).get("held", [])
         self._held: list[Any] = copy.deepcopy(held)
         """The first batch, if the sampler had yielded it before its state was saved."""
-        self._first: list[Any] = list(self._held)
+        self._first: list[object] = list(self._held)
         """The first batch, kept for a state from before it."""
         if self._held and entered is not None and entered.get("redraw"):  # it is the last batch as well
             self._states.append((0, entered["sampler_state"]))
@@ -128,7 +128,7 @@ class ForeignPlan(Plan):
         number = (self._consumed + ordinal) * self._share.world_size + self._share.rank
         return Draw(mix(self._draw_key, number))
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> State:
         self._begin()
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to save
@@ -136,14 +136,14 @@ class ForeignPlan(Plan):
         state = {"unit": "own batches", "consumed": self._consumed + done, **self._entries, **(self._origin or {})}
         return {**state, **self._sampler_state(done)}
 
-    def last_state(self, done: int) -> dict[str, Any]:
+    def last_state(self, done: int) -> dict[str, object]:
         if self._drawn:
             return self.state(done)
         # The sampler has not been asked for anything, so its order is not known. It is drawn when the epoch begins.
         known = {**self._entries, **(self._origin or {}), **(self._entered or {})}
         return {"unit": "own batches", "consumed": self._consumed, **known}
 
-    def _sampler_state(self, done: int) -> dict[str, Any]:
+    def _sampler_state(self, done: int) -> dict[str, object]:
         """Return the state of a stateful sampler after `done` batches.
 
         A sampler that was asked for more than it has may have started its next epoch. So after the last batch, this is
@@ -168,14 +168,14 @@ class ForeignPlan(Plan):
                 return _snapshot_part(sampler_state, [], redraw=redraw)
         return {}  # the sampler has no state, or none before the first batch
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         state = {} if self._after is None else self._after()
         self._last = self._drawn
         found = self._sampler_state(self._drawn)
         return {**state, **found, "finish": True} if found else state
 
 
-def _snapshot_part(state: Any, held: list[Any], *, redraw: int) -> dict[str, Any]:
+def _snapshot_part(state: object, held: list[object], *, redraw: int) -> dict[str, object]:
     """Return the sampler's part of a snapshot."""
     return {"sampler_state": copy.deepcopy(state), "held": held, "redraw": redraw}
 
@@ -188,7 +188,7 @@ class Delivered(Protocol):
         """The number of batches."""
 
 
-def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
+def skip(indices: Iterator[object], count: int, what: str) -> Iterator[object]:
     """Skip the first `count` items of an iterator without loading any sample; warn if that takes long.
 
     Returns:

@@ -14,7 +14,7 @@ from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.order.order import Entry, Order
 from feedline.order.sharding import layers_of
-from feedline.types import Share
+from feedline.types import Share, State
 from feedline.types.indices import taken_each
 
 
@@ -67,9 +67,9 @@ class ForeignOrder(Order):
     def __init__(
         self,
         sampler: Any,
-        iterate: Callable[[dict[str, Any]], Iterator[Any]] | None = None,
+        iterate: Callable[[dict[str, object]], Iterator[object]] | None = None,
         *,
-        inner: Any = None,
+        inner: object = None,
         origin: Origin | None = None,
         batch_size: int | None = None,
         share: Share | None = None,
@@ -87,11 +87,11 @@ class ForeignOrder(Order):
         self._begun_with: int | None = None
         """The sampler's epoch when an iteration had begun. Some samplers increment it themselves meanwhile."""
         self._indices: Iterator[Any] | None = None
-        self._noted: dict[str, Any] = {}
+        self._noted: dict[str, object] = {}
         self._is_prepared = False
         self._is_settled = False
 
-    def prepare(self, order: dict[str, Any]) -> None:
+    def prepare(self, order: dict[str, object]) -> None:
         if self._is_settled and order.get("sampler_state") is None:
             self._is_settled = False  # the iterator exists, and nothing was requested from it yet
             return
@@ -138,7 +138,7 @@ class ForeignOrder(Order):
             sampler.set_epoch(self._begun_with)
         self._begun_with = getattr(sampler, "epoch", None)
 
-    def _enter(self, order: dict[str, Any]) -> None:
+    def _enter(self, order: State) -> None:
         if "sampler_epoch" in order and not order.get("finish"):
             sampler = self._epochal()
             if sampler is not None and sampler.epoch != order["sampler_epoch"]:
@@ -162,7 +162,7 @@ class ForeignOrder(Order):
         for _ in range(order.get("redraw", 0)):
             next(self._indices, None)
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> State:
         if self._origin is not None:
             self.prepare({})
             assert self._indices is not None
@@ -199,9 +199,9 @@ class ForeignOrder(Order):
         self._indices = None
         return plan
 
-    def _entries(self) -> dict[str, Any]:
+    def _entries(self) -> dict[str, object]:
         """Return further entries of a state; None for values that the plan has not found out."""
-        entries: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        entries: dict[str, object] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
         if self._stateful:
             entries["sampler_state"] = None
         if self._origin is not None:
@@ -211,7 +211,7 @@ class ForeignOrder(Order):
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: State) -> None:
         if order.get("endless") and self._twin is not None:
             self._twin.check(order)
             return
@@ -233,8 +233,8 @@ class ForeignOrder(Order):
                 "Use the samplers that it was saved with."
             )
 
-    def expected(self) -> dict[str, Any]:
-        entries: dict[str, Any] = {"unit": self.unit, "batch_size": self._batch_size}
+    def expected(self) -> State:
+        entries: dict[str, object] = {"unit": self.unit, "batch_size": self._batch_size}
         entries["length"] = _length(self._sampler)
         if self._share.world_size > 1:
             entries["world_size"] = self._share.world_size
@@ -247,20 +247,20 @@ class Origin(Protocol):
     drawn_from: str
     """Its name in a snapshot."""
 
-    def begin(self, order: dict[str, Any]) -> None:
+    def begin(self, order: dict[str, object]) -> None:
         """Restore the result of `after`, before anything of the epoch is drawn."""
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: dict[str, object]) -> None:
         """Raise BadState if a snapshot's `order` is damaged, or does not hold how the order was drawn."""
 
-    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
+    def found_in(self, order: dict[str, object]) -> dict[str, object]:
         """Return its entries in a snapshot's `order`; empty at the beginning, to be filled in by the iterator."""
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         """Return what the order of the next epoch begins with; empty if that is drawn anew."""
 
 
-def _find_snapshot(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
+def _find_snapshot(parts: list[Any], indices: object) -> Callable[[], dict[str, object]] | None:
     """Return a function that returns the states of samplers and iterator; None if they have none."""
     source = _opened(indices)
     own = source if is_stateful(source) else None
@@ -272,14 +272,14 @@ def _find_snapshot(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any
     }
 
 
-def _opened(indices: Any) -> Any:
+def _opened(indices: object) -> Any:
     """Return the iterator that may have a state, also if nothing was requested from it yet."""
     if not isinstance(indices, CutIndices):
         return indices
     return indices.open() if indices.source is None else indices.source
 
 
-def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
+def _entered(order: dict[str, object]) -> dict[str, object] | None:
     """Return the sampler's part of a snapshot; None if there is none, or if the snapshot's epoch was completed."""
     if order.get("finish") or order.get("sampler_state") is None:
         return None

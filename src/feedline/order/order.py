@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
@@ -19,7 +18,7 @@ from feedline.order.progress import Progress
 from feedline.order.seekable import BatchPlan, SamplePlan
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.samplers.steps import Steps
-from feedline.types import Key, Share, StreamSharding
+from feedline.types import Key, Share, State, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
@@ -31,7 +30,7 @@ class Entry:
     """The key of its order."""
     draw_key: int
     """The key from which the random numbers of its samples are derived."""
-    order: dict[str, Any] = field(default_factory=dict)
+    order: State = field(default_factory=dict)
     """The `order` of a snapshot; empty at the beginning."""
     progress: Progress = field(default_factory=Progress)
 
@@ -108,7 +107,7 @@ class Order(ABC):
         """Return a seed for the samples' random numbers if ranks must share one and none was given, else None."""
         return None
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> State:
         """Draw now what the next epoch would draw, and return what its plan has to be given."""
         return {}
 
@@ -116,7 +115,7 @@ class Order(ABC):
         """Return the value of a snapshot's `consumed` after this many batches of this rank."""
         return batches
 
-    def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
+    def prepare(self, order: dict[str, object]) -> None:  # noqa: B027  most orders have nothing to prepare
         """Do what torch does when an iterator is made: request a third-party sampler's iterator."""
 
     def length(self) -> int | None:
@@ -136,7 +135,7 @@ class Order(ABC):
         """Return the plan of an epoch."""
 
     @abstractmethod
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> State:
         """Return the entries that a snapshot's `order` must have to fit."""
 
     def stride(self) -> tuple[int | None, int, int]:
@@ -148,7 +147,7 @@ class Order(ABC):
         size, _, ranks = self.stride()
         return -(-consumed // ((size or 1) * ranks))
 
-    def check(self, order: dict[str, Any]) -> None:
+    def check(self, order: State) -> None:
         """Check that a snapshot's `order` fits this one.
 
         Raises:
@@ -173,7 +172,7 @@ class Order(ABC):
         )
 
 
-def _hint(wrong: dict[str, Any]) -> str:
+def _hint(wrong: dict[str, object]) -> str:
     """Return a sentence on the likely cause of a difference."""
     if wrong.get("unit") in ("samples", "batches"):
         return "It had one of feedline's samplers, or shuffle=True with a seed. Is seed= missing here? "
@@ -186,7 +185,7 @@ def _hint(wrong: dict[str, Any]) -> str:
     return ""
 
 
-def _describe(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
+def _describe(values: dict[str, object], only: dict[str, object] | None = None) -> str:
     parts = []
     for name, value in values.items():
         if only is None or name in only:
@@ -227,7 +226,7 @@ class _SamplerOrder(Order):
         place = batches * (batch_size or 1) * world_size
         return place if size is None else min(place, size)
 
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> State:
         expected = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
         return {**expected, "endless": True} if self.endless else expected
 
@@ -289,7 +288,7 @@ class BatchOrder(_SamplerOrder):
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
 
 
-def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:
+def order_of(sampler: object, batch_size: int | None, *, drop_last: bool) -> Order | None:
     """Return the order of a sampler (or, without a batch size, of a batch sampler), None if it is not feedline's."""
     if isinstance(sampler, Sampler):
         return SampleOrder(sampler, batch_size, drop_last=drop_last)
@@ -316,7 +315,7 @@ class SpanOrder(Order):
     def common_seed(self) -> int | None:
         return 0 if self._sharding.share.world_size > 1 else None
 
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> State:
         return {"unit": self.unit}
 
 
@@ -331,10 +330,10 @@ class StreamOrder(Order):
     def plan(self, entry: Entry) -> StreamPlan:
         return StreamPlan(self.batch_size, entry.draw_key, share_if_known())
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self) -> State:
         return StreamPlan(self.batch_size, 0, share_if_known()).after()
 
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> State:
         return {"unit": self.unit, "batch_size": self.batch_size}
 
 

@@ -33,16 +33,16 @@ class Plan(ABC):
         """Return the source of random numbers for a batch."""
 
     @abstractmethod
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> dict[str, object]:
         """Return what is needed to enter the order after the first `done` batches of this plan, in plain values.
 
         "unit" is what is counted, "consumed" how many of these were consumed since the beginning of the epoch.
         """
 
-    def last_state(self, done: int) -> dict[str, Any]:
+    def last_state(self, done: int) -> dict[str, object]:
         """Return `state(done)` of a plan that is not continued, without drawing anything for it."""
         return self.state(done)
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         """Return what the plan of the next epoch has to be given, once this one is exhausted."""
         return {}

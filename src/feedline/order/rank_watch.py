@@ -61,7 +61,7 @@ class RankWatch:
         """True if an epoch was completed."""
 
     # Any, throughout: datasets and samplers of any type.
-    def begin(self, dataset: Any, sharing: Sharing, *, has_ended: bool) -> None:
+    def begin(self, dataset: object, sharing: Sharing, *, has_ended: bool) -> None:
         """Warn if an iteration that begins now delivers the same samples on every rank.
 
         Args:
@@ -115,7 +115,7 @@ class RankWatch:
                 return
 
 
-def _mended(dataset: Any, sharing: Sharing) -> str:
+def _mended(dataset: object, sharing: Sharing) -> str:
     """Return a sentence on what to write instead."""
     form = sharing.form
     if form == "shard":
@@ -131,7 +131,7 @@ def _mended(dataset: Any, sharing: Sharing) -> str:
     return f"Give the loader {form}=feedline.samplers.distribute({form})."
 
 
-def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
+def _layers_of_dataset(dataset: object) -> Iterator[object]:
     """Yield a dataset and the datasets inside it."""
     found = [dataset]
     for _ in range(_MOST_LAYERS):
@@ -145,7 +145,7 @@ def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
         found += parts if isinstance(parts, list) else []
 
 
-def _knows_ranks(value: Any) -> bool:
+def _knows_ranks(value: object) -> bool:
     """True if the name of an attribute of an object, or a name in the code of its class, is about ranks."""
     if type(value).__module__.split(".")[0] in _SHARE_OUT:
         return True

@@ -11,7 +11,7 @@ from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
 from feedline.samplers.steps import Steps
-from feedline.types import Draw, IndexBlock, Key, Share
+from feedline.types import Draw, IndexBlock, Key, Share, State
 
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
@@ -72,7 +72,7 @@ class SamplePlan(Plan):
         self._number += 1
         return int(self._block[start]) if self._single else IndexBlock(self._block[start:stop])
 
-    def _next_of_another_block(self) -> Any:
+    def _next_of_another_block(self) -> object:
         steps, number, size = self._steps, self._number, self._batch_size
         if steps.count is not None and number >= steps.count:
             raise StopIteration
@@ -97,7 +97,7 @@ class SamplePlan(Plan):
         first = self._consumed + self._steps.start(ordinal) + self._share.rank
         return Draw(self._draw_key, first, self._share.world_size)
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> State:
         consumed = self._consumed + self._steps.start(done)
         if self._size is not None:
             consumed = min(consumed, self._size)
@@ -140,7 +140,7 @@ class BatchPlan(Plan):
         number = self._consumed + ordinal * self._share.world_size + self._share.rank
         return Draw(mix(self._draw_key, number))
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> dict[str, object]:
         consumed = self._consumed + done * self._share.world_size
         size = self._whole.size()
         if size is not None:

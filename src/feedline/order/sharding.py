@@ -14,7 +14,7 @@ from feedline.types.ranks import own_share
 
 
 def sharding_of(
-    dataset: Any,
+    dataset: object,
     shard: bool | str | None,
     *,
     batch_size: int | None,
@@ -85,7 +85,7 @@ def sharding_of(
     return StreamSharding(batch_size or 1, share, drop_last)
 
 
-def tail_of(dataset: Any, shard: bool | str | None) -> Share | None:
+def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
     """Return this rank with its tail if ranks end an epoch together; None if each rank ends on its own."""
     if not isinstance(dataset, ShardedSource) or shard not in TAILS:
         return None
@@ -99,7 +99,7 @@ def steps_of(dataset: Any, sharding: StreamSharding) -> int | None:
 
 
 # Any: a sampler or batch sampler of any type, here and below.
-def warn_of_two_shares(sampler: Any) -> None:
+def warn_of_two_shares(sampler: object) -> None:
     """Warn if a sampler takes one rank's share of what is already one rank's share: most samples would be left out."""
     shares = [layer for layer in layers_of(sampler) if rank_count(layer) > 1]
     if len(shares) < 2:
@@ -115,9 +115,9 @@ def warn_of_two_shares(sampler: Any) -> None:
     )
 
 
-def layers_of(sampler: Any) -> list[Any]:
+def layers_of(sampler: object) -> list[Any]:
     """Return a sampler and those inside it, outermost first: feedline's, torch's, and wrappers of frameworks."""
-    layers: list[Any] = []
+    layers: list[object] = []
     while sampler is not None and not any(sampler is layer for layer in layers):
         layers.append(sampler)
         inside = getattr(sampler, "__dict__", {})

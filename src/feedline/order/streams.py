@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.order.plan import Plan
 from feedline.randomness.keys import mix
-from feedline.types import Draw, Share, Span, StreamSharding
+from feedline.types import Draw, Share, Span, State, StreamSharding
 
 _PLACES = 1 << 40
 """The distance between the keys of one rank's samples and the next rank's: more than a stream has samples."""
@@ -36,10 +36,10 @@ class StreamPlan(Plan):
         """Return the source of random numbers for a worker's stream."""
         return Draw(mix(self._draw_key, worker), self._share.rank * _PLACES)
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> dict[str, object]:
         return {"unit": "stream batches", **self.after()}
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         return {"rank": [self._share.rank, self._share.world_size]}
 
 
@@ -67,5 +67,5 @@ class SpanPlan(Plan):
     def draw(self, ordinal: int) -> Draw:
         return Draw(self._draw_key)
 
-    def state(self, done: int) -> dict[str, Any]:
+    def state(self, done: int) -> State:
         return {"unit": "stream samples", "consumed": self._consumed + done * self._stride}

@@ -26,7 +26,7 @@ from feedline.types.ranks import share_if_known
 def torch_order(loader: torch.utils.data.DataLoader[Any], sharding: StreamSharding | None) -> Order:
     """Return the order that a loader's arguments define."""
     # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
-    index_sampler: Any = loader._index_sampler
+    index_sampler: object = loader._index_sampler
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
         if index_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
             raise BadOption(
@@ -66,7 +66,7 @@ def _of_foreign(batch_sampler: Any) -> ForeignOrder:
     )
 
 
-def sampler_of(batch_sampler: Any) -> Any:
+def sampler_of(batch_sampler: object) -> object:
     """Return feedline's sampler behind a batch sampler, or None; for a share of batches, a distributed one."""
     if isinstance(batch_sampler, DistributedBatches):
         return BatchIndices(batch_sampler)
@@ -96,7 +96,7 @@ def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: 
     return ForeignOrder(whole, lambda _: CutIndices(sampler, batch_size, drop_last=drop_last), inner=sampler, **options)
 
 
-def _blocks(sampler: Any, batch_size: int | None, drop_last: bool, origin: dict[str, Any]) -> Iterator[Any]:
+def _blocks(sampler: object, batch_size: int | None, drop_last: bool, origin: dict[str, object]) -> Iterator[object]:
     blocks = index_blocks(sampler, origin)
     assert blocks is not None
     if batch_size is None:

@@ -18,6 +18,7 @@ import random
 import struct
 import sys
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class GlobalStates:
     __slots__ = ("_mark", "_normal", "_numpy", "_python", "_torch")
 
     # Any: bytes, or the result of the generator's own functions; a tensor.
-    def __init__(self, mark: Any, python: Any, normal: float | None, numpy: Any, torch: Any) -> None:
+    def __init__(self, mark: object, python: Any, normal: float | None, numpy: Any, torch: Any) -> None:
         self._mark = mark
         self._python = python
         self._normal = normal
@@ -166,7 +167,7 @@ _TORCH_STORE_BYTES = 28
 """The bytes after the words: a float and a double, which may be cached normal numbers, each followed by a flag."""
 
 
-def _mark() -> tuple[Any, ...] | None:
+def _mark() -> tuple[object, ...] | None:
     """Return values that identify the current states; None if it is uncertain where they are in memory."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # missing in NumPy's stubs
     _, numpy = _words_of(generator)
@@ -200,7 +201,7 @@ def _address_of(generator: random.Random) -> int | None:
     return address if (*words[1:], words[0]) == generator.getstate()[1] else None
 
 
-def _numpy_state() -> Any:
+def _numpy_state() -> object:
     """Return the state of NumPy's global generator: itself, its words and its cached number; or a pickle."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     words, _ = _words_of(generator)
@@ -210,7 +211,7 @@ def _numpy_state() -> Any:
         return generator, words.raw, _NUMPY_STORE.raw
 
 
-_last_words: tuple[Any, tuple[Any, Any]] = (None, (None, None))
+_last_words: tuple[object, tuple[object, object]] = (None, (None, None))
 
 
 def _words_of(generator: Any) -> tuple[Any, Any]:
@@ -242,7 +243,7 @@ def _store_of_numpy() -> Any:
 
 _NO_TORCH = (ctypes.create_string_buffer(0),) * 3
 _UNSURE = (None, None, None)
-_of_torch: tuple[Any, tuple[Any, Any, Any]] = (None, _UNSURE)
+_of_torch: tuple[object, tuple[object, object, object]] = (None, _UNSURE)
 
 
 def _torch_memory() -> tuple[Any, Any, Any]:
@@ -259,7 +260,7 @@ def _torch_memory() -> tuple[Any, Any, Any]:
     return memory
 
 
-def _memory_of(generator: Any, torch: Any) -> tuple[Any, Any, Any]:
+def _memory_of(generator: Any, torch: ModuleType) -> tuple[object, object, object]:
     likewise = torch.Generator()
     offset = _offset_in(likewise)
     if offset is None or offset != _offset_in(generator):

@@ -37,7 +37,7 @@ _OPEN = 1 << 63
 _NO_DRAW = Draw(0)
 
 
-ranges: Callable[[str], AbstractContextManager[Any]] | None = None
+ranges: Callable[[str], AbstractContextManager[object]] | None = None
 """Shows a range in a profiler while one is running, such as torch's `record_function`; set by the torch loader."""
 
 
@@ -76,7 +76,7 @@ class Scope:
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
-        self._range: AbstractContextManager[Any] | None = None
+        self._range: AbstractContextManager[object] | None = None
         """The current stage in a profiler."""
         self.is_timed = False
         """True to record when collating begins."""
@@ -84,9 +84,9 @@ class Scope:
         """When collating last began, in nanoseconds, if `is_timed`."""
         self.stages: dict[str, int] = {}
         """Nanoseconds that the task spent in each named stage."""
-        self.slow: list[tuple[int, Any]] | None = None
+        self.slow: list[tuple[int, object]] | None = None
         """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
-        self.unfit: list[Any] | None = None
+        self.unfit: list[object] | None = None
         """The samples that the default collate function failed on, until a note on the exception describes them."""
 
     def begin(self, draw: Draw | Callable[[], Draw]) -> None:
@@ -130,7 +130,7 @@ class Scope:
         iterator = self._items = iter(items) if self.slow is None else Timed(items, self.slow)
         return iterator
 
-    def reading(self, samples: list[Any], first: int) -> None:
+    def reading(self, samples: list[object], first: int) -> None:
         """Note that samples of a stream, from position `first` on, are appended to a list: its length gives `place`.
 
         A list that is extended by an iterator grows with every sample, before the next one is requested.
@@ -237,11 +237,11 @@ class Timed(Iterator[Any]):
         took: a list to which the time for each item, and the item, are appended.
     """
 
-    def __init__(self, items: list[Any] | tuple[Any, ...], took: list[tuple[int, Any]]) -> None:
+    def __init__(self, items: list[object] | tuple[object, ...], took: list[tuple[int, object]]) -> None:
         self._left = iter(items)
         self._took = took
         self._begun = 0
-        self._item: Any = None
+        self._item: object = None
 
     def __next__(self) -> Any:
         now = time.monotonic_ns()

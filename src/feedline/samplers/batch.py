@@ -109,7 +109,7 @@ class CutBatches(BatchSampler, abc.BatchSampler):
     def begin(self) -> Key:
         return self.sampler.begin()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         # Without the number of batches, which depends on the number of ranks and follows from the rest.
         return {
             "kind": "BatchSampler",

@@ -16,7 +16,7 @@ from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, indices_at
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.system.optional import is_tensor
-from feedline.types import Key
+from feedline.types import Key, State
 
 _BLOCKS, _SAMPLES = range(2)
 """Values mixed into the key of an epoch, so that its random decisions are independent."""
@@ -48,8 +48,8 @@ class BlockSampler(Seeded):
         (True, [1, 1, 1])
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
-    def __init__(self, sizes: Any, window: int = 16, *, seed: int | None = None, generator: Any = None) -> None:
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
+    def __init__(self, sizes: object, window: int = 16, *, seed: int | None = None, generator: object = None) -> None:
         super().__init__(seed, generator)
         self.window = check_count("window", window)
         self._sizes = _checked(sizes)
@@ -84,7 +84,7 @@ class BlockSampler(Seeded):
     def _checksum(self) -> int:
         return crc32(self._sizes.data)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {**super().describe(), "window": self.window, "checksum": self._checksum}
 
     def __getstate__(self) -> dict[str, Any]:

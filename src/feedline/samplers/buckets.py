@@ -52,12 +52,12 @@ class BucketBatches(SeededBatches):
         self,
         lengths: Lengths,
         batch_size_for: Callable[[Any], int],
-        boundaries: NDArray[Any] | None,
+        boundaries: NDArray[np.generic] | None,
         *,
         drop_last: bool,
         shuffle: bool,
         seed: int | None,
-        generator: Any,
+        generator: object,
     ) -> None:
         super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
         self._table = np.argsort(lengths, kind="stable")
@@ -140,10 +140,10 @@ class BucketBatches(SeededBatches):
     def _checksum(self) -> int:
         return crc32(self._ends.data, crc32(self.batch_sizes.data, crc32(self._table.data)))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_block": None}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {**super().describe(), "shuffle": self.shuffle, "checksum": self._checksum}
 
     def _form(self, limits: str) -> str:
@@ -226,17 +226,17 @@ class LengthBucketBatchSampler(BucketBatches):
         True
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(
         self,
-        lengths: Any,
+        lengths: object,
         batch_size: int,
         *,
         boundaries: Sequence[float] | None = None,
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         self.batch_size = size = check_count("batch_size", batch_size)
         limits = None if boundaries is None else np.asarray(boundaries)
@@ -290,16 +290,16 @@ class TokenBudgetBatchSampler(BucketBatches):
         0.06
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(
         self,
-        lengths: Any,
+        lengths: object,
         max_tokens: float,
         *,
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
         max_batch_size: int | None = None,
         multiple_of: int = 1,
     ) -> None:

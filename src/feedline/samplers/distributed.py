@@ -38,7 +38,7 @@ class Shared(Ordered):
         self.epoch = whole.epoch
         self.epoch_was_set = whole.epoch_was_set
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the description of the whole order: its state fits any number of ranks."""
         return self.whole().describe()
 
@@ -314,7 +314,7 @@ def _distributed_batches(sampler: abc.BatchSampler, share: Share, *, is_found: b
     return batches
 
 
-def _refuse_shared(sampler: Any) -> None:
+def _refuse_shared(sampler: object) -> None:
     inner = sampler
     while inner is not None:
         if getattr(inner, "share", None) is not None or hasattr(inner, "num_replicas"):

@@ -33,7 +33,7 @@ class _Foreign(Ordered):
     def size(self) -> int:
         return len(self.foreign)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {**super().describe(), "foreign": type(self.foreign).__name__}
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ def yields_batches(foreign: Any) -> bool:
 
 
 @contextmanager
-def seeded_generators(foreign: Any, key: Key) -> Iterator[None]:
+def seeded_generators(foreign: object, key: Key) -> Iterator[None]:
     """Seed every generator that a sampler may draw from, and restore them afterwards."""
     number = epoch_key(key.seed, key.epoch)
     own = [(generator, generator.get_state()) for generator in _own_generators(foreign, sys.modules.get("torch"))]
@@ -102,7 +102,7 @@ def seeded_generators(foreign: Any, key: Key) -> Iterator[None]:
                 generator.set_state(state)
 
 
-def _own_generators(foreign: Any, torch: Any) -> Iterator[Any]:
+def _own_generators(foreign: object, torch: Any) -> Iterator[Any]:
     while torch is not None and foreign is not None:
         generator = getattr(foreign, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -110,7 +110,7 @@ def _own_generators(foreign: Any, torch: Any) -> Iterator[Any]:
         foreign = getattr(foreign, "sampler", None)
 
 
-def _one_epoch(foreign: Any, key: Key) -> list[Any]:
+def _one_epoch(foreign: Any, key: Key) -> list[object]:
     expected = len(foreign)
     set_epoch = getattr(foreign, "set_epoch", None)
     if set_epoch is not None:
@@ -126,7 +126,7 @@ def _one_epoch(foreign: Any, key: Key) -> list[Any]:
     return found
 
 
-def _as_indices(found: Any, foreign: Any) -> IndexArray:
+def _as_indices(found: object, foreign: object) -> IndexArray:
     array = np.asarray(found)
     if array.ndim == 1 and (array.dtype.kind in "iu" or len(array) == 0):
         return array.astype(np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -13,7 +12,7 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import draw_below
 from feedline.samplers.seeded import Seeded, check_count, shuffled_passes
-from feedline.types import Key
+from feedline.types import Key, State
 
 
 class SequentialSampler(Sampler):
@@ -65,7 +64,7 @@ class RandomSampler(Seeded):
         data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
-        generator: Any = None,
+        generator: object = None,
         *,
         seed: int | None = None,
     ) -> None:
@@ -93,7 +92,7 @@ class RandomSampler(Seeded):
         numbers = epoch_key(key.seed, key.epoch)
         return draw_below(count, places, numbers) if self.replacement else shuffled_passes(places, count, numbers)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {**super().describe(), "samples": len(self.data_source), "replacement": self.replacement}
 
     def __repr__(self) -> str:
@@ -115,8 +114,8 @@ class SubsetRandomSampler(Seeded):
         [10, 20, 30]
     """
 
-    # Any: an array or tensor has no common type with a list.
-    def __init__(self, indices: Sequence[int] | Any, generator: Any = None, *, seed: int | None = None) -> None:
+    # object: an array or tensor has no common type with a list.
+    def __init__(self, indices: Sequence[int] | object, generator: object = None, *, seed: int | None = None) -> None:
         super().__init__(seed, generator)
         self.indices = indices
         array = np.asarray(indices)
@@ -134,7 +133,7 @@ class SubsetRandomSampler(Seeded):
     def at(self, places: IndexArray, key: Key) -> IndexArray:
         return self._array[shuffled_passes(places, len(self._array), epoch_key(key.seed, key.epoch))]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {**super().describe(), "checksum": crc32(self._array.data)}
 
     def __repr__(self) -> str:
@@ -159,7 +158,7 @@ class InfiniteSampler(Seeded):
     """
 
     def __init__(
-        self, data_source: Sized, *, shuffle: bool = True, seed: int | None = None, generator: Any = None
+        self, data_source: Sized, *, shuffle: bool = True, seed: int | None = None, generator: object = None
     ) -> None:
         super().__init__(seed, generator)
         if len(data_source) == 0:
@@ -174,7 +173,7 @@ class InfiniteSampler(Seeded):
         count = len(self.data_source)
         return shuffled_passes(places, count, epoch_key(key.seed, key.epoch)) if self.shuffle else places % count
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {**super().describe(), "samples": len(self.data_source), "shuffle": self.shuffle}
 
     def __repr__(self) -> str:

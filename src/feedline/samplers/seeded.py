@@ -72,8 +72,8 @@ def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
 class SeededBatches(_Origin, BatchSampler):
     """Base of batch samplers that make their own order."""
 
-    # Any: a torch or NumPy generator.
-    def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None, generator: Any) -> None:
+    # object: a torch or NumPy generator.
+    def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None, generator: object) -> None:
         super().__init__(seed, generator)
         for name, value in (("drop_last", drop_last), ("shuffle", shuffle)):
             if not isinstance(value, (bool, np.bool_)):
@@ -91,8 +91,8 @@ class SeededBatches(_Origin, BatchSampler):
             raise IndexError(f"batch {number} is not among the {size} batches of an epoch, 0 to {size - 1}.")
 
 
-# Any: a value from the user or a framework.
-def refuse_sampler(name: str, value: Any) -> None:
+# object: a value from the user or a framework.
+def refuse_sampler(name: str, value: object) -> None:
     """Reject a sampler in place of lengths or labels, where frameworks put one to distribute batches over ranks."""
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
@@ -104,7 +104,7 @@ def refuse_sampler(name: str, value: Any) -> None:
         )
 
 
-def check_count(name: str, value: Any) -> int:
+def check_count(name: str, value: object) -> int:
     """Return a count as an int; reject anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise BadOption(f"{name}={value!r} is not a positive integer.")

@@ -26,7 +26,7 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import indices_at
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
-from feedline.types import Key
+from feedline.types import Key, State
 from feedline.types.labels import classes_of
 
 Mode: TypeAlias = Literal["proportional", "each"]
@@ -71,17 +71,17 @@ class StratifiedBatchSampler(SeededBatches):
         [['cat', 'cat', 'dog'], ['cat', 'cat', 'dog'], ['cat', 'cat', 'dog']]
     """
 
-    # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
+    # object: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(
         self,
-        labels: Any,
+        labels: object,
         batch_size: int,
         *,
         mode: Mode = "proportional",
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
         self.batch_size = check_count("batch_size", batch_size)
@@ -137,7 +137,7 @@ class StratifiedBatchSampler(SeededBatches):
     def _checksum(self) -> int:
         return crc32(self._strata.sizes.data, crc32(self._members.data))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {
             **super().describe(),
             "batch_size": self.batch_size,

@@ -15,7 +15,7 @@ from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import AliasTable, draw_exponential
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.system.optional import is_tensor
-from feedline.types import Key
+from feedline.types import Key, State
 from feedline.types.labels import classes_of, refuse_dataset
 
 
@@ -41,10 +41,10 @@ class WeightedRandomSampler(Seeded):
 
     def __init__(
         self,
-        weights: Sequence[float] | Any,
+        weights: Sequence[float] | object,
         num_samples: int,
         replacement: bool = True,
-        generator: Any = None,
+        generator: object = None,
         *,
         seed: int | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class WeightedRandomSampler(Seeded):
             first = np.argpartition(times, self.num_samples - 1)[: self.num_samples]
         return self._positive[first[np.argsort(times[first], kind="stable")]]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         checksum = crc32(self._array.data)
         return {**super().describe(), "replacement": self.replacement, "checksum": checksum}
 
@@ -146,7 +146,7 @@ class BalancedSampler(WeightedRandomSampler):
         num_samples: int | None = None,
         *,
         seed: int | None = None,
-        generator: Any = None,
+        generator: object = None,
     ) -> None:
         self.labels = labels
         numbers, names = classes_of(labels)
@@ -156,7 +156,7 @@ class BalancedSampler(WeightedRandomSampler):
         weights = (1.0 / np.bincount(numbers))[numbers]
         super().__init__(weights, len(numbers) if num_samples is None else num_samples, seed=seed, generator=generator)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> State:
         return {**super().describe(), "classes": self.class_count}
 
     def __repr__(self) -> str:

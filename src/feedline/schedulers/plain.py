@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from feedline.abc.scheduler import Scheduler, WorkerView
 
@@ -33,7 +32,7 @@ class InOrder(Scheduler):
 
     in_order = True
 
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+    def assign(self, ordinal: int, indices: object, workers: Sequence[WorkerView]) -> int | None:
         return ordinal % len(workers)
 
     def take(self, ready: Collection[int], expected: int) -> int | None:
@@ -66,7 +65,7 @@ class LeastLoaded(InOrder):
         True
     """
 
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+    def assign(self, ordinal: int, indices: object, workers: Sequence[WorkerView]) -> int | None:
         own = workers[ordinal % len(workers)]
         least = own if not own.outstanding else min(workers, key=lambda worker: worker.outstanding)
         chosen = own if own.outstanding == least.outstanding else least
@@ -91,7 +90,7 @@ class Unordered(Scheduler):
         super().open(worker_count, depth)
         self._turn = 0
 
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+    def assign(self, ordinal: int, indices: object, workers: Sequence[WorkerView]) -> int | None:
         for step in range(len(workers)):
             worker = workers[(self._turn + step) % len(workers)]
             if worker.outstanding < self.depth:

@@ -114,7 +114,7 @@ class SimulatedEngine(Engine):
             assert next_s is not None
             self.now_s = max(self.now_s, next_s)
 
-    def _at(self, seconds: float, what: str, worker: Worker, fact: Any = None) -> None:
+    def _at(self, seconds: float, what: str, worker: Worker, fact: object = None) -> None:
         self._count += 1
         heapq.heappush(self._events, (self.now_s + seconds, self._count, what, worker, fact))
 

@@ -40,7 +40,7 @@ class Expected(ABC):
         """Return what another loader that continues from here must deliver."""
 
     @abstractmethod
-    def got(self, ordinal: int, worker: int, batch: Any) -> None:
+    def got(self, ordinal: int, worker: int, batch: object) -> None:
         """Check a delivered batch, or an exception that was raised instead of one.
 
         Raises:
@@ -135,7 +135,7 @@ class Planned(Expected):
             raise LawBroken(f"batch {ordinal} is delivered twice")
         return self._open.pop(ordinal)
 
-    def got(self, ordinal: int, worker: int, batch: Any) -> None:
+    def got(self, ordinal: int, worker: int, batch: object) -> None:
         samples = self._pull(ordinal)
         self.steps += 1
         if self._scenario.order == IN_ORDER:
@@ -154,7 +154,7 @@ class Planned(Expected):
         if self._scenario.order == IN_ORDER:
             self._check_fault_budget(samples)
 
-    def _check_made(self, worker: int, batch: list[Any]) -> None:
+    def _check_made(self, worker: int, batch: list[object]) -> None:
         """Check that a dataset with a state continues where it was, even in a new worker."""
         for sample in batch:
             if type(sample) is not Made:
@@ -263,7 +263,7 @@ class Rotation(Expected):
         twin._places, twin._active = self._places.copy(), self._active.copy()
         return twin
 
-    def got(self, ordinal: int, worker: int, batch: Any) -> None:
+    def got(self, ordinal: int, worker: int, batch: object) -> None:
         self.steps += 1
         if self._scenario.order == IN_ORDER:
             due = self._whose_turn()

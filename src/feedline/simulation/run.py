@@ -114,7 +114,7 @@ class _Training:
         self._trace = Trace()
         self._run = Run(scenario)
         self._worlds: list[World] = []
-        self._states: list[dict[str, Any]] = []
+        self._states: list[dict[str, object]] = []
 
     def finish(self) -> Run:
         """Return the results."""
@@ -176,7 +176,7 @@ class _Training:
                 return
             expected = self._move(number, tally, expected)
 
-    def _after(self) -> list[dict[str, Any]]:
+    def _after(self) -> list[dict[str, object]]:
         states, self._states = self._states, []
         return states
 
@@ -232,7 +232,7 @@ class _Training:
         is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
         return before if is_bound else dice.choice((1, 2, 3, before))
 
-    def _saved(self) -> list[dict[str, Any]] | None:
+    def _saved(self) -> list[dict[str, object]] | None:
         """Return the states of all ranks; None if one is not available."""
         states = [state for world in self._worlds if (state := world.state()) is not None]
         return states if len(states) == len(self._worlds) else None
@@ -387,7 +387,7 @@ class _Training:
         expected.follow(world)
 
 
-def _next_epoch(state: dict[str, Any], number: int) -> Snapshot:
+def _next_epoch(state: dict[str, object], number: int) -> Snapshot:
     """Return where epoch `number` begins, given the state at the end of another."""
     ended = Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"})
     return Snapshot(number, order=ended.order, streams=ended.streams)

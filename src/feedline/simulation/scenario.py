@@ -257,8 +257,8 @@ def contention(at_work: Any, cores: int, computing: float) -> Any:
     return np.maximum(1.0, at_work * computing / cores)
 
 
-# Any: the changes are arguments of `Scenario`.
-def draw_scenario(seed: int, **changes: Any) -> Scenario:
+# object: the changes are arguments of `Scenario`.
+def draw_scenario(seed: int, **changes: object) -> Scenario:
     """Draw a small world in which much goes wrong.
 
     Args:
@@ -284,7 +284,7 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     return Scenario(**{**drawn, **changes})
 
 
-STATEFUL: dict[str, Any] = {
+STATEFUL: dict[str, object] = {
     "kind": MAP,
     "stateful": True,
     "ranks": 1,
@@ -300,7 +300,7 @@ both would depend on the timing.
 """
 
 
-def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+def _draw_data(dice: random.Random, drawn: dict[str, object]) -> dict[str, object]:
     kind = drawn["kind"]
     ragged = kind == MAP and dice.random() < 0.2
     ranks = 1 if kind == OWN else dice.choice((1, 1, 1, 2, 3))
@@ -321,7 +321,7 @@ def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     return {**data, "tail": "pad"} if exact and kind != MAP and 0 < left < ranks else data
 
 
-def _draw_loader(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+def _draw_loader(dice: random.Random, drawn: dict[str, object]) -> dict[str, object]:
     orders = (IN_ORDER, IN_ORDER, UNORDERED) if drawn["kind"] == OWN else (IN_ORDER, IN_ORDER, UNORDERED, CUSTOM)
     slots = dice.choice((0, 3, 8, 64))
     return {
@@ -336,7 +336,7 @@ def _draw_loader(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _draw_time(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+def _draw_time(dice: random.Random, drawn: dict[str, object]) -> dict[str, object]:
     recorded = tuple(dice.expovariate(10.0) for _ in range(20))
     return {
         "batch_s": dice.choice((0.001, 0.1, recorded)),
@@ -348,7 +348,7 @@ def _draw_time(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, object]:
     is_map, samples = drawn["kind"] == MAP, drawn["samples"]
 
     def some(share: float) -> frozenset[int]:
@@ -377,7 +377,7 @@ def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     return {"troubles": troubles, "accidents": accidents, "policy": policy}
 
 
-def _draw_habits(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+def _draw_habits(dice: random.Random, drawn: dict[str, object]) -> dict[str, object]:
     return {
         "habits": Habits(
             holds=dice.choice((0, 0, 2, 10)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
@@ -49,7 +48,7 @@ class RandomScheduler(Scheduler):
         self._dice = dice
         self._workers: Sequence[WorkerView] = ()
 
-    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+    def assign(self, ordinal: int, indices: object, workers: Sequence[WorkerView]) -> int | None:
         self._workers = workers
         return None if self._may_wait() else self._dice.randrange(len(workers))
 

@@ -28,9 +28,9 @@ class CountedSlots(Slots):
         self._free = list(range(self.count - 1, -1, -1))
         self.used: set[int] = set()
         """Slots that have an owner."""
-        self.held: dict[int, Any] = {}
+        self.held: dict[int, object] = {}
         """Slots that the training loop holds, with the batches that must be in them."""
-        self.memory: dict[int, Any] = {}
+        self.memory: dict[int, object] = {}
         """What was last written to each slot."""
         self.most_used = 0
         self.without = 0

@@ -198,7 +198,7 @@ class World(Driver):
         self.on_hand_out(ordinal, worker, batch)
         return batch, slot
 
-    def _unpack(self, result: Result) -> Any:
+    def _unpack(self, result: Result) -> object:
         self.delivered = result
         return super()._unpack(result)
 
@@ -232,7 +232,7 @@ class World(Driver):
         assert self.checkpoint is not None
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
 
-    def restore(self, number: int, state: dict[str, Any]) -> None:
+    def restore(self, number: int, state: dict[str, object]) -> None:
         """Resume an epoch from the state of another loader."""
         self.fault_budget.restore(state["faults"])
         self.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))

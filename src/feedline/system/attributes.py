@@ -26,7 +26,7 @@ _IN_PYTHON = 1 << 9
 
 
 # Any: any object of the user's.
-def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(value: object) -> Iterator[tuple[str, object]]:
     """Yield the names and values that an object holds.
 
     Example:
@@ -47,7 +47,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
             yield from list(itertools.islice(dict.items(held), MOST))
 
 
-def held_by(value: Any) -> Iterator[Any]:
+def held_by(value: object) -> Iterator[Any]:
     """Yield the values that an object holds, without names. Its attributes stay as fast to access as they were.
 
     Example:
@@ -92,7 +92,7 @@ def _descriptors(kind: type) -> list[tuple[str, Any]]:
     return _places[kind]
 
 
-def _find_descriptors(kind: type) -> list[tuple[str, Any]]:
+def _find_descriptors(kind: type) -> list[tuple[str, object]]:
     members = [member for base in kind.__mro__ for member in list(vars(base).items())]
     return [
         (name, place)

@@ -75,8 +75,7 @@ def add_note(exc: BaseException, note: str) -> None:
     exc.__notes__ = [*(notes or []), note]
 
 
-# Any: an iterator of any kind.
-def broke_generator(exc: BaseException, iterator: Any, name: str) -> bool:
+def broke_generator(exc: BaseException, iterator: object, name: str) -> bool:
     """True if an exception has ended the iterator that raised it, as it does with generators; adds a note then.
 
     Args:
@@ -94,7 +93,7 @@ def broke_generator(exc: BaseException, iterator: Any, name: str) -> bool:
     return True
 
 
-def stage_of(exc: BaseException, dataset: Any) -> str:
+def stage_of(exc: BaseException, dataset: object) -> str:
     """Return whether a sample failed while it was fetched or while it was transformed, judging by the traceback."""
     codes = {code for transform in _transforms_of(dataset) for code in _codes_of(transform)}
     trace = exc.__traceback__
@@ -105,7 +104,7 @@ def stage_of(exc: BaseException, dataset: Any) -> str:
     return "fetch"
 
 
-def _transforms_of(dataset: Any) -> Iterator[Any]:
+def _transforms_of(dataset: object) -> Iterator[object]:
     """Yield the transforms of a dataset, and of the datasets that it wraps."""
     for _ in range(8):  # nested datasets; a bound in case of a cycle
         attributes = getattr(dataset, "__dict__", {})
@@ -120,7 +119,7 @@ def _transforms_of(dataset: Any) -> Iterator[Any]:
             return
 
 
-def _codes_of(called: Any) -> Iterator[types.CodeType]:
+def _codes_of(called: object) -> Iterator[types.CodeType]:
     """Yield the code that runs when a transform or another object is called."""
     while isinstance(called, functools.partial):
         called = called.func

@@ -12,11 +12,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 H = TypeVar("H")
 
-_inherited: list[Any] = []
+_inherited: list[object] = []
 """Handles of other processes, kept so that no destructor closes them. Any: from any library."""
 
 
@@ -34,7 +34,7 @@ class Handle(Generic[H]):
     def __init__(
         self,
         opener: Callable[[], H],
-        closer: Callable[[H], Any],
+        closer: Callable[[H], object],
         *,
         per_thread: bool = False,
         close_inherited: bool = False,
@@ -86,11 +86,11 @@ class Handle(Generic[H]):
             else:
                 _inherited.append(handle)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         kept = ("_lock", "_opened", "_pid")
         return {name: value for name, value in self.__dict__.items() if name not in kept}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._begin()
 

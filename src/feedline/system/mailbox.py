@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ class Mailbox(Generic[T]):
         self._items.put(item)
         self._notify()
 
-    # Any: the arguments of `make`.
-    def put_result(self, make: Callable[..., T], *arguments: Any) -> None:
+    # object: the arguments of `make`.
+    def put_result(self, make: Callable[..., T], *arguments: object) -> None:
         """Call `make` and add its result, to which this thread keeps no reference once it can be collected."""
         self._items.put(make(*arguments))
         self._notify()

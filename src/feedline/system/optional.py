@@ -27,7 +27,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """True for torch tensors. Does not import torch: without it there can be no tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
@@ -79,7 +79,7 @@ class _ThenAct(Loader):
         self._loader = loader
         self._act = act
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any
 
 _PATH = "/proc/thread-self/schedstat"
 _EMPTY = 20
@@ -109,8 +108,8 @@ def queued_ns() -> int:
         return 0
 
 
-# Any: the result of the function is dropped.
-def usual_s(function: Callable[[], Any], clock: Clock, *, most_s: float = 0.2) -> float:
+# object: the result of the function is dropped.
+def usual_s(function: Callable[[], object], clock: Clock, *, most_s: float = 0.2) -> float:
     """Return the median time of a few calls; a slow function may be called only once."""
     times: list[float] = []
     while len(times) < _REPEATS and sum(times) < most_s:
@@ -136,8 +135,8 @@ class OnThreads:
     """An exception that a call raised, if one did."""
 
 
-# Any: as above.
-def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s: float = math.inf) -> OnThreads:
+# object: as above.
+def on_threads(calls: Sequence[Callable[[], object]], until_s: float, *, give_up_s: float = math.inf) -> OnThreads:
     """Call each function on a thread of its own, repeatedly, until a time on `time.monotonic`'s clock.
 
     A thread that is still inside a call at `give_up_s` is abandoned and counts as without success.
@@ -150,7 +149,7 @@ def on_threads(calls: Sequence[Callable[[], Any]], until_s: float, *, give_up_s:
     begun: list[float] = []
     barrier = threading.Barrier(len(calls), action=lambda: begun.append(time.perf_counter()))
 
-    def work(call: Callable[[], Any]) -> None:
+    def work(call: Callable[[], object]) -> None:
         clock, count = Clock(), 0
         # Before the barrier: after it, the first wait for the lock would not count. The clock is read only twice,
         # because reading it releases the lock.

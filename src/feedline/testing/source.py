@@ -53,7 +53,7 @@ class SourceContract:
     """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
 
     # Any, throughout: a source is any dataset, with samples of any type.
-    def make_source(self, **options: Any) -> Any:
+    def make_source(self, **options: object) -> Any:
         """Return a new source; `options` go to its constructor."""
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class SourceContract:
         """Return the samples that the source contains, in order."""
         raise NotImplementedError
 
-    def same(self, found: Any, expected: Any) -> None:
+    def same(self, found: object, expected: object) -> None:
         """Compare two samples or batches: types and bits."""
         if self.compares_pickled:
             assert pickle.dumps(found) == pickle.dumps(expected)
@@ -210,15 +210,15 @@ class SourceContract:
         source.close()
 
 
-def _as_it_is(samples: Any) -> Any:
+def _as_it_is(samples: object) -> object:
     return samples
 
 
-def _wrapped(sample: Any) -> Any:
+def _wrapped(sample: object) -> object:
     return "wrapped", sample
 
 
-def _in_fork(act: Callable[[], Any]) -> int:
+def _in_fork(act: Callable[[], object]) -> int:
     """Call `act` in a forked process and return its exit status."""
     pid = os.fork()
     if pid == 0:
@@ -231,7 +231,7 @@ def _in_fork(act: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def error_of(act: Callable[[], Any], kind: type[Exception]) -> Exception:
+def error_of(act: Callable[[], object], kind: type[Exception]) -> Exception:
     """Return the exception that `act` raises, which must be a `kind`."""
     try:
         found = act()

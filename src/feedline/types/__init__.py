@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
@@ -33,6 +34,16 @@ Tail: TypeAlias = Literal["pad", "drop", "exact"]
 TAILS: tuple[Tail, ...] = get_args(Tail)
 
 EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
+
+CollateFunction: TypeAlias = Callable[[Any], Any]
+"""Takes the samples of a batch, or one sample, and returns the batch: torch's, ours or the user's own function, which
+alone knows their types: Any."""
+
+State: TypeAlias = dict[str, Any]
+"""What `state_dict` returns, or a part of it. Any: the part that saved an entry also reads it, and checks it."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object, written or read. Any: its reader knows the entries by name."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -126,7 +137,7 @@ class Resume:
 
     dataset: Any = None
     """State of the dataset; None if it has none."""
-    iterator: Any = None
+    iterator: object = None
     """State of its iterator; None if it has none."""
     place: int = 0
     """Samples of the stream that had been read when these states were saved."""
@@ -134,7 +145,7 @@ class Resume:
     """Samples to read and discard from there."""
     least: int = 0
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
-    last: Any = None
+    last: object = None
     """State in which the previous epoch's iterator ended; its contents may outlive it, as random generators do."""
     is_before: bool = False
     """True if the dataset's state is from the end of the previous epoch."""
@@ -145,7 +156,7 @@ class Call:
     """A dataset method to call in a worker, instead of making a batch."""
 
     name: str
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -155,7 +166,7 @@ class Notes:
 
     dataset: Any = None
     """State of the dataset after the batch."""
-    iterator: Any = None
+    iterator: object = None
     """State of the dataset's iterator after the batch."""
     is_one: bool = False
     """True if the dataset is its own iterator, so its state outlives the epoch."""
@@ -169,7 +180,7 @@ class Notes:
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
-    receipts: Any = None
+    receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None
     """Digest of the first sample of a stream, if it shows whether the workers' streams are as they should be."""
@@ -213,7 +224,7 @@ class TaskNotes:
 
     stages: dict[str, int] = field(default_factory=dict)
     """Nanoseconds in stages named by the user, or "transform"."""
-    slow: list[tuple[int, Any]] = field(default_factory=list)
+    slow: list[tuple[int, object]] = field(default_factory=list)
     """Slow samples: nanoseconds, and the index."""
 
 

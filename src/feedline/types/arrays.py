@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from feedline.system.optional import is_tensor
 
 
-# Any: any value may be asked about.
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """True for NumPy arrays and torch tensors."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def is_arrays(value: Any) -> bool:
+def is_arrays(value: object) -> bool:
     """True for an array, or a tuple or dict of arrays, of any lengths; an `ArrayDataset` is made of these.
 
     Example:

@@ -30,8 +30,8 @@ KIND = "crc32"
 Buffer = Any
 
 
-# Any, from here on: values that JSON keeps.
-def sealed(metadata: dict[str, Any]) -> dict[str, Any]:
+# object, from here on: values that JSON keeps.
+def sealed(metadata: dict[str, object]) -> dict[str, object]:
     """Return metadata with its checksum."""
     return {**metadata, SEAL: zlib.crc32(json.dumps(metadata).encode())}
 
@@ -135,8 +135,8 @@ class Compared:
         # Memory that is never written takes no space.
         self.flags: NDArray[np.bool_] = np.frombuffer(mmap.mmap(-1, max(1, count)), np.bool_, count)
 
-    # Any: as pickle wants it.
-    def __reduce__(self) -> tuple[Any, ...]:
+    # object: as pickle wants it.
+    def __reduce__(self) -> tuple[object, ...]:
         return Compared, (len(self.flags),)
 
 

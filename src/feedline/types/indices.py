@@ -27,7 +27,7 @@ _VALUES = frozenset(
 
 
 # Any, here and below: anything a sampler yields.
-def taken(index: Any) -> Any:
+def taken(index: Any) -> object:
     """Return a snapshot of what a sampler yielded: lists, dicts, sets, arrays and tensors are copied, recursively.
 
     A hashable object stays the same object, since a dataset may look it up; so does one that cannot be copied.
@@ -57,7 +57,7 @@ def taken(index: Any) -> Any:
         return index.copy()
     if hasattr(kind, "clone") and hasattr(kind, "ndim"):  # a tensor, which is hashable by its id
         return index.clone()
-    hashing: Any = kind.__hash__  # typed as a method, it could not be None
+    hashing: object = kind.__hash__  # typed as a method, it could not be None
     return _copied(index) if hashing is None else index
 
 
@@ -66,7 +66,7 @@ def taken_each(indices: Iterable[Any]) -> list[Any]:
     return [index if type(index) in _VALUES else taken(index) for index in indices]
 
 
-def _copied(index: Any) -> Any:
+def _copied(index: object) -> object:
     try:
         return copy.deepcopy(index)
     except Exception:  # the user's class: an object that cannot be copied is still usable unless it changes
@@ -74,7 +74,7 @@ def _copied(index: Any) -> Any:
 
 
 # Any: anything the sampler yields; a plain value.
-def plain_index(index: Any) -> Any:
+def plain_index(index: object) -> Any:
     """Return an index as a plain value, which is the same in every process and however it was saved.
 
     - None, numbers, strings and bytes are unchanged.
@@ -113,8 +113,7 @@ def plain_index(index: Any) -> Any:
     return _repr_of(index)
 
 
-# Any: anything the sampler yields.
-def index_key(index: Any) -> Hashable:
+def index_key(index: object) -> Hashable:
     """Return a key that identifies an index: equal for an index and every form it took on its way.
 
     Example:
@@ -134,8 +133,8 @@ def index_key(index: Any) -> Hashable:
     return plain
 
 
-# Any: a plain index; the same in values that JSON keeps.
-def pack_index(index: Any) -> Any:
+# object: a plain index; the same in values that JSON keeps.
+def pack_index(index: object) -> object:
     """Return an index in values that JSON supports; tuples and bytes, which it does not, get a tag.
 
     Example:
@@ -146,7 +145,7 @@ def pack_index(index: Any) -> Any:
 
 
 # Any: what `pack_index` made, or damage; a plain index.
-def unpack_index(packed: Any) -> Any:
+def unpack_index(packed: object) -> object:
     """Return the plain index that `pack_index` packed.
 
     Raises:
@@ -181,8 +180,8 @@ def _pack(plain: Any) -> Any:
     return plain
 
 
-def _repr_of(value: Any) -> str:
-    show: Any = type(value).__repr__  # typed as a method, it could not be the function that it is
+def _repr_of(value: object) -> str:
+    show: object = type(value).__repr__  # typed as a method, it could not be the function that it is
     if show is object.__repr__ and hasattr(value, "__dict__"):
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         return f"{name}({', '.join(f'{field}={content!r}' for field, content in vars(value).items())})"

@@ -16,7 +16,7 @@ from feedline.errors import BadOption
 from feedline.system.optional import is_tensor
 
 
-def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], NDArray[Any]]:
+def classes_of(labels: object, name: str = "labels") -> tuple[NDArray[np.int64], NDArray[np.generic]]:
     """Return the class of each sample as a number from 0, and the label of each class, in sorted order.
 
     Args:
@@ -74,7 +74,7 @@ _OWN = {"labels": ("targets",)}
 """Attributes that conventionally hold such values in datasets."""
 
 
-def _array_of(labels: Any, name: str) -> NDArray[Any]:
+def _array_of(labels: Any, name: str) -> NDArray[np.generic]:
     refuse_dataset(name, labels, "[label for _, label in dataset]")
     if is_tensor(labels):
         labels = labels.detach().cpu().numpy()

@@ -103,13 +103,13 @@ def is_record(data: Buffer) -> bool:
     return bytes(data[:4]) == _MAGIC
 
 
-_known: dict[bytes, tuple[Any, _Flat | None]] = {}
+_known: dict[bytes, tuple[object, _Flat | None]] = {}
 """Headers seen before, and how to read the data after them in one go. Reading does not change them."""
 _once: dict[bytes, None] = {}
 """Headers seen once: working out how to read them in one go pays off from the second time on."""
 
 
-def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
+def _known_header(text: bytes) -> tuple[object, _Flat | None]:
     found = _known.get(text)
     if found is not None:
         return found
@@ -132,7 +132,7 @@ def _padding(size: int) -> bytes:
     return bytes(-size % _ALIGN)
 
 
-def _described(value: Any, buffers: list[Any], path: tuple[Any, ...], *, is_field: bool = False) -> Any:
+def _described(value: Any, buffers: list[object], path: tuple[object, ...], *, is_field: bool = False) -> object:
     kind = type(value)
     if is_field and (kind is str or kind is int or kind is float):
         described = _field(value, buffers)
@@ -165,7 +165,7 @@ def _described(value: Any, buffers: list[Any], path: tuple[Any, ...], *, is_fiel
     raise _refused(value, path, "Turn it into arrays, numbers, strings or bytes")
 
 
-def _field(value: Any, buffers: list[Any]) -> list[Any] | None:
+def _field(value: Any, buffers: list[object]) -> list[object] | None:
     """Put a number or a string into a buffer; None if it does not fit into one."""
     if type(value) is str:
         data = value.encode("utf-8", "surrogatepass")
@@ -180,19 +180,19 @@ def _field(value: Any, buffers: list[Any]) -> list[Any] | None:
     return ["n"]
 
 
-def _refused(value: Any, path: tuple[Any, ...], advice: str) -> NotARecord:
+def _refused(value: object, path: tuple[object, ...], advice: str) -> NotARecord:
     where = "".join(f"[{step!r}]" for step in path)
     return NotARecord(f"sample{where} is a {type(value).__name__}, which a record cannot hold. {advice} first.")
 
 
-def _checked_keys(value: dict[Any, Any], path: tuple[Any, ...]) -> list[str]:
+def _checked_keys(value: dict[Any, object], path: tuple[object, ...]) -> list[str]:
     for key in value:
         if type(key) is not str:
             raise _refused(key, (*path, key), "Give the dict strings as keys: turn it")
     return list(value)
 
 
-def _array(letter: str, value: Any, buffers: list[Any], path: tuple[Any, ...]) -> list[Any]:
+def _array(letter: str, value: object, buffers: list[object], path: tuple[object, ...]) -> list[object]:
     array = np.asarray(value)
     if array.dtype.hasobject or array.dtype.names is not None:
         raise _refused(value, path, f"Its type is {array.dtype}: turn it into arrays of numbers or strings")
@@ -200,7 +200,7 @@ def _array(letter: str, value: Any, buffers: list[Any], path: tuple[Any, ...]) -
     return [letter, array.dtype.str, list(array.shape)]
 
 
-def _tensor(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> list[Any]:
+def _tensor(value: Any, buffers: list[object], path: tuple[object, ...]) -> list[object]:
     torch = require("torch", extra="torch", purpose="Tensors in records")
     if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_quantized:
         raise _refused(value, path, "Turn it into an ordinary tensor on the CPU")
@@ -217,12 +217,12 @@ class _Flat:
         self.stop = start
         """Where the last buffer ends."""
         self._next = start
-        self._constants: dict[Any, Any] = {}
+        self._constants: dict[object, object] = {}
         self._parts: list[tuple[Any, str, int, int, Any, tuple[int, ...]]] = []
         """Key, letter, offset, size in bytes or values, type and shape."""
 
     @classmethod
-    def of(cls, header: Any, start: int) -> _Flat | None:
+    def of(cls, header: object, start: int) -> _Flat | None:
         """Return how to read a sample; None if it does not have this form or cannot be read."""
         if type(header) is not list:
             return None  # a string of three letters could be unpacked as well
@@ -240,11 +240,11 @@ class _Flat:
                 return None
         return flat
 
-    def _keep(self, key: Any, value: Any) -> bool:
+    def _keep(self, key: object, value: object) -> bool:
         self._constants[key] = value
         return True
 
-    def _add(self, key: Any, part: list[Any]) -> bool:
+    def _add(self, key: object, part: list[Any]) -> bool:
         letter = part[0]
         dtype, shape = np.dtype(np.uint8), ()
         if letter == "f":
@@ -267,7 +267,7 @@ class _Flat:
         self._next = self.stop + -size % _ALIGN
         return True
 
-    def read(self, view: memoryview, *, copy: bool, owned: bool) -> Any:
+    def read(self, view: memoryview, *, copy: bool, owned: bool) -> object:
         sample = self._constants.copy()
         for key, letter, offset, count, dtype, shape in self._parts:
             if letter == "n":
@@ -301,7 +301,7 @@ class _Reader:
         self._copy = copy
         self._owned = owned
 
-    def read(self, part: Any) -> Any:
+    def read(self, part: Any) -> object:
         if type(part) is not list:
             return part
         letter = part[0]
@@ -336,7 +336,7 @@ class _Reader:
         self._next = stop + -size % _ALIGN
         return self._view[start:stop]
 
-    def _array(self, letter: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    def _array(self, letter: str, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> object:
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
         array = np.frombuffer(self._take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
@@ -348,7 +348,7 @@ class _Reader:
             array.flags.writeable = False
         return array
 
-    def _tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> object:
         torch = require("torch", extra="torch", purpose="Reading tensors from records")
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):

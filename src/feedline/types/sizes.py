@@ -54,7 +54,7 @@ def byte_count(name: str, size: int | str, *, least: int = 1) -> int: ...
 def byte_count(name: str, size: int | str | None, *, least: int = 1) -> int | None: ...
 
 
-def byte_count(name: str, size: Any, *, least: int = 1) -> int | None:
+def byte_count(name: str, size: object, *, least: int = 1) -> int | None:
     """Return an option that is a number of bytes as an integer; None if it is not given.
 
     Args:

@@ -39,7 +39,7 @@ def pack_failure(exc: BaseException, where: str) -> bytes:
     return pickle.dumps({**parts, "carrier": None}, 5)
 
 
-def _same(exc: BaseException, copy: Any) -> bool:
+def _same(exc: BaseException, copy: object) -> bool:
     return type(copy) is type(exc) and str(copy) == str(exc)
 
 

@@ -17,7 +17,13 @@ from feedline.workers.fetch.origins import origin_text
 
 # Any: a dataset and its indices are of any type.
 def notes_on(
-    exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None, samples: Any = None
+    exc: BaseException,
+    stage: str,
+    index: object,
+    dataset: object,
+    spec: WorkerSpec,
+    worker: int | None,
+    samples: Any = None,
 ) -> Iterator[str]:
     """Yield the notes to add to an exception.
 
@@ -49,7 +55,7 @@ def notes_on(
         )
 
 
-def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: Any) -> Iterator[str]:
+def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, samples: Any) -> Iterator[str]:
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
         mismatch = mismatch_of(samples) if samples else None
@@ -66,7 +72,7 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, samples: An
         yield f"Sample {place} of the batch is sample {index!r} of the dataset{origin_text(dataset, index)}."
 
 
-def _notes_on_dates(sample: Any) -> Iterator[str]:
+def _notes_on_dates(sample: object) -> Iterator[str]:
     """Name the field with dates that torch's collate function rejected."""
     path = date_in(sample)
     if path is not None:

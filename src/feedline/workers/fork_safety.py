@@ -134,7 +134,7 @@ def opened_again(fd: int) -> int:
     return os.open(f"{_FILES}/{fd}", flags | os.O_CLOEXEC)
 
 
-def reset_in_child(dataset: Any) -> None:
+def reset_in_child(dataset: object) -> None:
     """Repair what this process, just forked, has inherited.
 
     Locks held by threads that do not exist here are freed. Every file that is open for reading only gets a position of

@@ -120,8 +120,7 @@ class Preloading:
         )
 
 
-# Any: private attributes of multiprocessing's server; a dataset of any type.
-def start(worker_module: str, values: Iterable[Any]) -> Preloading:
+def start(worker_module: str, values: Iterable[object]) -> Preloading:
     """Start the fork server, if none is running. It imports the modules in the background.
 
     A server that is already running is not changed: other code may use it.
@@ -173,7 +172,7 @@ def _restore_python_path(before: str | None) -> None:
         os.environ["PYTHONPATH"] = before
 
 
-def _modules_of(values: Iterable[Any]) -> Iterator[str]:
+def _modules_of(values: Iterable[object]) -> Iterator[str]:
     for value in values:
         for kind in (value, type(value)):
             name = getattr(kind, "__module__", None)

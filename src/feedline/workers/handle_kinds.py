@@ -80,7 +80,7 @@ def raw_file(value: Any) -> io.FileIO | None:
     return value if issubclass(kind, io.FileIO) else None
 
 
-def is_read(value: Any) -> bool:
+def is_read(value: object) -> bool:
     """True for an open file with a read position, or a pipe; not for devices and the terminal."""
     raw = raw_file(value)
     if raw is None or not io.FileIO.readable(raw):
@@ -90,7 +90,7 @@ def is_read(value: Any) -> bool:
     return fd > 2 and (stat.S_ISREG(mode) or stat.S_ISFIFO(mode))
 
 
-def _is_connected(handle: Any) -> bool:
+def _is_connected(handle: socket.socket) -> bool:
     return socket.socket.fileno(handle) >= 0
 
 
@@ -112,7 +112,7 @@ def _not_closed(handle: Any) -> bool:
     return not handle.closed
 
 
-def _always(handle: Any) -> bool:
+def _always(handle: object) -> bool:
     return True
 
 

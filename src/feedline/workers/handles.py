@@ -53,7 +53,7 @@ _NEAR = 2
 """Maximum number of steps to a socket. One further away belongs to a client, or an event loop, that manages it."""
 
 
-def warn_about(dataset: Any) -> None:
+def warn_about(dataset: object) -> None:
     """Warn of handles in the dataset that do not survive a fork, once for each place.
 
     Call this just before workers are forked. It examines a bounded number of objects.
@@ -62,7 +62,7 @@ def warn_about(dataset: Any) -> None:
     _warn(dataset, [(path, *known) for path, _, known in found], "forked workers inherit it")
 
 
-def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
+def inherited(dataset: object) -> list[tuple[str, object, Known]]:
     """Return the open handles in the dataset that must not be shared by a fork: path, handle, library and name.
 
     They include files that are open for reading, which feedline's own workers give a position of their own.
@@ -71,7 +71,7 @@ def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
         kinds |= kinds_of((CUDA,))
-    found: list[tuple[str, Any, Known]] = []
+    found: list[tuple[str, object, Known]] = []
     if not holds(dataset, tuple(kinds)):
         return found
     for path, value in objects_in(dataset, "dataset", tuple(kinds)):
@@ -81,12 +81,12 @@ def inherited(dataset: Any) -> list[tuple[str, Any, Known]]:
     return found
 
 
-def warn_about_threads(dataset: Any) -> None:
+def warn_about_threads(dataset: object) -> None:
     """Warn of handles in the dataset that threads must not use at the same time, once for each place."""
     _warn(dataset, used_by_threads(dataset), "worker threads share it")
 
 
-def used_by_threads(dataset: Any) -> list[tuple[str, Library, str]]:
+def used_by_threads(dataset: object) -> list[tuple[str, Library, str]]:
     """Return the open handles in the dataset that threads must not use at the same time: path, library, name."""
     kinds = kinds_of(THREADED)
     zipfile = sys.modules.get("zipfile")
@@ -113,7 +113,7 @@ def _is_inside(path: str, holder: str) -> bool:
     return bool(holder) and path.startswith((f"{holder}.", f"{holder}[", f"list({holder}"))
 
 
-def _gets_own_position(value: Any) -> bool:
+def _gets_own_position(value: object) -> bool:
     """True for a file that forked workers open again: it is open for reading only, and may still be opened."""
     raw = raw_file(value)
     if raw is None or not is_only_read(fd := io.FileIO.fileno(raw)):
@@ -125,7 +125,7 @@ def _gets_own_position(value: Any) -> bool:
     return True
 
 
-def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> None:
+def _warn(dataset: object, found: list[tuple[str, Library, str]], shared: str) -> None:
     if not found:
         return
     warned = _warned_paths(dataset)
@@ -142,7 +142,7 @@ def database_handle(kind: type) -> str | None:
     return None if known is None else f"{known[0].module}.{known[1]}"
 
 
-def item_of(path: str, key: Any, place: int) -> str:
+def item_of(path: str, key: object, place: int) -> str:
     """Return the path of a value in the dictionary at `path`: by its key, or by its position if the key is not plain.
 
     >>> item_of("dataset.files", "train", 0)
@@ -153,8 +153,7 @@ def item_of(path: str, key: Any, place: int) -> str:
     return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"
 
 
-# Any: any object of the user's.
-def holds(root: Any, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
+def holds(root: object, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> bool:
     """True if an object is an instance of one of these classes, or holds one, directly or indirectly.
 
     Args:
@@ -165,16 +164,16 @@ def holds(root: Any, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -> b
     return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), _unnamed))
 
 
-def _unnamed(value: Any) -> Iterator[tuple[str, Any]]:
+def _unnamed(value: object) -> Iterator[tuple[str, object]]:
     return (("", part) for part in held_by(value))
 
 
 def objects_in(
-    root: Any,
+    root: object,
     path: str,
     whole: tuple[type, ...],
-    attributes: Callable[[Any], Iterator[tuple[str, Any]]] = attributes_of,
-) -> Iterator[tuple[str, Any]]:
+    attributes: Callable[[Any], Iterator[tuple[str, object]]] = attributes_of,
+) -> Iterator[tuple[str, object]]:
     """Yield an object and all that it holds, directly and indirectly, with paths: a bounded number, nearest first.
 
     Args:
@@ -205,7 +204,7 @@ def objects_in(
                 waiting.append((place, part, depth + 1))
 
 
-def _is_open(library: Library, handle: Any) -> bool:
+def _is_open(library: Library, handle: object) -> bool:
     try:
         return library.is_open(handle)
     except Exception:  # each library has its own error for a closed handle
@@ -219,7 +218,7 @@ def _owners() -> Iterator[type]:
             yield vars(sys.modules[module])[name]
 
 
-def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, object]]:
     """Yield the paths and items of a container."""
     kind = type(value)
     if issubclass(kind, dict):
@@ -235,7 +234,7 @@ def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str
                 yield f"{source}[{place}]", items[place]
 
 
-def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
+def _looked_at(items: list[object], whole: tuple[type, ...]) -> Iterator[int]:
     """Yield the positions of the first items, and of the handles after them."""
     yield from range(min(len(items), _ITEMS))
     kinds = {kind for kind in set(map(type, items[_ITEMS:])) if issubclass(kind, whole)}
@@ -243,11 +242,11 @@ def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
         yield from (place for place in range(_ITEMS, len(items)) if type(items[place]) in kinds)
 
 
-_warned: dict[int, tuple[weakref.ref[Any], set[str]]] = {}
+_warned: dict[int, tuple[weakref.ref[object], set[str]]] = {}
 """Paths in warnings that were issued, by the id of the dataset, while it lives."""
 
 
-def _warned_paths(dataset: Any) -> set[str]:
+def _warned_paths(dataset: object) -> set[str]:
     """Return the paths in warnings that were issued for this very dataset; the caller adds to them."""
     key = id(dataset)
     paths: set[str] = set()

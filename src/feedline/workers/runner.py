@@ -164,7 +164,7 @@ class Runner:
         if is_timed:
             self._scope.stages.clear()  # they may be from several tasks that were not timed
 
-    def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, TaskNotes | None]:
+    def times(self, began: int, ended: int, indices: object) -> tuple[int, int, TaskNotes | None]:
         """Return how long fetching and collating a task took, and extra timings if there are any."""
         scope = self._scope
         collating = scope.collating
@@ -193,7 +193,7 @@ class Runner:
         scope.slow = [] if are_slow else None
         return task_notes if task_notes.stages or task_notes.slow else None
 
-    def _count_of(self, indices: Any) -> int:
+    def _count_of(self, indices: object) -> int:
         if not self._spec.batched:
             return 1
         if type(indices) is Span:
@@ -214,7 +214,7 @@ class Runner:
         except BaseException as exc:
             return self.report(exc, task, worker)
 
-    def take_receipts(self) -> Any:
+    def take_receipts(self) -> object:
         """Return receipts for the samples since the last call; None if the dataset needs none."""
         return self._dataset.take_receipts() if self._acknowledged else None
 
@@ -234,7 +234,7 @@ class Runner:
         notes = None if fault is None else Notes(faults=[fault], place=self.stream.place if self.streams else 0)
         return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
 
-    def describe(self, exc: BaseException, indices: Any) -> Fault | None:
+    def describe(self, exc: BaseException, indices: object) -> Fault | None:
         """Add notes that name the sample to an exception; return the entry for the fault log."""
         if self.trouble is not None or type(indices) is Call:
             return None
@@ -245,7 +245,7 @@ class Runner:
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
 
-    def _where(self, exc: BaseException, indices: Any) -> tuple[str, Any]:
+    def _where(self, exc: BaseException, indices: Any) -> tuple[str, object]:
         """Return the stage and the sample that an exception came from; all samples, if it is not known which."""
         place = self._scope.place
         if self.streams:
@@ -268,7 +268,7 @@ class Runner:
             found = self._place_of_failed(exc, items)
         return stage_of(exc, self._dataset), items if found is None or found >= len(items) else items[found]
 
-    def _place_of_failed(self, exc: BaseException, items: list[Any]) -> int | None:
+    def _place_of_failed(self, exc: BaseException, items: list[object]) -> int | None:
         if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
             return None  # fetching again would change what comes next, or take an unknown time
         with nullcontext() if self._threaded else globals_kept():
@@ -296,7 +296,7 @@ class Runner:
             self._guard.begin(task.skip)
         return self.make(task.indices, task.draw, buffer)
 
-    def make(self, indices: Any, draw: Draw | Callable[[], Draw], buffer: memory.Memory | None) -> Any:
+    def make(self, indices: object, draw: Draw | Callable[[], Draw], buffer: memory.Memory | None) -> object:
         """Make a batch of the current epoch."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
@@ -325,7 +325,7 @@ class Runner:
             place(finished_by)
             memory.set_current(None)
 
-    def _fetch_timed(self, indices: Any) -> Any:
+    def _fetch_timed(self, indices: object) -> object:
         assert self._fetch is not None
         put_back = timed_steps(self._dataset)
         try:

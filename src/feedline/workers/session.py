@@ -28,7 +28,7 @@ _EXTRA = "notebook"
 
 # Any: any object of the user's.
 @contextmanager
-def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
+def by_value(cloudpickle: Any = None) -> Iterator[Callable[[object], object] | None]:
     """Yield a `reducer_override` that pickles an object with the session's definitions; None if workers can import it.
 
     Pickle inside the block. Classes and functions are then the same, and share the same global names, in everything
@@ -49,9 +49,9 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
     names = vars(sys.modules["__main__"])
     pickler.globals_ref[id(names)] = _MainNames(names)
     reducers = pickler.dispatch_table.maps[0]  # for cells, code and other parts of functions
-    sent: list[Any] = []
+    sent: list[object] = []
 
-    def reduce(value: Any) -> Any:
+    def reduce(value: Any) -> object:
         if not sent and not _is_of_session(value):  # objects that sent ones refer to may be from other modules
             return NotImplemented
         if type(value) in reducers:
@@ -74,14 +74,14 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[Any], Any] | None]:
         raise
 
 
-def _cloudpickle() -> Any | None:
+def _cloudpickle() -> object | None:
     try:
         return require("cloudpickle", extra=_EXTRA, purpose="sending classes by value")
     except MissingExtra:
         return None
 
 
-def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) -> None:
+def _try_alone(value: object, dumps: Callable[[Any], bytes], cause: BaseException) -> None:
     try:
         dumps(value)
     except Exception as exc:
@@ -91,11 +91,11 @@ def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) 
         ) from cause
 
 
-def _is_of_session(value: Any) -> bool:
+def _is_of_session(value: object) -> bool:
     return isinstance(value, (FunctionType, type)) and value.__module__ == "__main__"
 
 
-def _refuse(value: Any) -> Any:
+def _refuse(value: object) -> object:
     if not _is_of_session(value):
         return NotImplemented
     raise NotPicklable(
@@ -114,11 +114,11 @@ class _MainNames(dict[str, Any]):
         return _main_names, ()
 
 
-def _main_names() -> dict[str, Any]:
+def _main_names() -> dict[str, object]:
     return vars(sys.modules["__main__"])
 
 
-def _named(name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _named(name: str, make: Callable[..., object], arguments: tuple[object, ...]) -> object:
     """Recreate a class or function, and put it where the session has it."""
     value = make(*arguments)
     _main_names()[name] = value

@@ -68,8 +68,7 @@ class ThreadEngine(LaneEngine[Task]):
                     self.close()
                     raise
 
-    # Any: a dataset of any type.
-    def _start(self, number: int, dataset: Any, generation: int = 0) -> threading.Thread:
+    def _start(self, number: int, dataset: object, generation: int = 0) -> threading.Thread:
         assert self._spec is not None
         own = _Own(number, generation, dataset, self._lanes[number], self._ending)
         thread = threading.Thread(
@@ -187,7 +186,7 @@ def _answer(runner: Runner, buffer: LocalBuffers | None, task: Task, number: int
         del result  # its exception may refer to this frame: no cycle for the garbage collector
 
 
-def _copied(dataset: Any) -> Any:
+def _copied(dataset: object) -> object:
     """Return a copy, so that attributes that worker_init_fn sets stay in one worker."""
     try:
         return copy.copy(dataset)

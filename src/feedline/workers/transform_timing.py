@@ -10,8 +10,7 @@ from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import TRANSFORMS
 
 
-# Any: a dataset is any object.
-def timed_steps(dataset: Any) -> Callable[[], None]:
+def timed_steps(dataset: object) -> Callable[[], None]:
     """Time the steps of a dataset's transform, including datasets that it wraps; returns a function to undo that.
 
     A transform has steps if its attribute `transforms` is a list, as in torchvision's `Compose`. Transforms that are
@@ -34,7 +33,7 @@ def timed_steps(dataset: Any) -> Callable[[], None]:
     return put_back
 
 
-def _lists_of_steps(dataset: Any) -> Iterator[list[Any]]:
+def _lists_of_steps(dataset: object) -> Iterator[list[object]]:
     for _ in range(8):  # nested datasets; a bound in case of a cycle
         for name in TRANSFORMS:
             transform = _attribute(dataset, name)
@@ -45,7 +44,7 @@ def _lists_of_steps(dataset: Any) -> Iterator[list[Any]]:
         dataset = _attribute(dataset, "dataset")
 
 
-def _attribute(value: Any, name: str) -> Any:
+def _attribute(value: object, name: str) -> object:
     try:
         return getattr(value, name, None)
     except Exception:  # raised by a property of the user's: there is nothing to time
@@ -53,6 +52,6 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 # Any: a step is a callable of the user's.
-def _call_timed(step: Any, *args: Any, **options: Any) -> Any:
+def _call_timed(step: Any, *args: object, **options: object) -> object:
     with stage(TRANSFORM):
         return step(*args, **options)

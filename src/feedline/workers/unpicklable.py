@@ -71,7 +71,7 @@ class Unpicklable(NamedTuple):
     value: Any
 
 
-def what_fails(root: Any, name: str) -> Unpicklable | None:
+def what_fails(root: object, name: str) -> Unpicklable | None:
     """Pickle an object, called `name`, without output; return the part that cannot be pickled, or None."""
     way, failure = _way_to_failure(root)
     if failure is None:
@@ -122,7 +122,7 @@ def _text(error: BaseException) -> str:
 
 
 # Any, below: any object of the user's.
-def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
+def _way_to_failure(root: object) -> tuple[list[object], Exception | None]:
     """Pickle an object; return the objects that lead to the failure, and the exception, None if there is none."""
     pickler = _Pickler()
     limit = sys.getrecursionlimit()
@@ -157,10 +157,10 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         super().__init__(SimpleNamespace(write=len), protocol=5)
         extra: Any = reduction.ForkingPickler
         self.dispatch_table = {**copyreg.dispatch_table, **extra._extra_reducers}
-        self.way: list[Any] = []
+        self.way: list[object] = []
         """The objects that are being pickled, each inside of the one before; after a failure, those that lead to it."""
 
-    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+    def save(self, obj: object, save_persistent_id: bool = True) -> None:
         if type(obj) in _ATOMS or _is_array(obj):
             return
         self.way.append(obj)
@@ -189,7 +189,7 @@ def _stand_in_process() -> Iterator[None]:
         context.set_spawning_popen(previous)
 
 
-def _path(path: str, way: list[Any]) -> tuple[str, Any]:
+def _path(path: str, way: list[object]) -> tuple[str, object]:
     """Return the path to the last object on the way, and the last object before it that has a path."""
     place = 0
     while place < len(way) - 1:
@@ -205,7 +205,7 @@ def _path(path: str, way: list[Any]) -> tuple[str, Any]:
     return path, way[place - 1 if place == len(way) - 1 else place]
 
 
-def _step(path: str, owner: Any, between: list[Any], part: Any) -> str | None:
+def _step(path: str, owner: object, between: list[object], part: object) -> str | None:
     """Return the path of an object that `owner` holds; None if it does not hold it."""
     names = [name for name, held in attributes_of(owner) if held is part]
     for state in between:  # shows under which of several names it is pickled
@@ -215,12 +215,12 @@ def _step(path: str, owner: Any, between: list[Any], part: Any) -> str | None:
     return next((step for step, held in _items(path, owner) if held is part), None)
 
 
-def _pickled_as(owner: Any) -> str:
+def _pickled_as(owner: object) -> str:
     custom = getattr(type(owner), "__getstate__", None)
     return ".__getstate__()" if custom is not getattr(object, "__getstate__", None) else ".__reduce__()"
 
 
-def _items(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _items(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield the contents of a container, with their paths."""
     if isinstance(value, dict):
         for place, (key, held) in enumerate(dict.items(value)):
@@ -243,7 +243,7 @@ def _known(kind: type) -> tuple[str, str] | None:
     return _FILE if issubclass(kind, io.IOBase) else _BY_PACKAGE.get(str(kind.__module__).partition(".")[0])
 
 
-def _diagnosis(value: Any, owner: Any, failure: Exception) -> tuple[str, str]:
+def _diagnosis(value: Any, owner: object, failure: Exception) -> tuple[str, str]:
     """Return a description of what cannot be pickled, to follow "it is", and advice."""
     kind = type(value)
     name = (

@@ -66,7 +66,7 @@ class CachedDataset(Source, EpochAware, Derived):
     _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_warned")
 
     # Any: a dataset, a version and a sample are any objects.
-    def __new__(cls, dataset: Any = None, **options: Any) -> Any:
+    def __new__(cls, dataset: object = None, **options: object) -> Any:
         if cls is CachedDataset and inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None)):
             return object.__new__(AsyncCachedDataset)
         return object.__new__(cls)
@@ -78,7 +78,7 @@ class CachedDataset(Source, EpochAware, Derived):
         memory: int | str | None = None,
         disk: str | os.PathLike[str] | None = None,
         disk_limit: int | str | None = None,
-        version: Any = None,
+        version: object = None,
         transform: Transform | None = None,
         pickle: bool = False,
         freeze_random: bool = False,
@@ -113,7 +113,7 @@ class CachedDataset(Source, EpochAware, Derived):
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
 
-    def origin(self, index: Any) -> tuple[Any, Any]:
+    def origin(self, index: object) -> tuple[Any, Any]:
         return self.dataset, index
 
     def _head_now(self) -> Head:
@@ -202,7 +202,7 @@ class CachedDataset(Source, EpochAware, Derived):
         if self._disk is not None:
             self._disk.close()
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         listed = self._listed_index(index)
         sample = self._look_up(listed)
         if sample is _MISSING:
@@ -214,7 +214,7 @@ class CachedDataset(Source, EpochAware, Derived):
         """Returns the samples of several indices. None unless the dataset can do that: loaders look for it."""
         return super().__getitems__ if callable(getattr(self.dataset, "__getitems__", None)) else None
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         self._open()
         listed = indices.tolist()
         samples = [self._look_up(index) for index in listed]
@@ -229,7 +229,7 @@ class CachedDataset(Source, EpochAware, Derived):
         head = self._open()
         return index if type(index) is int and 0 <= index < head.count else int(self._checked([index])[0])
 
-    def _look_up(self, index: int) -> Any:
+    def _look_up(self, index: int) -> object:
         """Return a cached sample; `_MISSING` if there is none."""
         memory, disk = self._memory, self._disk
         if memory is not None:
@@ -247,7 +247,7 @@ class CachedDataset(Source, EpochAware, Derived):
                 memory.put(index, found)
         return sample
 
-    def _kept(self, store: SampleStore, index: int, found: Encoded | None) -> Any:
+    def _kept(self, store: SampleStore, index: int, found: Encoded | None) -> object:
         if found is not None:
             try:
                 return decode(found, pickles=self._pickles)
@@ -257,7 +257,7 @@ class CachedDataset(Source, EpochAware, Derived):
             self._counters.add("damaged")
         return _MISSING
 
-    def _made(self, indices: list[int]) -> list[Any]:
+    def _made(self, indices: list[int]) -> list[object]:
         """Make missing samples with the dataset, and cache them."""
         watch = RandomWatch()
         several = getattr(self.dataset, "__getitems__", None)
@@ -272,7 +272,7 @@ class CachedDataset(Source, EpochAware, Derived):
             )
         return self._keep(indices, samples, watch)
 
-    def _keep(self, indices: list[int], samples: list[Any], watch: RandomWatch) -> list[Any]:
+    def _keep(self, indices: list[int], samples: list[object], watch: RandomWatch) -> list[Any]:
         """Store samples where there is room, unless they are random; return them as the cache will return them."""
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
@@ -333,7 +333,7 @@ class AsyncCachedDataset(CachedDataset):
     The missing samples of a batch are awaited concurrently. Only `feedline.rng()` is watched.
     """
 
-    async def __getitem__(self, index: Any) -> Any:
+    async def __getitem__(self, index: object) -> Any:
         listed = self._listed_index(index)
         sample = self._look_up(listed)
         if sample is _MISSING:

@@ -23,7 +23,7 @@ import pickle
 import random
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import PurePath
 from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
@@ -49,7 +49,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 # Any, throughout: a dataset is any object.
-def fingerprint(dataset: Any, *more: Any) -> bytes:
+def fingerprint(dataset: object, *more: object) -> bytes:
     """Return 32 bytes that differ if the dataset, or another argument, differs."""
     found = hashlib.sha256()
     try:
@@ -67,14 +67,14 @@ _PythonPickler: Any = pickle._Pickler
 
 
 class _HashPickler(_PythonPickler):  # type: ignore[misc]
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: object) -> None:
         super().__init__(file, protocol=4)
         self._seen: dict[int, tuple[int, Any]] = {}
         """The number of each replaced object; holds the object, so that its id is not reused."""
         self._names: list[str] | None = None
         """The file names in the long container being pickled, if any."""
 
-    def memoize(self, obj: Any) -> None:
+    def memoize(self, obj: object) -> None:
         if type(obj) not in (str, bytes):  # whether equal strings are one object is arbitrary
             super().memoize(obj)
 
@@ -94,11 +94,11 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         except Exception:  # from pickle, or from the object's own __getstate__
             super().save(("not picklable", _name(type(obj))))
 
-    def save_global(self, obj: Any, name: str | None = None) -> None:
+    def save_global(self, obj: object, name: str | None = None) -> None:
         name = f"{_module(obj)}.{name or getattr(obj, '__qualname__', '')}"
         self.save((_bytes(name), getattr(obj, "__wrapped__", None)))  # by lru_cache
 
-    def _stand_in(self, value: Any) -> Any:
+    def _stand_in(self, value: Any) -> object:
         """Return what to pickle in place of a value; usually the value itself."""
         kind = type(value)
         if kind is str and _is_path(value):
@@ -114,7 +114,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
             self._seen[id(value)] = len(self._seen), value
         return found
 
-    def _container(self, values: Any) -> Any:
+    def _container(self, values: Sized) -> object:
         texts = _texts(values) if len(values) > _MANY else None
         if texts is None or self._names is None:
             return values
@@ -122,7 +122,7 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         return type(values).__name__, _bytes(repr(values))  # fast path for paths, labels or records of them
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any) -> object:
     kind = type(value)
     if kind in (set, frozenset):
         return "set", sorted(repr(one) if type(one) in _ATOMS else fingerprint(one).hex() for one in value)
@@ -155,8 +155,8 @@ def _stand_in(value: Any) -> Any:
     return value
 
 
-def _class(kind: type) -> Any:
-    members: list[Any] = []
+def _class(kind: type) -> object:
+    members: list[object] = []
     if kind.__module__.partition(".")[0] not in ("builtins", "feedline"):
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
         is_installed = not {"site-packages", "dist-packages"}.isdisjoint(file.split(os.sep))
@@ -168,13 +168,13 @@ def _class(kind: type) -> Any:
     return "class", _name(kind), kind.__bases__, members
 
 
-def _code(code: CodeType) -> Any:
+def _code(code: CodeType) -> object:
     ordered = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
     constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(one)) for one in ordered]
     return code.co_code, code.co_names, constants
 
 
-def _array(array: Any) -> Any:
+def _array(array: Any) -> object:
     rows = [array]
     if array.nbytes > _WHOLE_BYTES:
         table = array if array.ndim > 1 else array.reshape(-1, 1)
@@ -220,7 +220,7 @@ def _changed(paths: Iterable[str]) -> list[tuple[int, int]]:
     return found
 
 
-def _module(value: Any) -> str:
+def _module(value: object) -> str:
     # Workers that are not forked have another name for the program's main module.
     return str(getattr(value, "__module__", "")).replace("__mp_main__", "__main__")
 

@@ -6,7 +6,6 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from feedline.randomness.scope import Scope, enter, enter_task, rng
 from feedline.types import DatasetKind
 
 
-# Any: a dataset is any object.
-def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
+def check_dataset(dataset: object, *, freeze_random: bool) -> None:
     """Refuse a dataset whose samples cannot be cached."""
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.sample_store import SampleStore, decode
@@ -71,11 +70,11 @@ class PrecomputedDataset(Source):
         self._opened()
         return self._count
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         store = self._opened()
         return [self._sample(store, index) for index in indices.tolist()]
 
-    def _sample(self, store: SampleStore, index: int) -> Any:
+    def _sample(self, store: SampleStore, index: int) -> object:
         found = store.get(index)
         if found is None:
             if not store.is_current():

@@ -127,8 +127,8 @@ class SampleStore:
         self.is_full = False
         """True once this process found no room for a sample."""
 
-    # Any: as pickle defines it.
-    def __getstate__(self) -> dict[str, Any]:
+    # object: as pickle defines it.
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_checked": None}
 
     def head(self) -> Head | None:

@@ -225,7 +225,7 @@ class Counters:
         self._numbers = self._memory.view.cast("Q")
 
     # Any: as pickle defines it.
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         return self._columns, self._memory
 
     def __setstate__(self, state: Any) -> None:

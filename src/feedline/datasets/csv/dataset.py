@@ -119,10 +119,10 @@ class CSVDataset(RowGroupSource):
         paths: Paths,
         fields: VectorFields = None,
         *,
-        types: Mapping[str, Any] | None = None,
+        types: Mapping[str, object] | None = None,
         columns: Iterable[str] | None = None,
         delimiter: str | None = None,
-        filters: Any = None,
+        filters: object = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
@@ -136,7 +136,7 @@ class CSVDataset(RowGroupSource):
         self.delimiter = delimiter
         self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), _LARGEST_PART)
         self._texts: dict[str, Text] = {}
-        self._kinds: dict[str, Any] = {}
+        self._kinds: dict[str, object] = {}
         """The type of each column, in all files."""
         self._unsure: set[str] = set()
         """Columns whose parts differ in type, so the common type may not fit all cells."""
@@ -144,12 +144,12 @@ class CSVDataset(RowGroupSource):
         """Compressed files all of whose parts this process has put into `cache`."""
         self._unzipping: Handle[dict[str, Bytes]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
-    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
         with open(file.path, "rb") as opened:
             packing = packing_of(opened.read(8))
         columns, starts, counts = self.columns, [0], list[int]()
         first_row = 1 if columns is not None else 2
-        kinds: dict[str, Any] = {}
+        kinds: dict[str, object] = {}
         with open(file.path, "rb") as opened:
             read = opened.read if packing is None else unpacked_file(file.path, packing).take
             try:
@@ -209,7 +209,7 @@ class CSVDataset(RowGroupSource):
         names = names_in(self.fields) if self.filters is None else None
         return [name for name in columns if names is None or name in names] or list(columns)
 
-    def _widened(self, kinds: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    def _widened(self, kinds: dict[str, object], others: dict[str, object]) -> dict[str, object]:
         """Return types that hold the cells of both, and record the columns where that has to be verified."""
         pa, widened = pyarrow(), dict[str, Any]()
         for name, other in others.items():
@@ -250,7 +250,7 @@ class CSVDataset(RowGroupSource):
             self._unzipping.close()  # so that reading samples next does not count as going back
         return True
 
-    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
+    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> object:
         text = self._texts[file.path]
         if text.packing is None or file.path in self._unzipped_once:
             return self._decoded(file, number, names)
@@ -312,7 +312,7 @@ class CSVDataset(RowGroupSource):
         file: File,
         columns: tuple[str, ...] | None = None,
         names: list[str] | None = None,
-        types: dict[str, Any] | None = None,
+        types: dict[str, object] | None = None,
     ) -> Any:
         csv = pyarrow("pyarrow.csv")
         # Not read_csv, which changes signal handlers and leaves a pipe open.

@@ -137,7 +137,7 @@ _TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UT
 # Any, throughout: pyarrow has no types to check against.
 
 
-def wider(kind: Any, other: Any) -> Any:
+def wider(kind: Any, other: Any) -> object:
     """Return the type for a column with cells of two types, the same that pyarrow infers for a whole file.
 
     Bools and times have to be verified: not every integer is a bool, and not every date fits into nanoseconds.
@@ -187,7 +187,7 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
         ) from exc
 
 
-def checked_types(types: Any) -> dict[str, Any]:
+def checked_types(types: object) -> dict[str, object]:
     """Convert the given types to pyarrow's. Raises BadOption if one of them is not a type."""
     if types is None:
         return {}

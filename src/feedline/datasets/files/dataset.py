@@ -170,12 +170,12 @@ class FileDataset(Source):
         path: str = self._paths.get(int(self._chosen[index]))
         return path if self.root is None else os.path.join(self.root, path)
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return [self._sample(index) for index in indices.tolist()]
 
-    def _sample(self, index: int) -> Any:
+    def _sample(self, index: int) -> object:
         path = self.path_of(index)
-        values: list[Any] = []
+        values: list[object] = []
         for name in self._fields.names:
             if name == self._value:
                 values.append(self._reads(path))
@@ -183,7 +183,7 @@ class FileDataset(Source):
                 values.append(path if name == "path" else self._label(index))
         return self._fields.build(values)
 
-    def _label(self, index: int) -> Any:
+    def _label(self, index: int) -> object:
         assert self._labels is not None  # without labels there is no such field
         return self._labels.values.item(index)
 
@@ -204,7 +204,7 @@ class FileDataset(Source):
         return None if classes is None else {name: number for number, name in enumerate(classes)}
 
     @property
-    def targets(self) -> NDArray[Any] | None:
+    def targets(self) -> NDArray[np.generic] | None:
         """The labels of all samples, as an array; None if there are none."""
         if self._labels is None:
             return None
@@ -251,7 +251,7 @@ class _Samples(Sequence[tuple[str, Any]]):
         except IndexError:
             raise IndexError(f"index {index} is out of range for {len(self)} samples") from None
 
-    def _sample(self, index: int) -> tuple[str, Any]:
+    def _sample(self, index: int) -> tuple[str, object]:
         dataset = self._dataset
         return dataset.path_of(index), None if dataset._labels is None else dataset._label(index)
 

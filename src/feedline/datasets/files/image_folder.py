@@ -74,7 +74,7 @@ class ImageFolder(FileDataset):
         labels: LabelSource = "folder",
         unlabelled: str = "error",
         allow_empty: bool = False,
-        decode: str | Callable[[bytes], Any] = "auto",
+        decode: str | Callable[[bytes], object] = "auto",
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:
@@ -104,7 +104,7 @@ class ImageFolder(FileDataset):
         if defers:
             self.transform = self._on_image(pipeline, decode)
 
-    def _on_image(self, pipeline: Compose, decode: Any) -> Compose:
+    def _on_image(self, pipeline: Compose, decode: object) -> Compose:
         """Return a pipeline that knows which field of a sample is the image, even if the image is damaged."""
         form = self._fields
         if pipeline.field is None and self._value in form.names and not form.is_one:
@@ -112,12 +112,12 @@ class ImageFolder(FileDataset):
             pipeline = pipeline.on(place if form.keys is None else form.keys[place])
         return pipeline.decoding(decode) if decode in ("cpu", "gpu") else pipeline
 
-    def _several(self, indices: Iterable[Any]) -> list[Any]:
+    def _several(self, indices: Iterable[object]) -> list[object]:
         if not isinstance(self.transform, Compose):
             return super()._several(indices)
         return list(map(self._transformed, self._checked(indices).tolist()))
 
-    def _transformed(self, index: int) -> Any:
+    def _transformed(self, index: int) -> object:
         assert self.transform is not None
         try:
             return self.transform(self._sample(index))

@@ -54,7 +54,7 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
 
-def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
+def of_values(values: Sequence[object], option: str, path_of: Callable[[int], str]) -> Labels:
     """Return labels from integers, floats or class names."""
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -81,7 +81,7 @@ def _known(values: Sequence[Any], option: str) -> Labels:
     )
 
 
-def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[int], str]) -> Labels:
+def of_function(function: Callable[[str], object], count: int, path_of: Callable[[int], str]) -> Labels:
     """Return the labels that a function returns for each path."""
     values = [function(path_of(place)) for place in range(count)]
     return of_values(values, f"labels={getattr(function, '__name__', function)!r}", path_of)
@@ -191,6 +191,6 @@ def _has(names: list[str]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
-def _small(values: NDArray[np.int64]) -> NDArray[Any]:
+def _small(values: NDArray[np.int64]) -> NDArray[np.generic]:
     ends = (np.min_scalar_type(values.min(initial=0)), np.min_scalar_type(values.max(initial=0)))
     return values.astype(np.result_type(*ends))

@@ -253,7 +253,7 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
     return listing
 
 
-def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:
+def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> object:
     return {
         "paths": listing.paths.arrays(),
         "directories": Packed(listing.directories, is_text=True).arrays(),

@@ -30,7 +30,7 @@ def reader(read: str | Read) -> Read:
     return known[read]
 
 
-def decoder(decode: str | Callable[[bytes], Any]) -> Read:
+def decoder(decode: str | Callable[[bytes], object]) -> Read:
     """Return the function for `decode=` of an `ImageFolder`.
 
     Raises BadOption: `decode` is unknown; MissingExtra: it needs Pillow, which is not installed.
@@ -72,7 +72,7 @@ _WAYS: dict[str, str | None] = {"auto": None, "cpu": None, "rgb": "rgb8", "pil":
 """Ways to decode images, by their names in `feedline.images.pillow`; None for `feedline.images.decode_image`."""
 
 
-def _read_picture(way: str | None, path: str) -> Any:
+def _read_picture(way: str | None, path: str) -> object:
     content = read_bytes(path)
     try:
         return decode_image(content) if way is None else picture_decoder(way)(content)
@@ -86,7 +86,7 @@ def _read_picture(way: str | None, path: str) -> Any:
         ) from exc
 
 
-def _by_user(function: Callable[[Any], Any], load: Callable[[str], bytes] | None, path: str) -> Any:
+def _by_user(function: Callable[[Any], object], load: Callable[[str], bytes] | None, path: str) -> object:
     """Call a user's function on a path, or on the bytes that `load` reads from it; its errors name the file."""
     content = path if load is None else load(path)
     try:

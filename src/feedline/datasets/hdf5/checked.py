@@ -50,7 +50,7 @@ class _CheckedNumbers(Rows):
         self._name = name
         self._checked = Checked(sums, self._read, self._called)
 
-    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
+    def fill(self, out: object, rows: Indices, places: Indices | None) -> None:
         if not self._checked.is_complete:
             self._checked.check(rows // self._block)
         self._rows.fill(out, rows, places)
@@ -89,7 +89,7 @@ class _CheckedValues(Rows):
             self._left[row] = False
 
 
-def value_sum(value: Any) -> int:
+def value_sum(value: object) -> int:
     """Return the checksum of a string, bytes or an array."""
     if isinstance(value, str):
         return zlib.crc32(value.encode("utf-8", "surrogatepass"))

@@ -156,9 +156,9 @@ class HDF5Dataset(TableSource):
             return None  # without reading: collating would read them again
         return super().read_columns(indices)
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         count = len(indices)
-        columns: list[Any] = [
+        columns: list[object] = [
             empty((count, *field.row_shape), field.dtype) if field.kind == NUMBERS else [None] * count
             for field in self._fields
         ]
@@ -167,7 +167,7 @@ class HDF5Dataset(TableSource):
                 self._fill(self._files.get().get(number), columns, rows, places)
         return columns
 
-    def _fill(self, file: OpenFile, columns: list[Any], rows: Indices, places: Indices | None) -> None:
+    def _fill(self, file: OpenFile, columns: list[object], rows: Indices, places: Indices | None) -> None:
         for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
             try:
                 stored.fill(out, rows, places)

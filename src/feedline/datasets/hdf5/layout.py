@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class ByInflating:
     """Offset of each chunk in the file."""
     _sizes: NDArray[np.int64]
     """Compressed size of each chunk."""
-    _stored: np.dtype[Any]
+    _stored: np.dtype[np.generic]
     """The type of the numbers in the file, with its byte order."""
     _chunk_bytes: int
     """Decompressed size of a chunk."""
@@ -133,7 +133,7 @@ _ENTRY_BYTES = 8
 
 
 # Any, in this file: h5py has no type annotations; a mapped file is any buffer.
-def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows, bool]:
+def rows_of(dataset: Any, field: Field, mapped: object, cache: ChunkCache, key: Hashable) -> tuple[Rows, bool]:
     """Return the fastest reader for the rows of a field, and whether it needs h5py's file to stay open.
 
     `mapped` is the mapped file, or None if it cannot be mapped, or must not be because it is being written. `key`
@@ -177,7 +177,7 @@ def _is_as_in_memory(dataset: Any) -> bool:
 
 
 def _mapped_rows(
-    dataset: Any, stored: np.dtype[Any], row_bytes: int, mapped: Any, cache: ChunkCache, key: Hashable
+    dataset: Any, stored: np.dtype[np.generic], row_bytes: int, mapped: Any, cache: ChunkCache, key: Hashable
 ) -> Rows | None:
     """Return a reader that needs only the mapped file, or None if rows are not stored whole or use other filters."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
@@ -240,5 +240,5 @@ def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[n
     return (addresses, sizes) if addresses.min() >= 0 else None
 
 
-def _check_fits(end: int, mapped: Any, dataset: Any) -> None:
+def _check_fits(end: int, mapped: Sized, dataset: Any) -> None:
     check_size(f"{dataset.file.filename} with {dataset.name!r} in it", end, held=len(mapped))

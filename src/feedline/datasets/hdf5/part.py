@@ -93,11 +93,11 @@ def field_of(name: str, dataset: Any, path: str) -> Field:
     return Field(name, NUMBERS, _native(dtype), row_shape)
 
 
-def _is_plain(dtype: np.dtype[Any]) -> bool:
+def _is_plain(dtype: np.dtype[np.generic]) -> bool:
     return dtype.kind in "biufcmM"
 
 
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     return np.dtype(dtype.newbyteorder("=").str)  # drops the metadata that h5py attaches
 
 
@@ -211,7 +211,7 @@ _MOST_LINKS = 40
 """Maximum number of links to follow for one name, the same as Linux."""
 
 
-def leads_out(file: Any, name: str) -> bool:
+def leads_out(file: object, name: str) -> bool:
     """True if the data under this name is stored in another file. Opens no other file to find out."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     place, left, followed = file, name.split("/"), 0

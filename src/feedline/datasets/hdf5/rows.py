@@ -86,7 +86,7 @@ class Selection:
         base = h5py.check_vlen_dtype(self.dtype)
         return base is not None and not np.dtype(base).isnative and _mistakes_byte_order()
 
-    def read_rows(self, rows: Indices, out: NDArray[Any]) -> None:
+    def read_rows(self, rows: Indices, out: NDArray[np.generic]) -> None:
         """Read rows, which must be ascending and unique."""
         if out.size == 0:
             return
@@ -99,13 +99,13 @@ class Selection:
         for start, stop in found:
             self.read_run(int(rows[start]), out[start:stop])
 
-    def read_run(self, first: int, out: NDArray[Any]) -> None:
+    def read_run(self, first: int, out: NDArray[np.generic]) -> None:
         """Read consecutive rows, as many as `out` has, starting with row `first`."""
         space = self._id.get_space()
         space.select_hyperslab((first, *[0] * len(self._row_shape)), (len(out), *self._row_shape))
         self._read(space, out)
 
-    def _read(self, space: Any, out: NDArray[Any]) -> None:
+    def _read(self, space: object, out: NDArray[np.generic]) -> None:
         self._id.read(self._make_space((len(out), *self._row_shape)), space, out, self._type)
 
 
@@ -134,7 +134,7 @@ class Rows(ABC):
     """The rows of a field in one open file."""
 
     @abstractmethod
-    def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
+    def fill(self, out: object, rows: Indices, places: Indices | None) -> None:
         """Write rows to places of `out`; to all of it, in order, if `places` is None. Values need a list as `out`."""
 
 
@@ -252,7 +252,7 @@ class ValueRows(Rows):
             # A row that occurs twice gets an array for each occurrence: the caller may write to one.
             out[place] = values[number] if is_once else _copied(values[number])
 
-    def _value(self, value: Any, row: int, depth: int = 0) -> Any:
+    def _value(self, value: Any, row: int, depth: int = 0) -> object:
         if depth < len(self._field.row_shape):
             return [self._value(one, row, depth + 1) for one in value]
         if self._field.kind == BYTES:
@@ -268,7 +268,7 @@ class ValueRows(Rows):
             ) from exc
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     if isinstance(value, list):
         return [_copied(one) for one in value]
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -44,7 +44,7 @@ Decode = str | Callable[[Any], Any] | Mapping[str, Any] | None
 """How to decode values into samples: see `LMDBDataset`."""
 
 
-_NO_COLUMNS: list[Any] = [[None]]
+_NO_COLUMNS: list[object] = [[None]]
 """Not a column, so samples are collated one by one instead."""
 
 
@@ -216,10 +216,10 @@ class LMDBDataset(TableSource):
                 return len(self._prepared(environment)[0])
         return len(self._keys)
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return self._with_values(indices, self._samples)
 
-    def _samples(self, decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[Any]:
+    def _samples(self, decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[object]:
         samples = []
         for value, key in zip(values, keys, strict=True):
             try:
@@ -242,7 +242,7 @@ class LMDBDataset(TableSource):
         self._checked(indices)
         return None
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         def columns(decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[Any]:
             try:
                 found = decoder.columns(values, empty)
@@ -253,13 +253,13 @@ class LMDBDataset(TableSource):
 
         return self._with_values(indices, columns)
 
-    def _build(self, values: Sequence[Any]) -> Any:
+    def _build(self, values: Sequence[object]) -> object:
         assert self._decoder is not None  # values have been read
         return self._decoder.build(values)
 
     def _with_values(
-        self, indices: Indices, act: Callable[[Decoder, list[memoryview], list[bytes]], list[Any]]
-    ) -> list[Any]:
+        self, indices: Indices, act: Callable[[Decoder, list[memoryview], list[bytes]], list[object]]
+    ) -> list[object]:
         """Call `act` with the values of some samples, in one transaction."""
         with self._using() as environment:
             keys, decoder = self._prepared(environment)

@@ -35,7 +35,7 @@ class Decoder(ABC):
         """Return a column for each field of several samples, or None if the samples have to be collated."""
         return None
 
-    def build(self, parts: Sequence[Any]) -> Any:
+    def build(self, parts: Sequence[object]) -> object:
         """Combine columns in the form of a sample."""
         return parts[0]
 
@@ -114,7 +114,7 @@ class Picture:
 
     decode: str
 
-    def __call__(self, data: bytes) -> Any:
+    def __call__(self, data: bytes) -> object:
         try:
             return picture_decoder(self.decode)(data)
         except CorruptSource:
@@ -142,14 +142,14 @@ class Records(Decoder):
 
     def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
         rows = [self._fields(records.decode(value)) for value in values]
-        columns: list[Any] = []
+        columns: list[object] = []
         for values_of_field in zip(*rows, strict=True):
             columns.append(stacked(list(values_of_field), empty))
             if not is_column(columns[-1]):
                 return None
         return columns
 
-    def _fields(self, record: Any) -> list[Any]:
+    def _fields(self, record: Any) -> list[object]:
         try:
             values = [record[name] for name in self._form.names]
         except (KeyError, TypeError, IndexError) as exc:
@@ -159,7 +159,7 @@ class Records(Decoder):
                 values[number] = picture(values[number])
         return values
 
-    def build(self, parts: Sequence[Any]) -> Any:
+    def build(self, parts: Sequence[object]) -> object:
         return self._form.build(parts)
 
     def form(self) -> str:
@@ -174,7 +174,7 @@ class Function(Decoder):
         buffers: True for the view, which is not copied but must not outlive the call.
     """
 
-    def __init__(self, function: Callable[[Any], Any], *, buffers: bool = False) -> None:
+    def __init__(self, function: Callable[[Any], object], *, buffers: bool = False) -> None:
         self._function = function
         self._buffers = buffers
 

@@ -20,6 +20,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from feedline.datasets.lmdb.calls import calls
@@ -191,7 +192,7 @@ def retain(environment: Environment) -> bool:
         return False
 
 
-def _opened(lmdb: Any, path: str, file: str) -> Any:
+def _opened(lmdb: ModuleType, path: str, file: str) -> Any:
     try:
         return lmdb.open(path, subdir=file != path, readonly=True, lock=False, create=False, readahead=False)
     except lmdb.MapResizedError as exc:

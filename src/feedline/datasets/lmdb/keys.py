@@ -19,6 +19,7 @@ from feedline.datasets.lmdb.environment import Environment
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
 from feedline.memory.sharing.packed import Packed
+from feedline.types import JsonObject
 from feedline.types.checksums import KIND, check_seal
 
 META_KEY = b"__feedline__"
@@ -64,8 +65,8 @@ class Computed:
 Keys = Computed | Packed
 
 
-# Any, throughout: keys are bytes, strings or numbers.
-def given(keys: Iterable[Any]) -> Packed:
+# object, throughout: keys are bytes, strings or numbers.
+def given(keys: Iterable[object]) -> Packed:
     """Return the keys that the user listed. Raises BadOption if there are none, or one cannot be a key."""
     listed = keys.tolist() if isinstance(keys, np.ndarray) else keys
     packed = Packed([as_key(key) for key in listed], is_text=False)
@@ -74,7 +75,7 @@ def given(keys: Iterable[Any]) -> Packed:
     return packed
 
 
-def as_key(key: Any) -> bytes:
+def as_key(key: object) -> bytes:
     """Convert a key from the user to bytes; strings are encoded as UTF-8."""
     if isinstance(key, bytes):
         return key
@@ -148,7 +149,7 @@ class Meta:
         """Parse the value of `META_KEY`. Raises CorruptSource if it is damaged, or from a later version of feedline."""
         check_seal(path, content, is_own=True)
         try:
-            stored: dict[str, Any] = json.loads(content)
+            stored: JsonObject = json.loads(content)
             if stored["encoding"] != "record" or stored["feedline"] > _META_VERSION:
                 raise CorruptSource(
                     f"{path} was written by a later version of feedline, with samples as {stored['encoding']!r}. "
@@ -161,7 +162,7 @@ class Meta:
             raise CorruptSource(f"The metadata of {path}, under {META_KEY!r}, is damaged: {exc!r}.") from exc
 
 
-def _text(field: dict[str, Any]) -> str:
+def _text(field: JsonObject) -> str:
     if not field.get("dtype"):
         return str(field.get("kind", "value"))
     shape = ", ".join("?" if length < 0 else str(length) for length in field.get("shape", ()))

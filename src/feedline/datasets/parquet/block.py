@@ -60,7 +60,7 @@ class Block:
 
 
 @functools.lru_cache(256)
-def _kind(fields: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> np.dtype[Any]:
+def _kind(fields: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> np.dtype[Any]:
     """Return the type of a packed row: the same object for the same fields, because comparing types is slow."""
     return np.dtype(list(fields), align=True)
 
@@ -98,7 +98,7 @@ def _by_owner(owners: Indices, rows: Indices) -> tuple[list[Indices], list[Indic
     return [rows[own] for own in places], places
 
 
-def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[Any] | None:
+def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[np.generic] | None:
     """Return the packed rows; None if there are none, or row groups are packed differently."""
     first = blocks[0]
     if first.rows is None or first.kind is None or any(block.kind is not first.kind for block in blocks):
@@ -113,7 +113,7 @@ def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[Any
 
 def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
     """Return the columns of packed rows, keyed by their index among all columns."""
-    columns: dict[int, Any] = {}
+    columns: dict[int, object] = {}
     if records is None:
         return columns
     for name in records.dtype.names or ():
@@ -123,7 +123,7 @@ def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
     return columns
 
 
-def _taken(column: Prepared, rows: Indices, empty: Empty) -> Any:
+def _taken(column: Prepared, rows: Indices, empty: Empty) -> object:
     """Take rows of one row group; numbers are written directly into the batch's memory."""
     if isinstance(column, Numbers) and column.is_whole and column.array.flags.c_contiguous:
         out = empty((len(rows), *column.array.shape[1:]), column.array.dtype)
@@ -136,7 +136,7 @@ _FEW = 2
 """Large rows, or up to this many from a row group, are copied one by one: that copies them once instead of twice."""
 
 
-def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], empty: Empty) -> Any:
+def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices], empty: Empty) -> object:
     """Take rows of several row groups, and put them in the order of the batch."""
     count = sum(map(len, places))
     arrays = [column.array for column in columns if isinstance(column, Numbers) and column.is_whole]
@@ -156,7 +156,7 @@ def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices],
         for part, own in zip(parts, places, strict=True):
             out[own] = part
         return out
-    listed: list[Any] = [None] * count
+    listed: list[object] = [None] * count
     for part, own in zip(parts, places, strict=True):
         for place, value in zip(own.tolist(), part, strict=True):
             listed[place] = value

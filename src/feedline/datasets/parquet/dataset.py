@@ -99,14 +99,14 @@ class ParquetDataset(RowGroupSource):
         paths: Paths,
         fields: VectorFields = None,
         *,
-        filters: Any = None,
+        filters: object = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
         cache: Cache = False,
         retries: int = 5,
         timeout_s: float = 60.0,
         unsafe_redirects: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         shard_cache: str | os.PathLike[str] | None = None,
         shard_cache_bytes: int | str = "100 GB",
     ) -> None:
@@ -148,9 +148,9 @@ class ParquetDataset(RowGroupSource):
         local = [path for path in self._given() if not is_remote(path)]
         return found_files(local, self._endings) if local else ()
 
-    # Any: a file as pyarrow takes it.
+    # object: a file as pyarrow takes it.
     @contextmanager
-    def _reading(self, file: File) -> Iterator[Any]:
+    def _reading(self, file: File) -> Iterator[object]:
         if not isinstance(file, RemoteFile):
             with pyarrow().OSFile(file.path) as opened:
                 yield opened
@@ -175,7 +175,7 @@ class ParquetDataset(RowGroupSource):
         super().close()
         self._storage.close()
 
-    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
         with self._reading(file) as opened:
             metadata = pyarrow("pyarrow.parquet").ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
@@ -188,7 +188,7 @@ class ParquetDataset(RowGroupSource):
         self._opened.put(file, metadata, metadata.serialized_size)
         return schema, counts
 
-    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+    def _masks(self, footer: Footer, condition: object) -> list[tuple[int, object]]:
         # Reads only the columns in the condition, and skips row groups that cannot match by their statistics.
         ds = pyarrow("pyarrow.dataset")
         checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -258,20 +258,20 @@ class ArrowDataset(RowGroupSource):
         paths: Paths,
         fields: VectorFields = None,
         *,
-        filters: Any = None,
+        filters: object = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
 
-    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
         mapped = Mapped.of(file)
         return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
 
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
         mapped = self._mapped(file)
         return mapped.batch(number, names).columns, mapped.addresses
 

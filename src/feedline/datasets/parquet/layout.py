@@ -119,7 +119,7 @@ def _compare(name: str, first: Footer, other: Footer) -> None:
 # Any, throughout: pyarrow has no types to check against.
 
 
-def condition_of(filters: Any) -> Any:
+def condition_of(filters: object) -> object:
     """Return filters as a pyarrow expression; None if there are none."""
     if filters is None:
         return None
@@ -133,7 +133,7 @@ def condition_of(filters: Any) -> Any:
         ) from exc
 
 
-def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
+def checked_condition(act: Callable[[], object], filters: object, file: File, names: list[str]) -> Any:
     """Run `act`, and raise BadOption if it fails because of the filter."""
     pa = pyarrow()
     try:
@@ -147,7 +147,7 @@ def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: l
         raise
 
 
-def mask_of(table: Any, condition: Any) -> Any:
+def mask_of(table: object, condition: object) -> object:
     """Return a pyarrow array with, for each row of a table, whether the condition holds."""
     ds = pyarrow("pyarrow.dataset")
     return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")

@@ -238,10 +238,10 @@ class Unpacked:
         self._checked[key % _SLOTS] = key
         return mapped
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
 

@@ -19,6 +19,7 @@ from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import is_in_loader
+from feedline.types import State
 
 _RUN = 128
 """Samples read at a time. A guess: few enough to stay in the CPU cache, enough to be worth reading together."""
@@ -77,8 +78,7 @@ class RowGroupPass(ResumablePass[int]):
         super().__init__(part, stream.source.transform)
         self._stream = stream
         self._place = 0
-        # Any: samples of any form.
-        self._ahead: list[Any] = []
+        self._ahead: list[object] = []
         """Samples already read, before their transform."""
         self._first = 0
         """The position of the first one."""
@@ -108,7 +108,7 @@ class RowGroupPass(ResumablePass[int]):
         self._place += 1
         return self._place - 1
 
-    def _make(self, item: int) -> Any:
+    def _make(self, item: int) -> object:
         if not self._first <= item < self._first + len(self._ahead):
             self._ahead, self._first = self._read(item), item
         return self._ahead[item - self._first]
@@ -117,7 +117,7 @@ class RowGroupPass(ResumablePass[int]):
         """Read the sample at a position and some after it; only that sample if one of the others cannot be read."""
         source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
         try:
-            found: list[Any] = source._read(self._indices(places))
+            found: list[object] = source._read(self._indices(places))
         except SourceError:
             found = source._read(self._indices(places[:1]))
         return found
@@ -149,15 +149,15 @@ class RowGroupPass(ResumablePass[int]):
         found: NDArray[np.int64] = self._starts[groups] + (places - (ends[turns] - self._sizes[groups]))
         return found
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         place = self._place if self._again is None else self._again
         return {"epoch": self._epoch, "place": place, "of": len(self)}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         stream = self._stream
         return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self._begin(state["epoch"])
         if state["of"] != len(self):
             raise BadState(

@@ -117,7 +117,7 @@ class RowGroupSource(TableSource):
         paths: Paths,
         fields: VectorFields = None,
         *,
-        filters: Any = None,
+        filters: object = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
         cache: Cache = False,
@@ -146,20 +146,20 @@ class RowGroupSource(TableSource):
         return File.at(path)
 
     @abstractmethod
-    def _schema_and_counts(self, file: File) -> tuple[Any, list[int]]:
+    def _schema_and_counts(self, file: File) -> tuple[object, list[int]]:
         """Return the schema of a file, and the number of rows in each row group."""
 
     @abstractmethod
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         """Read columns of a row group as a pyarrow table."""
 
-    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+    def _masks(self, footer: Footer, condition: object) -> list[tuple[int, object]]:
         """Return, for row groups by number, which of their rows match a condition, a pyarrow expression."""
         names = list(footer.types)
         tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
         return [(group, mask_of(table, condition)) for group, table in tables]
 
-    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
+    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> object:
         """Read columns of a row group that is not in `cache` yet."""
         return self._decoded(file, number, names)
 
@@ -169,7 +169,7 @@ class RowGroupSource(TableSource):
             return None
         return Unpacked(cache_home() / "unpacked" if self.cache is True else self.cache)
 
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:
         """Read columns of a row group, or take them from `cache`.
 
         Returns:
@@ -222,7 +222,7 @@ class RowGroupSource(TableSource):
         return len(self._layout)
 
     @property
-    def column_types(self) -> dict[str, Any]:
+    def column_types(self) -> dict[str, object]:
         """The pyarrow type of each column of the samples."""
         return {name: self._layout.types[name] for name in self._shape.names}
 
@@ -249,7 +249,7 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         layout = self._layout
         if not len(indices):
             return [[] for _ in self._shape.vectors or self._shape.names]
@@ -327,7 +327,7 @@ def reading(file: File, doing: str) -> Iterator[None]:
         ) from exc
 
 
-def types_of(schema: Any, file: File) -> dict[str, Any]:
+def types_of(schema: Any, file: File) -> dict[str, object]:
     """Return the type of each column of a schema. Raises SourceError: several columns have one name."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if len(types) < len(schema.names):

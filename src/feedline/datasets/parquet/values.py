@@ -38,7 +38,7 @@ _FEW = 3
 # Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
 
 
-def rows_of(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
+def rows_of(array: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
     """Return rows of an array. `take` is quicker, but first copies a non-contiguous array as a whole."""
     return array.take(rows, 0) if array.flags.c_contiguous else array[rows]
 
@@ -47,7 +47,7 @@ class Prepared(ABC):
     """The values of one field in one row group."""
 
     @abstractmethod
-    def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
+    def take(self, rows: Rows) -> NDArray[np.generic] | list[object]:
         """Return the values of these rows: a new array with a row per sample, or a list."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Numbers(Prepared):
     present: NDArray[np.bool_] | None = None
     """Which numbers inside values are not null, in the shape of the array; None if all are."""
 
-    def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
+    def take(self, rows: Rows) -> NDArray[np.generic] | list[object]:
         taken = rows_of(self.array, rows)
         valid = None if self.valid is None else self.valid.take(rows)
         present = None if self.present is None else self.present.take(rows, 0)
@@ -97,7 +97,7 @@ class Vectors(Numbers):
     place: str = ""
     """Their location, for error messages."""
 
-    def take(self, rows: Rows) -> NDArray[Any]:
+    def take(self, rows: Rows) -> NDArray[np.generic]:
         for name, valid in self.missing:
             there = valid.take(rows)
             if not there.all():
@@ -128,7 +128,7 @@ class Nested(Prepared):
     _array: Any
     """The same as a pyarrow array."""
 
-    def take(self, rows: Rows) -> list[Any]:
+    def take(self, rows: Rows) -> list[object]:
         taken = list(self._numbers.take(rows))
         listed = zip(taken, rows.tolist(), strict=True)
         return [self._array[row].as_py() if isinstance(value, list) else value for value, row in listed]
@@ -137,7 +137,7 @@ class Nested(Prepared):
         yield from self._numbers.parts()
 
 
-def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
+def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> object:
     """Return the array itself, or a list if it contains nulls: the form of a value depends on no other value."""
     if present.all():
         return value
@@ -146,7 +146,7 @@ def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
     return gaps.tolist()
 
 
-def _with_nulls(values: list[Any], valid: NDArray[np.bool_]) -> list[Any]:
+def _with_nulls(values: list[object], valid: NDArray[np.bool_]) -> list[object]:
     return [value if there else None for value, there in zip(values, valid.tolist(), strict=True)]
 
 
@@ -155,11 +155,11 @@ class Lists(Prepared):
     """Lists of anything but plain numbers."""
 
     _values: Prepared
-    _offsets: NDArray[Any]
+    _offsets: NDArray[np.generic]
     _valid: NDArray[np.bool_] | None
 
-    def take(self, rows: Rows) -> list[Any]:
-        taken: list[Any] = []
+    def take(self, rows: Rows) -> list[object]:
+        taken: list[object] = []
         for row in rows.tolist():
             if self._valid is not None and not self._valid[row]:
                 taken.append(None)
@@ -178,7 +178,7 @@ class Arrays(Lists):
 
     _values: Numbers
 
-    def take(self, rows: Rows) -> list[Any]:
+    def take(self, rows: Rows) -> list[object]:
         starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         values, present = self._values.array, self._values.valid
         taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
@@ -195,9 +195,9 @@ class Dicts(Prepared):
     _fields: dict[str, Prepared]
     _valid: NDArray[np.bool_] | None
 
-    def take(self, rows: Rows) -> list[Any]:
+    def take(self, rows: Rows) -> list[object]:
         columns = [field.take(rows) for field in self._fields.values()]
-        taken: list[Any] = [
+        taken: list[object] = [
             dict(zip(self._fields, [column[place] for column in columns], strict=True)) for place in range(len(rows))
         ]
         return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
@@ -213,10 +213,10 @@ class Objects(Prepared):
 
     _array: Any
 
-    def take(self, rows: Rows) -> list[Any]:
+    def take(self, rows: Rows) -> list[object]:
         if len(rows) <= _FEW:
             return [self._array[row].as_py() for row in rows.tolist()]
-        taken: list[Any] = self._array.take(pyarrow().array(rows)).to_pylist()
+        taken: list[object] = self._array.take(pyarrow().array(rows)).to_pylist()
         return taken
 
     def parts(self) -> Iterator[tuple[int, int]]:
@@ -250,7 +250,7 @@ class Texts(Objects):
         return str(data, "utf-8") if self._is_text else bytes(data)
 
 
-def _memory(array: NDArray[Any]) -> tuple[int, int]:
+def _memory(array: NDArray[np.generic]) -> tuple[int, int]:
     return array.__array_interface__["data"][0], array.nbytes
 
 
@@ -259,7 +259,7 @@ def pyarrow(module: str = "pyarrow") -> Any:
     return require(module, extra="parquet", purpose="Reading Parquet, Arrow and CSV files")
 
 
-def whole(column: Any) -> Any:
+def whole(column: object) -> Any:
     """Return a column as one array: pyarrow may have split it into chunks."""
     pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
@@ -299,7 +299,7 @@ def prepared(array: Any) -> Prepared:
     return Objects(array)
 
 
-def is_number(kind: Any) -> bool:
+def is_number(kind: object) -> bool:
     """True for types whose values fit in NumPy arrays."""
     types = pyarrow().types
     return bool(
@@ -312,7 +312,7 @@ def is_number(kind: Any) -> bool:
     )
 
 
-def is_vector_number(kind: Any) -> bool:
+def is_vector_number(kind: object) -> bool:
     """True for types whose columns can be combined into a vector."""
     types = pyarrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
@@ -349,15 +349,15 @@ def _tensor_order(kind: Any) -> tuple[tuple[int, ...], list[int]] | None:
     return None if kind.permutation is None else (tuple(kind.shape), list(kind.permutation))
 
 
-def _numbers(array: Any) -> NDArray[Any]:
+def _numbers(array: Any) -> NDArray[np.generic]:
     if array.null_count:
         array = array.fill_null(0) if not pyarrow().types.is_boolean(array.type) else array.fill_null(False)
     if pyarrow().types.is_date(array.type) or pyarrow().types.is_timestamp(array.type):
         units = {"date32[day]": "D", "date64[ms]": "ms"}
         unit = units.get(str(array.type)) or array.type.unit
-        plain: NDArray[Any] = array.view("int32" if unit == "D" else "int64").to_numpy()
+        plain: NDArray[np.generic] = array.view("int32" if unit == "D" else "int64").to_numpy()
         return plain.astype("datetime64[D]") if unit == "D" else plain.view(f"datetime64[{unit}]")
-    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    numbers: NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
     return numbers
 
 

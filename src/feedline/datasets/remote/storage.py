@@ -36,7 +36,7 @@ class StoreBlob(Blob):
         address: str,
         system: Any,
         retry_policy: RetryPolicy,
-        renew: Callable[[Any], Any] = lambda system: system,
+        renew: Callable[[Any], object] = lambda system: system,
         version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
@@ -52,7 +52,7 @@ class StoreBlob(Blob):
         self.size, self.tag = version
 
     def _ask(self) -> Version:
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
 
         def info(system: Any) -> bytes:
             system.invalidate_cache()
@@ -148,7 +148,9 @@ T = TypeVar("T")
 
 
 # Any: fsspec has no types.
-def _query_renewing(address: str, system: Any, renew: Callable[[Any], Any], ask: Callable[[Any], T]) -> tuple[T, Any]:
+def _query_renewing(
+    address: str, system: object, renew: Callable[[Any], object], ask: Callable[[Any], T]
+) -> tuple[T, object]:
     """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
     try:
         with _translated_errors(address, system):
@@ -178,9 +180,9 @@ def _code_of(exc: BaseException | None) -> str:
     return ""
 
 
-# Any: fsspec has no types.
+# object: fsspec has no types.
 @contextmanager
-def _translated_errors(address: str, system: Any) -> Iterator[None]:
+def _translated_errors(address: str, system: object) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
@@ -218,8 +220,7 @@ def local_path(address: str) -> str:
     return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
 
 
-# Any: the user may pass anything.
-def checked_options(options: Any) -> Mapping[str, Any]:
+def checked_options(options: object) -> Mapping[str, object]:
     """Return `storage_options=`. Raises BadOption: it is not a dict."""
     if options is not None and not isinstance(options, Mapping):
         raise BadOption(f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given.")
@@ -232,7 +233,7 @@ class Storage:
     def __init__(
         self,
         retry_policy: RetryPolicy | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         *,
         unsafe_redirects: bool = False,
         cache: DiskCache | None = None,
@@ -242,8 +243,8 @@ class Storage:
         self._options = dict(options or {})
         self._pid = os.getpid()
         self._connections: Connections | None = None
-        self._systems: dict[str, Any] = {}
-        self._expired: list[Any] = []
+        self._systems: dict[str, object] = {}
+        self._expired: list[object] = []
         self._cache = cache
         self._lock = threading.Lock()
 
@@ -296,7 +297,7 @@ class Storage:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
         return dict(sorted(found.items()))
 
-    def _renewed(self, protocol: str, old: Any) -> Any:
+    def _renewed(self, protocol: str, old: object) -> object:
         """Replace a file system whose credentials have expired; all callers get the same new one."""
         with self._lock:
             if self._systems.get(protocol) is old:

@@ -56,12 +56,12 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
     return system
 
 
-def system_call(system: Any, function: Any, *arguments: Any) -> Any:
+def system_call(system: Any, function: object, *arguments: object) -> Any:
     """Run a coroutine function on a file system's event loop, passing the file system first. Any: see above."""
     return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
 
 
-def close_system(system: Any) -> None:
+def close_system(system: object) -> None:
     """Close the connections of a file system."""
     session = getattr(system, "_s3", None) or getattr(system, "_session", None)
     loop = getattr(system, "loop", None)
@@ -82,7 +82,7 @@ async def _awaited(ending: Any) -> None:
 
 
 # Any: options of fsspec file systems, which may be secret.
-def without_values(text: str, options: Mapping[Any, Any]) -> str:
+def without_values(text: str, options: Mapping[Any, object]) -> str:
     """Return a text with the values of options hidden.
 
     Example:
@@ -94,7 +94,7 @@ def without_values(text: str, options: Mapping[Any, Any]) -> str:
     return text
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, part in value.items():
             if name not in _PLAIN or "@" in str(part):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from feedline.errors import BadOption
@@ -33,7 +32,7 @@ class Address:
     text: str
 
     def __post_init__(self) -> None:
-        given: Any = self.text  # any value from the user
+        given: object = self.text  # any value from the user
         if not isinstance(given, str) or "://" not in given:  # show no part of it: it could be secret
             raise BadOption(
                 "A connection string looks like sqlite:///people.db, duckdb:///people.db or "

@@ -36,7 +36,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def checked_query(query: Any) -> str:
+def checked_query(query: object) -> str:
     """Return a query that can be nested in another one. Raises BadOption if it is empty or not a string."""
     text = query.strip().rstrip(";").rstrip() if isinstance(query, str) else ""
     if not text:
@@ -44,7 +44,7 @@ def checked_query(query: Any) -> str:
     return text
 
 
-def checked_parameters(parameters: Any) -> Parameters:
+def checked_parameters(parameters: object) -> Parameters:
     """Return parameters in the form that drivers accept. Raises BadOption if they are not a sequence or a mapping."""
     if parameters is None:
         return None
@@ -106,40 +106,40 @@ class Database(ABC):
         """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
-    def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
+    def describe(self, connection: object, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
         """Return the names of a result's columns, and their types where known."""
         with self._execute(connection, statement, parameters) as cursor:
             return [(column[0], self._type(column)) for column in cursor.description]
 
-    def _type(self, column: Any) -> str:
+    def _type(self, column: object) -> str:
         return ""
 
-    def rows(self, connection: Any, statement: str, parameters: Parameters) -> Rows:
+    def rows(self, connection: object, statement: str, parameters: Parameters) -> Rows:
         """Return all rows of a result."""
         with self._execute(connection, statement, parameters) as cursor:
             found: Rows = cursor.fetchall()
             return found
 
-    def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
+    def stream(self, connection: object, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         """Yield the rows of a result, `size` at a time. One statement reads one snapshot, as of its start."""
         with self._execute(connection, statement, parameters) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
 
     @abstractmethod
-    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+    def with_keys(self, keys: list[object], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
         """Return conditions for rows with these keys, and parameters that include the keys.
 
         One condition, unless the database takes fewer values at a time. `column` is the quoted name of the key.
         """
 
-    def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
+    def after_key(self, key: object, column: str, parameters: Parameters) -> tuple[str, Parameters]:
         """Return a condition for rows whose key is greater than this one, and parameters that include the key."""
         (mark,), values = self.extended(parameters, [key])
         return f"{column} > {mark}", values
 
     def extended(
-        self, parameters: Parameters, values: Sequence[Any], *, first: bool = False
+        self, parameters: Parameters, values: Sequence[object], *, first: bool = False
     ) -> tuple[list[str], Parameters]:
         """Add values to the parameters of the user's query. Return their placeholders and all parameters.
 
@@ -161,7 +161,7 @@ class Database(ABC):
     def errors(self) -> tuple[type[Exception], ...]:
         """The exceptions that the driver raises."""
 
-    def is_lost(self, connection: Any, exc: Exception) -> bool:
+    def is_lost(self, connection: object, exc: Exception) -> bool:
         """True if the connection broke, so a new one may work."""
         return False
 
@@ -191,7 +191,7 @@ class _Embedded(Database):
             raise SourceError(f"There is no file {path!r}, the database of {self.address!r}.")
         return path
 
-    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+    def with_keys(self, keys: list[object], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
         found = []
         most = max(1, min(self.most_keys, _MOST_VALUES - len(parameters or ())))
         for first in range(0, len(keys), most):
@@ -263,7 +263,7 @@ class DuckDB(_Embedded):
         config = {"threads": 1, "enable_external_access": "true" if self.external else "false"}
         return self._driver().connect(self._file(), read_only=True, config=config).cursor()
 
-    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
+    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[object]:
         return nullcontext(connection.execute(statement, parameters))  # this is the connection, which must stay open
 
     def _type(self, column: Any) -> str:
@@ -331,7 +331,7 @@ class Postgres(Database):
             if not connection.closed and not connection.broken:
                 connection.execute("ROLLBACK")
 
-    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+    def with_keys(self, keys: list[object], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
         (mark,), values = self.extended(parameters, [keys])
         return [(f"{column} = ANY({mark})", values)]
 

@@ -112,7 +112,7 @@ class SQLDataset(QuerySource):
         """
         return SQLStream(self, size)
 
-    def _rows(self, indices: Indices) -> list[Sequence[Any]]:
+    def _rows(self, indices: Indices) -> list[Sequence[object]]:
         """Return the selected columns of some samples, in the order of `indices`, with one query."""
         if not len(indices):
             return []
@@ -120,7 +120,7 @@ class SQLDataset(QuerySource):
         wanted, places = np.unique(indices, return_inverse=True)
         keys = self._all_keys.at(wanted)
         columns = [self.key, *form.names]
-        found: dict[Any, Sequence[Any]] = {}
+        found: dict[object, Sequence[object]] = {}
         for where, parameters in self.database.with_keys(keys, f"feedline_q.{quoted(self.key)}", self.parameters):
             statement = select(columns, self._text, where=where)
             read = functools.partial(self.database.rows, statement=statement, parameters=parameters)
@@ -142,11 +142,11 @@ class SQLDataset(QuerySource):
             ) from exc
         return [rows[place] for place in places.tolist()]
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         build = self._shape.build
         return [build(row) for row in self._rows(indices)]
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         return [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
 
 
@@ -167,11 +167,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self._values)
 
-    def at(self, indices: Any) -> list[Any]:
+    def at(self, indices: object) -> list[object]:
         """Return the keys of some samples."""
         places = np.asarray(indices, np.int64)
         if isinstance(self._values, np.ndarray):
-            found: list[Any] = self._values[places].tolist()
+            found: list[object] = self._values[places].tolist()
             return found
         get = self._values.get if isinstance(self._values, Packed) else self._values.__getitem__
         return list(map(get, places.tolist()))

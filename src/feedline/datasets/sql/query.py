@@ -25,7 +25,7 @@ PAUSE_S = 0.2
 class Session:
     """The connection of one thread."""
 
-    def __init__(self, database: Database, pause: Callable[[float], Any] = time.sleep) -> None:
+    def __init__(self, database: Database, pause: Callable[[float], object] = time.sleep) -> None:
         self._database = database
         self._pause = pause
         self._connection: Any = None  # a connection object of the driver
@@ -104,7 +104,7 @@ class QuerySource(TableSource):
         fields: Fields = None,
         *,
         key: str,
-        parameters: Any = None,
+        parameters: object = None,
         transform: Transform | None = None,
         external: bool = False,
     ) -> None:
@@ -171,7 +171,7 @@ class QuerySource(TableSource):
         return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
 
 
-def repeated(values: Sequence[Any]) -> Any:
+def repeated(values: Sequence[object]) -> object:
     """Return a value that occurs more than once, or None."""
     seen = set()
     for value in values:

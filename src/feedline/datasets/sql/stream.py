@@ -12,6 +12,7 @@ from feedline.datasets.source import checked_count
 from feedline.datasets.sql.database import Rows, quoted, select
 from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
+from feedline.types import State
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
 """True for the numbers of one part, as in `part_of`. Scatters them, since keys may all be even; fits 64 bits."""
@@ -19,7 +20,7 @@ _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d}
 # Any, throughout: rows, keys and samples are of any kind.
 
 
-def part_of(key: Any, count: int) -> int:
+def part_of(key: object, count: int) -> int:
     """Return which of `count` parts a key belongs to."""
     if type(key) is int:
         return ((abs(key) % 1000003 * 2654435761) >> 16) % count
@@ -48,8 +49,8 @@ class SQLStream(PartedStream, Reshardable):
     def __iter__(self) -> SQLPass:
         return SQLPass(self, self._part())
 
-    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
-        ends: list[Any] = [True] * count
+    def reshard(self, left: Mapping[int, object], count: int, into: int, epoch: int) -> list[object]:
+        ends: list[object] = [True] * count
         before: list[Any] = []
         for number, state in left.items():
             part = SQLPass(self, (number, count))
@@ -86,9 +87,9 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._stream = stream
         self._connection: Any = None
         self._batches: Iterator[Rows] | None = None
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[object, ...]] = []
         """Rows that were fetched and not returned yet, the next one last."""
-        self._last: Any = None
+        self._last: object = None
         """The key of the last row returned."""
         self._taken = 0
         self._has_ended = False
@@ -99,10 +100,10 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._columns: dict[tuple[int, int], int] = {}
         """For keys that only the database can compare: the column that holds whether a key comes after such an end."""
 
-    def _make(self, item: tuple[Any, ...]) -> Any:
+    def _make(self, item: tuple[object, ...]) -> object:
         return self._stream.dataset._shape.build(item[1 : 1 + len(self._stream.dataset._shape.names)])
 
-    def _take(self) -> tuple[Any, ...]:
+    def _take(self) -> tuple[object, ...]:
         """Return the next row of this part."""
         try:
             while not self._rows:
@@ -128,7 +129,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
     def try_again(self) -> bool:
         return super().try_again() or not self.has_broken_off  # no row is lost if fetching failed
 
-    def _fetch(self) -> list[tuple[Any, ...]]:
+    def _fetch(self) -> list[tuple[object, ...]]:
         """Return the next rows of this part; none if the fetched ones belong to other parts, or there are no more."""
         database = self._stream.dataset.database
         try:
@@ -152,7 +153,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
             rows = [row for row in rows if part_of(row[0], self._part[1]) == self._part[0]]
         return [row for row in rows if not self._has_come(row)] if self._before else rows
 
-    def _has_come(self, row: tuple[Any, ...]) -> bool:
+    def _has_come(self, row: tuple[object, ...]) -> bool:
         """True if a row was read before the number of parts changed."""
         for number, (count, ends) in enumerate(self._before):
             part = part_of(row[0], count)
@@ -198,7 +199,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         statement = select(columns, text, more=more, where=" AND ".join(conditions), order=dataset.key)
         return database.stream(self._connection, statement, parameters, self._stream.size)
 
-    def _lowest(self) -> Any:
+    def _lowest(self) -> object:
         """Return the key up to which all rows were read before the number of parts changed; None if there is none."""
         lowest = [
             min(end[0] for end in ends if type(end) is list)
@@ -236,18 +237,18 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         if self.__dict__.get("_connection") is not None:
             self.close()
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         ended = self._has_ended and not self._rows
         return {"after": self._last, "taken": self._taken, "ended": ended, "before": self._before}
 
-    def _end(self) -> Any:
+    def _end(self) -> object:
         """Return the position of the pass: None at the start, True at the end, otherwise the last key in a list."""
         return True if self._has_ended else [self._last] if self._taken else None
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         return {}
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self.close()
         self._rows = []
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]

@@ -17,6 +17,7 @@ from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
 from feedline.system.handle import Handle
+from feedline.types import State
 from feedline.types.shown import shown_address
 
 _WAIT_S = 0.2
@@ -128,9 +129,9 @@ class _Messages(Repeatable, Iterator[Any]):
         """Messages returned since receipts were last taken, and whether decoding or transforming them failed."""
         self._failed: Message | None = None
         """The last message, if it failed."""
-        self._last: Any = None
+        self._last: object = None
         """The receipt of the last message returned."""
-        self._last_taken: Any = None
+        self._last_taken: object = None
         """The receipt of the last message returned before receipts were last taken."""
         self._feed.subscribe(number, count)
 
@@ -162,7 +163,7 @@ class _Messages(Repeatable, Iterator[Any]):
                 self._handed.pop()
         return True  # if no message failed, none was received, and none is lost
 
-    def take_receipts(self) -> list[Any]:
+    def take_receipts(self) -> list[object]:
         """Return the receipts of the messages that were returned since the last call."""
         handed, self._handed = self._handed, []
         self._last_taken = self._last
@@ -192,18 +193,17 @@ class _Messages(Repeatable, Iterator[Any]):
         self._feed.close()
         raise StopIteration
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position of the reader: after the last message that it returned."""
         return {"feed": self._feed.state(self._last)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue at the position of a state."""
         if state["feed"] is not None:
             self._feed.restore(state["feed"])
 
 
-# Any: payloads of any type.
-def _copied(payload: Any) -> Any:
+def _copied(payload: object) -> object:
     """Return a copy of a payload, or the payload itself if it cannot be copied, for example a connection."""
     try:
         return copy.deepcopy(payload)

@@ -54,27 +54,27 @@ class Feed(ABC):
         return message.payload
 
     @abstractmethod
-    def acknowledge(self, receipts: list[Any]) -> None:
+    def acknowledge(self, receipts: list[object]) -> None:
         """Mark messages as done, so that they do not arrive again. Called without `subscribe`, in another process."""
 
     @abstractmethod
     def close(self) -> None:
         """Close connections that this process has opened. May be called twice."""
 
-    # Any: plain values.
-    def state(self, last: Any) -> Any:
+    # object: plain values.
+    def state(self, last: object) -> object:
         """Return the position of a reader whose last returned message has this receipt; None if the server tracks it.
 
         The receipt is None if the reader has returned no message yet.
         """
         return None
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: object) -> None:
         """Continue at the position of a state that is not None. Called after `subscribe`."""
         raise NotImplementedError(f"{type(self).__name__} has a state, but no method to restore it.")
 
 
-# Any: an option from the user.
-def is_duration(value: Any) -> bool:
+# object: an option from the user.
+def is_duration(value: object) -> bool:
     """True for a number of seconds to wait."""
     return isinstance(value, Real) and float(value) >= 0

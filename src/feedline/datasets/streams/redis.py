@@ -131,7 +131,7 @@ class RedisStream(Feed):
             self._claims_at_s = time.monotonic() + max(0.1, self._claim_idle_s / 4)
         return self._messages(found[1])
 
-    def _read(self, beyond: str, most: int, block_ms: int | None) -> list[Any]:
+    def _read(self, beyond: str, most: int, block_ms: int | None) -> list[object]:
         """Return entries after a position: new ones after ">", pending ones after an id."""
         answer = self._do(
             lambda client: client.xreadgroup(
@@ -214,7 +214,7 @@ class _AnswerLost(Exception):
     """The connection broke, possibly while the server was responding."""
 
 
-def _connected(url: str) -> Any:
+def _connected(url: str) -> object:
     redis = require("redis", extra="redis", purpose="RedisStream")
     # No retries by the driver: a lost response must be noticed.
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
@@ -230,5 +230,5 @@ def _connected(url: str) -> Any:
         ) from None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -24,14 +24,14 @@ _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 
 # Any: of any type but objects.
-def decode_npy(data: bytes) -> NDArray[Any]:
+def decode_npy(data: bytes) -> NDArray[np.generic]:
     """Return the array. Raises ValueError: it is incomplete, or holds pickled objects."""
     found = view_of_npy(data)
     if found is None:  # format 3, for field names beyond Latin-1: only NumPy itself reads it
         stream = io.BytesIO(data)
         _, shape, _, dtype = read_header(stream)
         _check_held(shape, dtype, len(data) - stream.tell())
-        rare: NDArray[Any] = npy.read_array(io.BytesIO(data), allow_pickle=False)
+        rare: NDArray[np.generic] = npy.read_array(io.BytesIO(data), allow_pickle=False)
         return rare
     return found.copy("F" if found.flags.f_contiguous and not found.flags.c_contiguous else "C")
 
@@ -54,7 +54,7 @@ def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
     return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
 
 
-def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
+def _check_held(shape: tuple[int, ...], dtype: np.dtype[np.generic], held: int) -> int:
     """Return the number of values, after checking that exactly their bytes are present."""
     count = math.prod(shape)
     size = count * dtype.itemsize
@@ -67,15 +67,15 @@ def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
 
 # Fields of one name nearly always have the same header, and parsing it takes ten times as long as everything else.
 @functools.lru_cache(maxsize=256)
-def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     _, shape, fortran, dtype = read_header(io.BytesIO(head))
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which can run any code when it is read")
     return shape, fortran, dtype
 
 
-# Any: arrays, and the bytes of members that are not arrays.
-def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
+# object: arrays, and the bytes of members that are not arrays.
+def decode_npz(data: bytes, total: SampleSize) -> dict[str, object]:
     """Return the arrays by name; raise some exception if they would take too many bytes, or are damaged."""
     with unpackable(data, total) as archive:
         return {
@@ -95,8 +95,8 @@ def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
     return archive
 
 
-# Any: of any of these types.
-def decode_ten(data: bytes) -> list[NDArray[Any]]:
+# object: of any of these types.
+def decode_ten(data: bytes) -> list[NDArray[np.generic]]:
     """Return the arrays that the webdataset package stored. Raises ValueError: there are none, or one is incomplete."""
     chunks = _chunks(data)
     if len(chunks) % 2:
@@ -118,7 +118,7 @@ def _chunks(data: bytes) -> list[bytes]:
     return chunks
 
 
-def _array(header: bytes, content: bytes) -> NDArray[Any]:
+def _array(header: bytes, content: bytes) -> NDArray[np.generic]:
     if len(header) < 24 or len(header) % 8:
         raise ValueError("the header of an array is too short")
     name, _, rank, *shape = struct.unpack(f"@{len(header) // 8}q", header)

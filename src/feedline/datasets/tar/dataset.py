@@ -94,7 +94,7 @@ class TarDataset(Source, ColumnSource):
 
     _lazy = ("_index",)
 
-    # Any: fsspec defines its own options.
+    # object: fsspec defines its own options.
     def __init__(
         self,
         shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -110,7 +110,7 @@ class TarDataset(Source, ColumnSource):
         unique_keys: bool = True,
         max_field_bytes: int | str | None = None,
         unsafe_redirects: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         shard_cache: str | os.PathLike[str] | None = None,
         shard_cache_bytes: int | str = "100 GB",
     ) -> None:
@@ -189,7 +189,7 @@ class TarDataset(Source, ColumnSource):
             self.index.key(shard, place) for shard, one in enumerate(self.index.shards) for place in range(one.count)
         ]
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         raws, ranges = self._ranges(indices)
         self._fetch(ranges)
         return [self.form.build(raw) for raw in raws]
@@ -209,13 +209,13 @@ class TarDataset(Source, ColumnSource):
         columns = [_column(raws, name, kind) for name, kind in plan]
         return None if any(column is None for column in columns) else self.form.join(columns)
 
-    # Any: samples whose fields have not been read yet.
-    def _ranges(self, indices: Indices) -> tuple[list[dict[str, Any]], list[Range]]:
+    # object: samples whose fields have not been read yet.
+    def _ranges(self, indices: Indices) -> tuple[list[dict[str, object]], list[Range]]:
         """Return samples without their fields, and the locations of these fields."""
         index = self.index
         wanted = self.form.wanted
         shards = np.searchsorted(index.starts, indices, side="right") - 1
-        raws: list[dict[str, Any]] = []
+        raws: list[dict[str, object]] = []
         ranges: list[Range] = []
         places = (indices - index.starts[shards]).tolist()
         for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
@@ -308,7 +308,7 @@ def _is_replaced(blob: Blob) -> bool:
 
 
 # Any: an array, or a list of strings or bytes.
-def _column(raws: list[dict[str, Any]], name: str, kind: str) -> Any:
+def _column(raws: list[dict[str, Any]], name: str, kind: str) -> object:
     """Return a field of several samples as a column; None if a value is missing, damaged or of a different kind."""
     try:
         values = [raw[name] for raw in raws]

@@ -84,7 +84,7 @@ class Decoder:
         self._trusts_pickle = trusts_pickle
         self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
         """Returns a new size counter for a sample."""
-        given: Sequence[Any] = (
+        given: Sequence[object] = (
             [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
         )
         for one in given if isinstance(given, (list, tuple)) else [decode]:
@@ -97,7 +97,7 @@ class Decoder:
         self._steps: dict[str, _Step] = {}
         """How to decode each field, by name; determined once."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_steps": {}}
 
     def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
@@ -157,7 +157,7 @@ class Decoder:
         if isinstance(one, str):
             return picture_decoder(one) if extension in EXTENSIONS else None
 
-        def ask(data: bytes, total: SampleSize) -> Any:
+        def ask(data: bytes, total: SampleSize) -> object:
             try:
                 return one(name, data)
             except Exception as exc:
@@ -175,7 +175,7 @@ class Decoder:
             return lambda data, total: load(data)
         return {**_PLAIN, "pickle": self._unpickle, "torch": self._load_torch}.get(kind)
 
-    def _unpickle(self, data: bytes, total: SampleSize) -> Any:
+    def _unpickle(self, data: bytes, total: SampleSize) -> object:
         if not self._trusts_pickle:
             raise BadOption(
                 "A field is a pickle, which can run any code when it is decoded. Pass pickle=True if you trust its "
@@ -183,7 +183,7 @@ class Decoder:
             )
         return pickle.loads(data)
 
-    def _load_torch(self, data: bytes, total: SampleSize) -> Any:
+    def _load_torch(self, data: bytes, total: SampleSize) -> object:
         torch = require("torch", extra="torch", purpose="decoding .pth")
         if zipfile.is_zipfile(io.BytesIO(data)):  # torch decompresses members, though it compresses none
             arrays.unpackable(data, total).close()
@@ -218,7 +218,7 @@ class _OfUser(Exception):
         self.reason = reason
 
 
-def _meta(data: bytes, total: SampleSize) -> Any:
+def _meta(data: bytes, total: SampleSize) -> object:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -277,12 +277,12 @@ class TarForm:
             return None
         return None if any(kind == "other" for _, kind in found) else found
 
-    def join(self, columns: list[Any]) -> Any:
+    def join(self, columns: list[object]) -> Any:
         """Combine columns in the form of a sample."""
         assert self._form is not None
         return self._form.build(columns)
 
-    def build(self, data: dict[str, Any], names_there: Collection[str] = ()) -> Any:
+    def build(self, data: dict[str, object], names_there: Collection[str] = ()) -> object:
         """Return the sample whose bytes are in `data`.
 
         Raises SourceError: it lacks a field; CorruptSource: a field cannot be decoded.

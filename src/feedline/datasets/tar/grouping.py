@@ -45,7 +45,7 @@ class Grouping:
     reads what is wanted from the current file.
     """
 
-    # Any: the result of `take`.
+    # object: the result of `take`.
     def __init__(
         self,
         members: Members,
@@ -54,7 +54,7 @@ class Grouping:
         *,
         ordinal: int = 0,
         unique: bool = True,
-        take: Callable[[Members], Any] = Members.read,
+        take: Callable[[Members], object] = Members.read,
     ) -> None:
         self._members = members
         self._shard = shard
@@ -103,12 +103,12 @@ class Grouping:
             self.ordinal += 1
             return RawSample(data, self.ordinal - 1, start, names)
 
-    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, Any], set[str], bool]:
+    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, object], set[str], bool]:
         members, fields = self._members, self._selection.fields
         key, field = first
         if self._unique:
             self._note(key)
-        data: dict[str, Any] = {"__key__": key, "__url__": self._shard}
+        data: dict[str, object] = {"__key__": key, "__url__": self._shard}
         seen, is_bad, size = {"__key__", "__url__"}, False, 0
         here = first
         while here[0] == key:

@@ -21,6 +21,7 @@ from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
+from feedline.types import JsonObject
 from feedline.types.checksums import Compared, damaged
 from feedline.types.shown import identity_of
 
@@ -54,9 +55,8 @@ class ShardIndex:
         """Number of samples."""
         return len(self.key_ends)
 
-    # Any: cached values.
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> ShardIndex:
+    def of(cls, kept: JsonObject) -> ShardIndex:
         """Return the index whose `vars` were cached.
 
         Raises TypeError, ValueError, LookupError or AttributeError: they are damaged.

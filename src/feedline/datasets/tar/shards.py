@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
@@ -149,8 +148,8 @@ class Reading:
     """True to follow redirects from https to http, and from a public address to a private one."""
     shard_cache: DiskCache | None = None
     """Caches pieces of remote shards on disk."""
-    # Any: for fsspec. Kept out of the repr and of errors, since it may contain keys and tokens.
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # object: for fsspec. Kept out of the repr and of errors, since it may contain keys and tokens.
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.read_ahead is not None:

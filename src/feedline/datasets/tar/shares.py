@@ -78,7 +78,7 @@ def shares_of(shard_count: int, part: Part) -> list[ShardShare]:
 
 
 # Any, from here on: the contents of a state.
-def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, Any]]:
+def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, object]]:
     """Divide the rest of an epoch among `count` parts; return where each starts, and its units."""
     whole = sorted(left, key=lambda share: (share.is_whole, share.turn, share.place))
     found = []
@@ -90,7 +90,7 @@ def resharded(left: Iterable[ShardShare], count: int) -> list[dict[str, Any]]:
     return found
 
 
-def written(shares: Sequence[ShardShare]) -> list[list[Any]]:
+def written(shares: Sequence[ShardShare]) -> list[list[object]]:
     """Return shares in the form of a state: evenly spaced whole shards as [turn, step, count]."""
     lines: list[list[Any]] = []
     for share in shares:

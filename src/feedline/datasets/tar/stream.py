@@ -29,6 +29,7 @@ from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.system.handle import Handle
+from feedline.types import State
 from feedline.types.shown import identity_of
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return TarPass(self, self._part())
 
     # Any: states may come from anywhere.
-    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+    def reshard(self, left: Mapping[int, object], count: int, into: int, epoch: int) -> list[Any]:
         rest: list[ShardShare] = []
         for number, state in left.items():
             part = TarPass(self, (number, count))
@@ -224,17 +225,17 @@ class TarPass(ResumablePass[RawSample]):
                 begun.append(share.without(came))
         return begun + shares[first + len(firsts) :]
 
-    def _make(self, item: RawSample) -> Any:
+    def _make(self, item: RawSample) -> object:
         return self._stream.form.build(item.data, item.names)
 
-    def _position(self) -> dict[str, Any]:
+    def _position(self) -> dict[str, object]:
         position = self._start if self._reader is None else self._reader.state()
         units, share = self._units, position["share"]
         while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
         return {**position, "share": share, "epoch": self._epoch, "units": units}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         stream = self._stream
         return {
             "seed": stream.seed,
@@ -243,7 +244,7 @@ class TarPass(ResumablePass[RawSample]):
             "shards": [len(stream.shards), stream.checksum],
         }
 
-    def _enter(self, state: dict[str, Any]) -> None:
+    def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
         self._units = state["units"]
@@ -259,7 +260,7 @@ class _Reader:
         shares: list[ShardShare],
         buffer: ShuffleBuffer[tuple[int, int, RawSample]],
         epoch: int,
-        begin: dict[str, Any],
+        begin: State,
     ) -> None:
         self._stream = stream
         self._shares = shares
@@ -347,7 +348,7 @@ class _Reader:
         self._enters = lambda: members.can_be_entered
         return members
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         buffer = self._buffer
         oldest = buffer.oldest()
         if oldest is not None:

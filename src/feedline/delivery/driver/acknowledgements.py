@@ -6,8 +6,6 @@ with it, and acknowledged at the start of the next `__next__`, including the one
 
 from __future__ import annotations
 
-from typing import Any
-
 from feedline.abc.source import Acknowledged
 
 
@@ -18,22 +16,22 @@ class Acknowledgements:
         dataset: receives the acknowledgements, if it implements `Acknowledged`.
     """
 
-    # Any: any dataset, which defines its own receipts.
-    def __init__(self, dataset: Any) -> None:
+    # object: any dataset, which defines its own receipts.
+    def __init__(self, dataset: object) -> None:
         self._dataset = dataset if isinstance(dataset, Acknowledged) else None
-        self._held: list[Any] = []
+        self._held: list[object] = []
 
     @property
     def are_held(self) -> bool:
         """True if there are receipts to acknowledge."""
         return bool(self._held)
 
-    def hold(self, receipts: Any) -> None:
+    def hold(self, receipts: object) -> None:
         """Keep the receipts of a batch that is being delivered."""
         if receipts is not None:
             self._held.append(receipts)
 
-    def release(self, receipts: Any) -> None:
+    def release(self, receipts: object) -> None:
         """Drop the receipts of a batch that was not delivered after all."""
         self._held = [held for held in self._held if held is not receipts]
 

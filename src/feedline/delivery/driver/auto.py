@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import Any
 
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
@@ -25,8 +24,8 @@ _SOME = 16
 """Assumed batch size if it is not known."""
 
 
-# Any: user input, which other code checks.
-def tuning_of(workers: Any, prefetch: Any) -> Tuning | None:
+# object: user input, which other code checks.
+def tuning_of(workers: object, prefetch: object) -> Tuning | None:
     """Return the object that finds the number of workers or the depth; None if both are given."""
     tunes_depth = is_auto(prefetch)
     if is_auto(workers):

@@ -290,7 +290,7 @@ class WorkerBatches(OneCallerBatches):
                 raise
         self._is_torn = False
 
-    def _next(self) -> Any:
+    def _next(self) -> object:
         if self._is_torn:
             self._end_by(None)
         if self._death is not None:

@@ -24,7 +24,7 @@ class Broadcast:
         watches: True to detect calls of its `set_epoch`, for workers that persist from epoch to epoch.
     """
 
-    def __init__(self, dataset: Any, *, watches: bool = False) -> None:
+    def __init__(self, dataset: object, *, watches: bool = False) -> None:
         self._dataset = dataset
         self._watches = watches
         self._drivers: References[Driver] = References()
@@ -52,7 +52,7 @@ class Broadcast:
         """Forget the dataset's epoch: a loaded state determines it, unless `set_epoch` is called again."""
         self.last_set_epoch = None
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Call a method of the dataset here and in every live worker."""
         method = getattr(self._dataset, name, None)
         if not callable(method):
@@ -95,7 +95,7 @@ class Broadcast:
             driver.caller_lock.run("broadcast()", broadcast)
 
 
-def _broadcast(dataset: Any, watches: bool) -> Broadcast:
+def _broadcast(dataset: object, watches: bool) -> Broadcast:
     return Broadcast(dataset, watches=watches)
 
 
@@ -104,7 +104,7 @@ class _Noted:
     """Calls of one dataset's `set_epoch`: how many, and the last arguments."""
 
     count: int = 0
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,7 +112,7 @@ _notes: dict[int, _Noted] = {}
 """By the id of the dataset. Kept outside the dataset, to leave copying and pickling it unchanged."""
 
 
-def _watch(dataset: Any) -> _Noted:
+def _watch(dataset: object) -> _Noted:
     """Detect calls of the dataset's `set_epoch`, if it has one.
 
     The method is wrapped in the class that defines it. An attribute of the instance would travel to the workers, and
@@ -136,9 +136,9 @@ def _watch(dataset: Any) -> _Noted:
     return noted
 
 
-def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(method: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(method)
-    def set_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
+    def set_epoch(self: object, *arguments: object, **options: object) -> Any:
         result = method(self, *arguments, **options)
         noted = _notes.get(id(self))
         if noted is not None:

@@ -126,7 +126,7 @@ class OneCallerBatches(Iterator[Any]):
         """
 
     @abstractmethod
-    def _next(self) -> Any:
+    def _next(self) -> object:
         """Make the next batch, and record its delivery as the very last step. The caller holds the lock."""
 
     @abstractmethod

@@ -82,7 +82,7 @@ class DeviceBatches(OneCallerBatches):
         finally:
             line.pauses -= 1
 
-    def _next(self) -> Any:
+    def _next(self) -> object:
         line, observer = self._line, self._batches.counters.observer
         if self.leaving:
             raise StopIteration
@@ -177,15 +177,15 @@ class _Line:
         """Prepared batches by number. Each is a list: its kind, the batch or an exception, the progress of the epoch
         after it, and its measurements.
         """
-        self.unready: list[Any] | None = None
+        self.unready: list[object] | None = None
         """The batch that the training loop is preparing itself, also after an interrupt."""
-        self.unbegun: dict[int, list[Any]] = {}
+        self.unbegun: dict[int, list[object]] = {}
         """Batches that the training loop has requested, and that threads are to prepare."""
         self.asked = 0
         """Number of batches requested."""
         self.taken = 0
         """Number of batches delivered to the training loop."""
-        self.halted: list[Any] | None = None
+        self.halted: list[object] | None = None
         """An end or an error. No batch is requested until the training loop has received it."""
         self.pauses = 0
         """Number of callers that keep threads from requesting batches."""
@@ -264,7 +264,7 @@ class _Line:
             _wait(self._is_ready)
         return self.items[self.taken]
 
-    def resume(self, item: list[Any]) -> None:
+    def resume(self, item: list[object]) -> None:
         """Allow requests again: an error is about to be raised."""
         if self.halted is item:
             self.halted = None
@@ -317,7 +317,7 @@ class _Line:
         ahead = self.target.ahead if self._runs_ahead else 0
         return self.asked - self.taken <= ahead and self.halted is None
 
-    def _take(self, item: list[Any], *, in_thread: bool = False) -> None:
+    def _take(self, item: list[object], *, in_thread: bool = False) -> None:
         try:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
@@ -332,7 +332,7 @@ class _Line:
         if item[2] is None:
             item[2] = self._progress_now()
 
-    def _begin(self, item: list[Any], *, in_thread: bool = False) -> None:
+    def _begin(self, item: list[object], *, in_thread: bool = False) -> None:
         if item[0] is not _TAKEN:
             return
         try:
@@ -345,7 +345,7 @@ class _Line:
             item[0], item[1] = _ERROR, exc
 
 
-def _asked() -> list[Any]:
+def _asked() -> list[object]:
     return [_ASKED, None, None, None]
 
 

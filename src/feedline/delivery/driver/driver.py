@@ -70,7 +70,7 @@ class Driver:
         watch: MemoryWatch | None = None,
         prepare: Prepare | None = None,
         rest: Callable[[], None] | None = None,
-        dataset: Any = None,
+        dataset: object = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.engine = engine
@@ -86,7 +86,7 @@ class Driver:
         self._acknowledgements = Acknowledgements(dataset)
         self.wants_receipts = isinstance(dataset, Acknowledged)
         """True if the dataset is notified which of its samples were consumed."""
-        self._receipt: Any = None
+        self._receipt: object = None
         """Receipt of the batch that was delivered last."""
         self.pid = os.getpid()
         self.caller_lock = CallerLock()
@@ -242,7 +242,7 @@ class Driver:
             asked = int(self._asked_s * 1e9)
             self._observer.write(before, asked, time.monotonic_ns(), more, self.counters.batches)
 
-    def _unpack(self, result: Result) -> Any:
+    def _unpack(self, result: Result) -> object:
         """Turn an answer into the batch, or raise its exception."""
         if result.kind is ResultKind.FAILED:
             self.counters.failures += 1

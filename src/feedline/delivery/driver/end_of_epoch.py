@@ -49,10 +49,10 @@ class EndOfEpochSync(Iterator[Any]):
         self._has_none = False
         """True if this rank has run out of batches."""
         self._is_over = False
-        # Any: whatever the collate function returns.
-        self._taken: Any = _NOTHING
+        # object: whatever the collate function returns.
+        self._taken: object = _NOTHING
         """A batch that was taken but not delivered, because an interrupt came during the exchange."""
-        self._first: Any = _NOTHING
+        self._first: object = _NOTHING
         """A copy of this rank's first batch, or of another rank's if this one has none."""
 
     @property
@@ -107,8 +107,8 @@ class EndOfEpochSync(Iterator[Any]):
         return least, -less_most
 
 
-# Any: a torch process group.
-def _group(share: Share) -> Any:
+# object: a torch process group.
+def _group(share: Share) -> object:
     """Return a group of all ranks for tensors in CPU memory; None for the default group."""
     group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
@@ -122,6 +122,6 @@ def _group(share: Share) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _group_beside(world: Any) -> Any:
+def _group_beside(world: object) -> object:
     distributed = sys.modules["torch"].distributed
     return None if "gloo" in str(distributed.get_backend(world)) else distributed.new_group(backend="gloo")

@@ -6,7 +6,6 @@ import time
 import weakref
 from functools import partial
 from time import monotonic  # bare: it is called for every batch, however short
-from typing import Any
 
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
@@ -104,14 +103,14 @@ class InlineBatches(OneCallerBatches):
         self._ordinal = progress.delivered
         self._asks_plan = False
         """True while the plan is being advanced. If it is True at a request, the plan was interrupted."""
-        self._begun: tuple[int, Any] | None = None
+        self._begun: tuple[int, object] | None = None
         """The batch being made, or interrupted while being made: its number and contents."""
-        self._made: Any = _NOTHING
+        self._made: object = _NOTHING
         """The finished batch, until it is delivered."""
         self._acknowledgements = Acknowledgements(spec.dataset)
         self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
-    def _next(self) -> Any:
+    def _next(self) -> object:
         if self.leaving:
             raise StopIteration
         if self._is_spent:
@@ -162,7 +161,7 @@ class InlineBatches(OneCallerBatches):
             self._note(ordinal)
             return batch
 
-    def _write(self, ordinal: int, indices: Any, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
+    def _write(self, ordinal: int, indices: object, asked: int, made: tuple[int, int], cpu: tuple[int, int]) -> None:
         """Write the row of a batch that is about to be delivered, or keep its parts for the object that hands it on."""
         began, finished = made
         fetch, collate, task_notes = self._runner.times(began, finished, indices)
@@ -188,7 +187,7 @@ class InlineBatches(OneCallerBatches):
         if self._arena is not None:
             self._arena.rest()
 
-    def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
+    def _fail(self, exc: BaseException, ordinal: int, indices: object) -> None:
         """Handle an exception in place of a batch: log it and count the batch as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
             self._end()
@@ -204,7 +203,7 @@ class InlineBatches(OneCallerBatches):
         self.progress.missing += 1
         self._note(ordinal, failed=True)
 
-    def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
+    def _touch_up(self, ordinal: int, prepare: Prepare) -> object:
         try:
             return prepare(self._made)
         except BaseException as exc:
@@ -213,7 +212,7 @@ class InlineBatches(OneCallerBatches):
                 self._note(ordinal)
             raise
 
-    def _take(self) -> tuple[int, Any]:
+    def _take(self) -> tuple[int, object]:
         """Begin the next undelivered batch; return its number and contents."""
         if self._asks_plan:
             raise ended_by(None)
@@ -252,13 +251,13 @@ class InlineBatches(OneCallerBatches):
         progress.read = place
         self._begun, self._made = None, _NOTHING
 
-    def _log(self, exc: BaseException, indices: Any) -> None:
+    def _log(self, exc: BaseException, indices: object) -> None:
         """Log an exception that is about to be raised, unless it is logged already."""
         if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # which no result reports
             fault = self._runner.describe(exc, indices)
             self._fault_budget.write([] if fault is None else [fault], 0, self._epoch)
 
-    def _make(self, ordinal: int, indices: Any) -> Any:
+    def _make(self, ordinal: int, indices: object) -> object:
         """Make a batch; return `_VOID` if it has no samples left."""
         if not self._guards:
             buffer = self._buffer
@@ -274,7 +273,7 @@ class InlineBatches(OneCallerBatches):
             treated = self._fault_budget.instead_of(treated, batched=self._batched)
         return batch
 
-    def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
+    def _make_guarded(self, treated: Treated, draw: Draw) -> object:
         task = Task(0, treated.indices, draw=draw, skip=treated.skip)
         result = in_local_buffers(self._buffer, self._runner.serve, task, -1)
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
@@ -283,7 +282,7 @@ class InlineBatches(OneCallerBatches):
             self._acknowledgements.hold(result.notes.receipts)
         return self._with_faults_noted(result, treated)
 
-    def _with_faults_noted(self, result: Result, treated: Treated) -> Any:
+    def _with_faults_noted(self, result: Result, treated: Treated) -> object:
         """Log the faults of a batch; return the batch or `_VOID`, or raise the exception in its place."""
         if result.kind is ResultKind.ENDED:
             count = 0

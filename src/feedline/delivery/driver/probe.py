@@ -128,7 +128,7 @@ class _Looking:
 
         def make() -> None:
             some = list(islice(indices, self.batch_size if spec.batched else 1))
-            asked: Any = some if spec.batched else some[0]
+            asked: object = some if spec.batched else some[0]
             if spec.batched and all(type(index) is int for index in some):
                 asked = IndexBlock(np.array(some))
             result = runner.attempt(Task(1, asked, draw=Draw(0)), number, None)

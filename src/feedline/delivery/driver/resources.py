@@ -185,7 +185,7 @@ class Resources:
             settled=None if (settled := counters.observer.settled(total)) is None else period_of(settled, workers),
         )
 
-    def _counted(self) -> dict[str, Any]:
+    def _counted(self) -> dict[str, object]:
         counters, arena = self.counters, self._arena
         return {
             "engine": self.settings.engine_name,
@@ -196,7 +196,7 @@ class Resources:
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
 
-    def _settings_dict(self) -> dict[str, Any]:
+    def _settings_dict(self) -> dict[str, object]:
         settings = self.settings
         return {
             "engine": settings.engine_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, get_args
+from typing import get_args
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
@@ -30,8 +30,8 @@ ENGINES = get_args(EngineName)
 AUTO = "auto"
 
 
-# Any: user input; an array would compare elementwise.
-def is_auto(value: Any) -> bool:
+# object: user input; an array would compare elementwise.
+def is_auto(value: object) -> bool:
     """True for "auto"."""
     return isinstance(value, str) and value == AUTO
 

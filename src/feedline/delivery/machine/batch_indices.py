@@ -26,7 +26,7 @@ def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
         return [indices]
 
 
-def reusable(indices: Any) -> Any:
+def reusable(indices: object) -> object:
     """Return a batch that can be iterated more than once: an iterator becomes a list."""
     if type(indices) is IndexBlock:  # checked first because it is quicker
         return indices
@@ -43,14 +43,14 @@ def count_of(indices: Any, *, batched: bool = True) -> int:
         return len(as_list(indices))
 
 
-def rows_of(indices: Any, start: int, stop: int) -> Any:
+def rows_of(indices: object, start: int, stop: int) -> object:
     """Return a slice of a batch's samples."""
     if type(indices) is IndexBlock:
         return IndexBlock(indices.array[start:stop])
     return indices[start:stop] if isinstance(indices, (list, tuple)) else as_list(indices)[start:stop]
 
 
-def with_item(indices: Any, place: int, item: Any, *, batched: bool = True) -> Any:
+def with_item(indices: Any, place: int, item: object, *, batched: bool = True) -> object:
     """Return the samples with the one at `place` replaced."""
     if not batched:
         return item

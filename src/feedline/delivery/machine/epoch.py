@@ -25,7 +25,7 @@ from feedline.order.progress import Progress, has_state
 from feedline.system.failures import is_interrupt
 from feedline.types import Notes, Result, ResultKind, Resume, Task
 
-NOTHING: Any = object()
+NOTHING: object = object()
 """Marks the absence of a batch."""
 
 
@@ -124,7 +124,7 @@ class Epoch:
         """Batches that wait for the training loop, by number."""
         self.exhausted = False
         """True if the plan has no more batches, or none that are wanted."""
-        self.held: Any = NOTHING
+        self.held: object = NOTHING
         """The next batch of the plan, while no worker may have it."""
         self.unraised: BaseException | None = None
         """What the scheduler raised while a batch was being delivered; raised in place of the next batch."""
@@ -184,7 +184,7 @@ class Epoch:
         """The worker whose turn the first batch is."""
         return self._origin.turn
 
-    def assign(self, indices: Any, workers: list[WorkerView]) -> int | None:
+    def assign(self, indices: object, workers: list[WorkerView]) -> int | None:
         """Return the worker that makes the next batch; None to hold it back until a worker has answered."""
         self.held = indices  # first: nothing of the plan is lost if the scheduler raises
         worker = self.scheduler.assign(self.sent + self.turn, indices, workers)
@@ -195,7 +195,7 @@ class Epoch:
         self.held = NOTHING
         return worker
 
-    def task(self, ordinal: int, indices: Any, worker: int, treated: Treated | None = None) -> Task:
+    def task(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Task:
         """Return the task for a batch, without id and slot."""
         resume = self._resumes.pop(worker, None) if self._resumes else None
         snapshot = self._request.snapshot_every > 0

@@ -12,7 +12,7 @@ from feedline.delivery.machine.batch_indices import as_list, reusable, with_item
 from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
-from feedline.types import Result
+from feedline.types import Result, State
 from feedline.workers.fetch.guard import neighbour_of
 
 _LONGEST_CHAIN = 16
@@ -86,7 +86,7 @@ class FaultBudget:
         """Return the current position of the account, for `state`."""
         return (*self._approved, self.log.total)
 
-    def state(self, mark: Mark | None = None) -> dict[str, Any]:
+    def state(self, mark: Mark | None = None) -> State:
         """Return the log and the counts of the budget as plain values; {} if there is nothing to save.
 
         Args:
@@ -110,7 +110,7 @@ class FaultBudget:
         self.log.restore(state)
         self._seen, self._lost = self._approved = seen, lost
 
-    def treat(self, indices: Any, *, batched: bool) -> Treated:
+    def treat(self, indices: object, *, batched: bool) -> Treated:
         """Skip or replace samples that are known to fail before they are requested."""
         log = self.log
         indices = reusable(indices) if batched else indices

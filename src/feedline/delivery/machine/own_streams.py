@@ -71,10 +71,10 @@ class OwnStreamsEpoch(Epoch):
             self._to_ask.popleft()
         return self._count if self._to_ask else NOTHING
 
-    def assign(self, indices: Any, workers: list[WorkerView]) -> int | None:
+    def assign(self, indices: object, workers: list[WorkerView]) -> int | None:
         return self._to_ask.popleft()
 
-    def task(self, ordinal: int, indices: Any, worker: int, treated: Treated | None = None) -> Task:
+    def task(self, ordinal: int, indices: object, worker: int, treated: Treated | None = None) -> Task:
         request = self._request
         self._asked[worker] += 1
         return Task(

@@ -270,7 +270,7 @@ class Recovery:
             skip=tuple(place - first for place in task.skip if first <= place < stop),
         )
 
-    def _samples_of(self, flight: Flight) -> list[Any]:
+    def _samples_of(self, flight: Flight) -> list[object]:
         return as_list(flight.task.indices, batched=self._care.batched and not flight.stays)
 
     def _decide(self, failure: Failure) -> Verdict:

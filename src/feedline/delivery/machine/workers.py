@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.decisions import GIVE, RETIRE, START, TAKE_BACK
@@ -343,7 +342,7 @@ class Workers(Tasks):
 
     def _end(self, last: BaseException, left: _Replacement) -> None:
         """Give up after a death that cannot be recovered from."""
-        killers: list[Any] = []
+        killers: list[object] = []
         for flight in left.waiting if left.begun is None else [left.begun, *left.waiting]:
             trouble = flight.whole.trouble
             killers += [] if trouble is None else trouble.faults

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.delivery.state import Snapshot
 from feedline.order.order import Entry
 from feedline.order.plan import Plan
 from feedline.order.progress import has_state
-from feedline.types import Notes, Resume
+from feedline.types import Notes, Resume, State
 
 
 @dataclass
@@ -22,7 +21,7 @@ class Checkpoint:
     plan: Plan | None
     unit: str
     """The unit that positions count: see `Plan.state`."""
-    expected: Callable[[], dict[str, Any]]
+    expected: Callable[[], State]
     """Returns the values by which a loaded state is compared with a loader, in addition to the plan's state."""
     draw_seed: int
     worker_count: int
@@ -38,7 +37,7 @@ class Checkpoint:
     """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Notes] | None = None
     """Returns the current states of dataset and iterator, if the training process makes the batches itself."""
-    _plan_state: dict[str, Any] = field(default_factory=dict)
+    _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
 
     def freeze(self) -> None:
@@ -54,7 +53,7 @@ class Checkpoint:
         self.live = None if notes is None else lambda: notes
         self.plan = None
 
-    def _state_of_plan(self) -> dict[str, Any]:
+    def _state_of_plan(self) -> State:
         if self.plan is None:
             return self._plan_state
         progress = self.entry.progress
@@ -104,7 +103,7 @@ class Checkpoint:
             dataset_epoch=self.dataset_epoch,
         )
 
-    def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
+    def _outlasting(self, notes: Notes | None) -> dict[str, object]:
         """Return the states that outlive an epoch: the dataset's, and its iterator's (random generators, for one)."""
         if notes is None:
             return {"dataset": None, "last": None}
@@ -127,7 +126,7 @@ class Checkpoint:
             return [max((note for note in notes if note is not None), key=_place, default=None)]
         return notes
 
-    def _streams(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+    def _streams(self, order: State) -> list[dict[str, object]]:
         progress = self.entry.progress
         unit = order["unit"]
         if unit == "stream batches":
@@ -155,7 +154,7 @@ class Checkpoint:
             return []
         return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
 
-    def _own_stream(self) -> dict[str, Any]:
+    def _own_stream(self) -> dict[str, object]:
         """Describe the one stream of an iteration without workers."""
         batches, read = self.entry.progress.delivered, self.entry.progress.read
         notes = None if self.live is None else self.live()
@@ -172,8 +171,8 @@ def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
     return min(consumed, max(known)) if known else consumed
 
 
-def _described(notes: Notes | None, **expected: Any) -> dict[str, Any]:
-    stream: dict[str, Any] = dict(expected)
+def _described(notes: Notes | None, **expected: object) -> dict[str, object]:
+    stream: dict[str, object] = dict(expected)
     if notes is None or not has_state(notes):
         return stream
     stream["place"] = notes.place
@@ -184,7 +183,7 @@ def _described(notes: Notes | None, **expected: Any) -> dict[str, Any]:
     return stream
 
 
-def notes_of(stream: dict[str, Any]) -> Notes | None:
+def notes_of(stream: State) -> Notes | None:
     """Return the notes of a stream in a snapshot, as if a worker had just sent them."""
     dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
     if dataset is None and iterator is None:
@@ -192,7 +191,7 @@ def notes_of(stream: dict[str, Any]) -> Notes | None:
     return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
 
 
-def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
+def resume_of(stream: State, batch_size: int) -> Resume:
     """Return the position at which a stream, or a worker's dataset, resumes."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")

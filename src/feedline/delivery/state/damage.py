@@ -18,7 +18,7 @@ _MOST = 1 << 62
 """Every count is smaller than this; the arithmetic of orders still works with that many positions."""
 
 
-def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked(state: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the state, after checking that no value is missing or has the wrong type.
 
     Raises:
@@ -53,7 +53,7 @@ def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return state
 
 
-def checked_ranks(state: Mapping[str, Any]) -> list[Any]:
+def checked_ranks(state: Mapping[str, object]) -> list[object]:
     """Return the states of the single ranks that a merged state consists of.
 
     Raises:
@@ -107,7 +107,7 @@ _OF_USERS = ("sampler_state", "held")
 """Parts of an order that the user's sampler made, which may hold anything."""
 
 
-def _check_plain(value: Any, at: str) -> None:
+def _check_plain(value: object, at: str) -> None:
     """Reject arrays and tensors anywhere in a value: they cannot be compared with the expected value."""
     if isinstance(value, (Mapping, list, tuple)):
         inside = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -117,7 +117,7 @@ def _check_plain(value: Any, at: str) -> None:
         _refuse(f"{at} is the array {value!r:.100}")
 
 
-def _check_stream(stream: Any, at: str, *, counts: bool, ended: bool) -> None:
+def _check_stream(stream: object, at: str, *, counts: bool, ended: bool) -> None:
     if not isinstance(stream, Mapping):
         _refuse(f"{at} is {stream!r:.100}")
     if ended:
@@ -155,13 +155,13 @@ def _held(
     return value
 
 
-def _number(holder: Mapping[str, Any], name: str, at: str = "") -> None:
+def _number(holder: Mapping[str, object], name: str, at: str = "") -> None:
     value = _held(holder, name, int, at)
     if not _is_number(value):
         _refuse(f"{at}{name} is {value!r:.100}, which is not a valid count")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 

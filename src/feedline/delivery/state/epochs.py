@@ -10,6 +10,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, StateWarning, warn_user
 from feedline.order.order import Order
+from feedline.types import State
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Epochs:
         if self.checkpoint is not None and self.checkpoint.entry.progress.delivered:
             self.checkpoint.entry.progress.ended = True
 
-    def load(self, state: Any, order: Order) -> None:
+    def load(self, state: object, order: Order) -> None:
         """Keep a state for the next iteration."""
         if isinstance(state, dict) and not state:  # torchdata: an empty state is none
             return
@@ -186,9 +187,9 @@ class Epochs:
         self,
         order: Order,
         first: Callable[[Order, int], Snapshot],
-        opening: Callable[[Order], tuple[dict[str, Any], ...]] = lambda _: (),
-        after: Callable[[], dict[str, Any]] = dict,
-    ) -> dict[str, Any]:
+        opening: Callable[[Order], tuple[dict[str, object], ...]] = lambda _: (),
+        after: Callable[[], dict[str, object]] = dict,
+    ) -> State:
         """Return the loader's state.
 
         Args:

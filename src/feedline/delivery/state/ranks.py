@@ -15,11 +15,11 @@ from feedline.abc.source import Reshardable
 from feedline.delivery.state.checkpoint import resume_of
 from feedline.delivery.state.snapshot import VERSION, Snapshot
 from feedline.errors import BadState
-from feedline.types import Share
+from feedline.types import Share, State
 
 
 # Any: states as loaded from files.
-def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
     """Merge the states of all ranks into one that `load_state_dict` accepts on every rank, for any number of ranks.
 
     Args:
@@ -55,7 +55,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
 
 
-def _without(mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _without(mapping: Mapping[str, Any], name: str) -> dict[str, object]:
     return {key: value for key, value in mapping.items() if key != name}
 
 
@@ -173,10 +173,10 @@ def _are_level(ranks: Sequence[Snapshot], epoch: int) -> bool:
     return all(each.epoch == epoch or (each.ended and each.epoch == epoch - 1) for each in ranks)
 
 
-def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, Any], int]:
+def _left(ranks: Sequence[Snapshot], epoch: int) -> tuple[dict[int, object], int]:
     """Return the states of all parts that have not ended, by their numbers, and the number of parts."""
     workers = max(len(each.streams) for each in ranks)
-    left: dict[int, Any] = {}
+    left: dict[int, object] = {}
     for rank, each in enumerate(ranks):
         if each.ended and each.epoch == epoch:
             continue

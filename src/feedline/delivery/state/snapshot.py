@@ -13,6 +13,7 @@ from typing import Any
 
 from feedline.delivery.state.damage import checked, checked_ranks
 from feedline.errors import BadState
+from feedline.types import State
 
 VERSION = 2
 
@@ -28,11 +29,11 @@ class Snapshot:
     """Seed of the order; None if the sampler is not feedline's."""
     draw_seed: int | None = None
     """Seed of the random numbers of samples and workers."""
-    order: dict[str, Any] = field(default_factory=dict)
+    order: State = field(default_factory=dict)
     """What the plan needs to resume, and the values that must not have changed: see `Plan.state`."""
     early: tuple[int, ...] = ()
     """Batches after that position that were delivered out of turn, by their distance from it."""
-    streams: tuple[dict[str, Any], ...] = ()
+    streams: tuple[State, ...] = ()
     """States of the workers' streams or datasets."""
     turn: int = 0
     """The worker whose stream comes next."""
@@ -48,7 +49,7 @@ class Snapshot:
         """True if any rank can resume from it: it holds no unfinished part of an epoch that belongs to one rank."""
         return not self.ranks and (self.ended or not self.streams or "rank" not in self.order)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> State:
         """Return the snapshot in the form of `state_dict()`. It includes empty values, so a missing one is noticed."""
         if self.ranks:
             return {"feedline": VERSION, "ranks": [each.as_dict() for each in self.ranks]}

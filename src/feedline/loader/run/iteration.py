@@ -241,7 +241,7 @@ class Iteration(Iterator[Any]):
         """Mark the epoch as ended or as under way, regardless of what is left of it here."""
         self._batches.checkpoint.entry.progress.ended = has_ended
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled: create another iterator from the loader")
 
     @property
@@ -289,7 +289,7 @@ class Iteration(Iterator[Any]):
         )
 
 
-def order_state(start: Start) -> dict[str, Any]:
+def order_state(start: Start) -> dict[str, object]:
     """Return the order's part of the loaded state; empty at the beginning."""
     return {} if start.snapshot is None else start.snapshot.order
 

@@ -15,7 +15,7 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.system.optional import require
-from feedline.types import DatasetKind, StreamSharding
+from feedline.types import CollateFunction, DatasetKind, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
@@ -33,8 +33,8 @@ class NumpyView(LoaderView):
         return self.batch_size is not None or self.loader.batch_sampler is not None
 
     @property
-    def collate(self) -> Callable[[Any], Any]:
-        collate: Callable[[Any], Any] | None = self.loader.collate_fn
+    def collate(self) -> CollateFunction:
+        collate: CollateFunction | None = self.loader.collate_fn
         return collate or (default if self.batched else _as_it_is)
 
     @property
@@ -88,7 +88,7 @@ class NumpyView(LoaderView):
             return Sharing(self.loader.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")
 
-    def samplers(self) -> list[Any]:
+    def samplers(self) -> list[object]:
         return [self.loader.sampler, self.loader.batch_sampler]
 
     def target(self) -> Target | None:
@@ -106,9 +106,9 @@ class NumpyView(LoaderView):
     def fresh_seed(self) -> int:
         return draw_seed()
 
-    def check_draws(self, order: Any) -> None:
+    def check_draws(self, order: object) -> None:
         pass  # `after_epoch` saves nothing to check
 
 
-def _as_it_is(sample: Any) -> Any:
+def _as_it_is(sample: object) -> object:
     return sample

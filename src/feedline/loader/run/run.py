@@ -32,12 +32,12 @@ from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
-from feedline.types import DatasetKind, StreamSharding
+from feedline.types import DatasetKind, State, StreamSharding
 from feedline.types.ranks import share_if_known
 from feedline.workers.thread_safety import must_leave_threads
 
-# Any: a loader of either class.
-adjusters: list[Callable[[Any], None]] = []
+# object: a loader of either class.
+adjusters: list[Callable[[object], None]] = []
 """Callbacks that get a loader before it fixes how batches are made. Used by `feedline tune --script`."""
 
 
@@ -128,11 +128,10 @@ class Run:
         if settings != self.resources.settings:
             self.resources = Resources(settings, self.resources.framework)
 
-    # Any: a dataset of any kind.
     def spec(
         self,
         view: LoaderView,
-        dataset: Any,
+        dataset: object,
         base_seed: int,
         init: Callable[[int], None] | None,
         shared_seed: int | None = None,
@@ -164,7 +163,7 @@ class Run:
 
     # -- iterations --------------------------------------------------------------------------------------------------
 
-    def begin(self, view: LoaderView) -> Iterator[Any]:
+    def begin(self, view: LoaderView) -> Iterator[object]:
         """Return the iterator for `iter(loader)`."""
         self.epochs.virtual = None
         last = self.epochs.checkpoint
@@ -172,7 +171,7 @@ class Run:
         self.rank_watch.begin(view.dataset, view.sharing(self.stream_sharding), has_ended=has_ended)
         return self.next_epoch(view)
 
-    def next_epoch(self, view: LoaderView) -> Iterator[Any]:
+    def next_epoch(self, view: LoaderView) -> Iterator[object]:
         """Return a new iteration, or the one that `state` already started to find out its initial state."""
         early: Iterator[Any] | None = self.running.take_early()
         return view.iterate(self.epochs.order_of(self.order(view))) if early is None else early
@@ -187,7 +186,7 @@ class Run:
 
     # -- the position ------------------------------------------------------------------------------------------------
 
-    def state(self, view: LoaderView) -> dict[str, Any]:
+    def state(self, view: LoaderView) -> State:
         """Return the position of the training loop; see `LoaderBase.state_dict`."""
         self.running.apply_pending()
         order = self.order(view)
@@ -204,8 +203,7 @@ class Run:
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
         return {**state, "faults": faults} if faults else state
 
-    # Any: a state may be anything until it is checked.
-    def load(self, view: LoaderView, state: Any) -> None:
+    def load(self, view: LoaderView, state: object) -> None:
         """Resume the next iteration at a saved position; see `LoaderBase.load_state_dict`."""
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
@@ -244,13 +242,13 @@ def _broadcast_to(view: LoaderView) -> Broadcast:
     return Broadcast(view.dataset, watches=view.worker_count > 0)
 
 
-def _opening(view: LoaderView, order: Order) -> tuple[dict[str, Any], ...]:
+def _opening(view: LoaderView, order: Order) -> tuple[dict[str, object], ...]:
     """Return the dataset's state before the first batch of an epoch. New workers get the dataset unchanged."""
     if view.worker_count or reads_stream(order) or not is_stateful(view.dataset):
         return ()
     return ({"place": 0, "dataset": copy.deepcopy(view.dataset.state_dict()), "iterator": None},)
 
 
-def _part_of(state: Any, name: str) -> Any:
+def _part_of(state: object, name: str) -> object:
     """Return a part of a state; empty if `state` is not a mapping, which the code that reads the rest rejects."""
     return state.get(name, {}) if isinstance(state, Mapping) else {}

@@ -246,7 +246,7 @@ def _has_accelerator() -> bool:
     return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
 
 
-def _pinner(loader: Any) -> Callable[[Any], Any] | None:
+def _pinner(loader: Any) -> Callable[[object], object] | None:
     """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory or not _has_accelerator():
         return None

@@ -22,7 +22,7 @@ from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import rank_count
 from feedline.order.torch_order import torch_order
-from feedline.types import StreamSharding
+from feedline.types import CollateFunction, StreamSharding
 
 if TYPE_CHECKING:
     from feedline.abc.target import Target
@@ -33,7 +33,6 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 """The type of a batch. Any: the result of the default collate function has no known type."""
 
 
-# Any, throughout: datasets, samplers and batches of any class.
 class TorchView(LoaderView):
     """Reads a `feedline.DataLoader`, and the attributes that torch's own constructor has set."""
 
@@ -59,8 +58,8 @@ class TorchView(LoaderView):
         return bool(self.loader._auto_collation)
 
     @property
-    def collate(self) -> Callable[[Any], Any]:
-        collate: Callable[[Any], Any] = self.loader.collate_fn
+    def collate(self) -> CollateFunction:
+        collate: CollateFunction = self.loader.collate_fn
         return collate
 
     @property
@@ -127,18 +126,18 @@ class TorchView(LoaderView):
         by_batches = loader.batch_size is None and loader.batch_sampler is not None
         return Sharing(loader._index_sampler, "batch_sampler" if by_batches else "sampler")
 
-    def samplers(self) -> list[Any]:
+    def samplers(self) -> list[object]:
         batches = self.loader.batch_sampler
         return [batches, self.loader.sampler, getattr(batches, "sampler", None)]
 
     def fresh_seed(self) -> int:
         return fresh_seed(self.generator)
 
-    def check_draws(self, order: Any) -> None:
+    def check_draws(self, order: object) -> None:
         if isinstance(order, Mapping):
             self.seeds.check(self.generator, order)
 
-    def after_epoch(self) -> dict[str, Any]:
+    def after_epoch(self) -> dict[str, object]:
         return self.seeds.after(self.generator) if self.options.seed is None else {}
 
 

@@ -11,7 +11,7 @@ from feedline.delivery.driver.settings import Settings
 from feedline.loader.arguments import Options
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
-from feedline.types import StreamSharding
+from feedline.types import CollateFunction, StreamSharding
 
 
 # Any, throughout: datasets, samplers, batches and loaders of any class.
@@ -65,7 +65,7 @@ class LoaderView(ABC):
 
     @property
     @abstractmethod
-    def collate(self) -> Callable[[Any], Any]:
+    def collate(self) -> CollateFunction:
         """The function that makes a batch of samples; without batching, it gets each sample."""
 
     @property
@@ -112,7 +112,7 @@ class LoaderView(ABC):
         """Return what determines each rank's samples, if an iterable dataset is split in this way."""
 
     @abstractmethod
-    def samplers(self) -> list[Any]:
+    def samplers(self) -> list[object]:
         """Return objects besides the dataset that may have a `set_epoch`; may contain None and duplicates."""
 
     def iterate(self, order: Order) -> Iterator[Any]:
@@ -124,10 +124,10 @@ class LoaderView(ABC):
     def fresh_seed(self) -> int:
         """Draw a seed, by the loader's own rule."""
 
-    def after_epoch(self) -> dict[str, Any]:
+    def after_epoch(self) -> dict[str, object]:
         """Return the random state that the next epoch draws from, after an epoch has ended."""
         return {}
 
     @abstractmethod
-    def check_draws(self, order: Any) -> None:
+    def check_draws(self, order: object) -> None:
         """Reject values that `after_epoch` cannot have returned; a loaded state may be anything."""

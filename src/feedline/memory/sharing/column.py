@@ -52,5 +52,5 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _is_container(value: Any) -> bool:
+def _is_container(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

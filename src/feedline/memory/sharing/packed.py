@@ -51,9 +51,9 @@ class Packed(Column):
         True
     """
 
-    def __init__(self, values: Iterable[Any], *, is_text: bool, is_encoded: bool = False) -> None:
+    def __init__(self, values: Iterable[object], *, is_text: bool, is_encoded: bool = False) -> None:
         self._is_text = is_text
-        self._order: NDArray[Any] | None = None
+        self._order: NDArray[np.generic] | None = None
         """Where each string is stored; None if they are stored in their original order."""
         self._store(values, encode=is_text and not is_encoded)
         if is_text and isinstance(values, Sequence) and self.nbytes > _SORT_ABOVE * len(values):
@@ -64,7 +64,7 @@ class Packed(Column):
             if other.nbytes + places.nbytes < self.nbytes:
                 self.__setstate__({**other.__getstate__(), "_order": places})
 
-    def _store(self, values: Iterable[Any], *, encode: bool) -> None:
+    def _store(self, values: Iterable[object], *, encode: bool) -> None:
         parts = list(_packed_chunks(values, encode=encode))
         self._begin = _joined([part[0] for part in parts], np.dtype(np.uint8))
         self._end = _joined([part[1] for part in parts], np.dtype(np.uint8))
@@ -172,10 +172,10 @@ class Packed(Column):
         packed.__setstate__({f"_{name}": value for name, value in arrays.items()})
         return packed
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_views"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._views = self._make_views()
 
@@ -201,7 +201,7 @@ def _packed_chunks(values: Iterable[Any], *, encode: bool) -> Iterator[_Chunk]:
         yield _pack([value.encode("utf-8", "surrogatepass") for value in chunk] if encode else chunk)
 
 
-def _joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _joined(parts: list[NDArray[np.generic]], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 

@@ -49,7 +49,7 @@ class Numbers(Rows):
 class Records(Rows):
     """Values of different kinds, each encoded as a record."""
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[object]) -> None:
         super().__init__(Packed(map(records.encode, values), is_text=False))
 
     def get(self, place: int) -> Any:
@@ -61,7 +61,7 @@ class Fields(Column):
     """Dicts with the same keys, or tuples, lists and named tuples of one length: a column for each field."""
 
     _kind: type
-    _keys: tuple[Any, ...] | None
+    _keys: tuple[object, ...] | None
     """None for tuples and lists."""
     _columns: list[Column]
 
@@ -103,7 +103,7 @@ class Ragged(Column):
 class Parts(Column):
     """A few large values: lists and dicts that are shared themselves, and arrays, which are read-only."""
 
-    _values: list[Any]
+    _values: list[object]
     """The large values; each short one among them is a column of its own with one value, which is copied when read."""
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ _NUMBERS: dict[type, Any] = {bool: np.bool_, float: np.float64, complex: np.comp
 
 
 # Any, throughout: values of any kind.
-def share(values: Any) -> Any:
+def share(values: object) -> Any:
     """Store a list or dict once for all workers, in a few arrays instead of one Python object for each value.
 
     Workers that read a Python list gradually copy it, because reading an object writes its reference count. A list also
@@ -222,7 +222,7 @@ def _arrays(values: Sequence[Any]) -> Column:
     return Rows(np.stack(values))
 
 
-def _dicts(values: Sequence[dict[Any, Any]]) -> Column:
+def _dicts(values: Sequence[dict[object, Any]]) -> Column:
     keys = tuple(values[0])
     if sum(map(len, values)) >= _LONG * len(values):
         return Parts([share(value) for value in values])
@@ -242,11 +242,13 @@ def _lists(kind: type, values: Sequence[Any]) -> Column:
     return Ragged(kind, np.cumsum(lengths), column_of(list(chain.from_iterable(values))))
 
 
-def _fields(kind: type, keys: tuple[Any, ...] | None, columns: list[list[Any]], values: Sequence[Any]) -> Column:
+def _fields(
+    kind: type, keys: tuple[object, ...] | None, columns: list[list[object]], values: Sequence[object]
+) -> Column:
     return Fields(kind, keys, [column_of(column) for column in columns]) if columns else Records(values)
 
 
-def _mixed(values: Sequence[Any]) -> Column:
+def _mixed(values: Sequence[object]) -> Column:
     if not values:
         return Numbers(np.empty(0, np.bool_))
     if _is_few_large(values):
@@ -254,11 +256,11 @@ def _mixed(values: Sequence[Any]) -> Column:
     return Records(values)
 
 
-def _is_few_large(values: Sequence[Any]) -> bool:
+def _is_few_large(values: Sequence[object]) -> bool:
     return len(values) <= _FEW and any(map(_is_long, values))
 
 
-def _is_long(value: Any) -> bool:
+def _is_long(value: object) -> bool:
     if isinstance(value, (list, tuple, Mapping)):
         return len(value) >= _LONG or any(map(_is_long, value.values() if isinstance(value, Mapping) else value))
     return isinstance(value, (SharedList, SharedDict)) or (

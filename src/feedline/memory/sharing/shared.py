@@ -46,7 +46,7 @@ class SharedList(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return self._column.each(self._places)
 
-    def __reversed__(self) -> Iterator[Any]:
+    def __reversed__(self) -> Iterator[object]:
         return self._column.each(self._places[::-1])
 
     def __eq__(self, other: object) -> bool:
@@ -88,17 +88,17 @@ class SharedDict(Mapping[Any, Any]):
         self._order = order.astype(np.min_scalar_type(max(len(keys) - 1, 0)))
         self._views = (view_of(self._numbers), view_of(self._order))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_views"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._views = (view_of(self._numbers), view_of(self._order))
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def _find(self, key: Any) -> int | None:
+    def _find(self, key: object) -> int | None:
         numbers, order = self._views
         number = number_of(key)
         at = bisect.bisect_left(numbers, number)
@@ -109,7 +109,7 @@ class SharedDict(Mapping[Any, Any]):
             at += 1
         return None
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         place = self._find(key)
         if place is None:
             raise KeyError(key)
@@ -158,7 +158,7 @@ class _Items(ItemsView[Any, Any]):
         return zip(self._mapping, self._mapping._values.each(range(len(self._mapping))), strict=True)
 
 
-def number_of(key: Any) -> int:
+def number_of(key: object) -> int:
     """Return a hash of a key below 2**32 that is the same for equal keys in every process.
 
     Raises TypeError: the key is not hashable.

@@ -62,7 +62,9 @@ class EngineBench:
             yield gate
 
     @contextmanager
-    def _at_work(self, dataset: Any, *, streams: bool = False, start: bool = True, **options: Any) -> Iterator[Engine]:
+    def _at_work(
+        self, dataset: object, *, streams: bool = False, start: bool = True, **options: Any
+    ) -> Iterator[Engine]:
         engine = self.make_engine()
         spec = WorkerSpec(
             dataset=dataset,
@@ -85,7 +87,7 @@ class EngineBench:
         if not self.replaces_workers:
             raise unittest.SkipTest("replaces_workers is False")
 
-    def _submit(self, engine: Engine, worker: int, id: int, indices: Any, epoch: int = 0) -> None:  # noqa: A002
+    def _submit(self, engine: Engine, worker: int, id: int, indices: object, epoch: int = 0) -> None:  # noqa: A002
         engine.submit(worker, Task(id, indices, self.slot_for(worker), epoch))
 
     def _collect(self, engine: Engine, count: int, worker: int | None = None) -> list[Result]:
@@ -99,7 +101,7 @@ class EngineBench:
         assert len(results) == count, f"more than {count} answers: {results}"
         return results
 
-    def _ask(self, engine: Engine, id: int, indices: Any, epoch: int = 0, worker: int = 0) -> Result:  # noqa: A002
+    def _ask(self, engine: Engine, id: int, indices: object, epoch: int = 0, worker: int = 0) -> Result:  # noqa: A002
         self._submit(engine, worker, id, indices, epoch)
         (result,) = self._collect(engine, 1)
         assert result.task_id == id

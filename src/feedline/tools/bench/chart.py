@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from feedline.system.optional import require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _PANEL_W, _PANEL_H = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 18, 34, 46
@@ -168,7 +171,7 @@ class _Png:
         self._pen = ImageDraw.Draw(self._image)
         self._origin = (0, 0)
 
-    def image(self) -> Any:  # a Pillow image
+    def image(self) -> Image:
         """Return the finished image."""
         width, height = (size * self._SHOWN // self._FINE for size in self._image.size)
         return self._image.resize((width, height))

@@ -90,7 +90,7 @@ class Work:
         span = _Short(seconds, batches=2 * max(options["num_workers"], 1))
         return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=sums)
 
-    def _train(self, batch: Any) -> None:
+    def _train(self, batch: object) -> None:
         touch(batch)
         if self.step_s:
             time.sleep(self.step_s)
@@ -174,7 +174,7 @@ def _guarded(failures: dict[str, Failure], entry: Entry) -> Figures:
     return {}
 
 
-def _note_memory(seen: list[int], loader: Any) -> dict[str, float]:
+def _note_memory(seen: list[int], loader: object) -> dict[str, float]:
     """Note the memory of all processes, just before and just after the clock runs; add no sums."""
     seen += [found] if (found := load.pss_bytes()) is not None else []
     return {}

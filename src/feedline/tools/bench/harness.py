@@ -56,8 +56,8 @@ class Side:
         """The name shown in tables and rows."""
         return self.library if self.engine is None else f"{self.library}/{self.engine}"
 
-    # Any: the arguments of torch's DataLoader, passed through as they are.
-    def open(self, dataset: object, **arguments: Any) -> LoaderLike:
+    # object: the arguments of torch's DataLoader, passed through as they are.
+    def open(self, dataset: object, **arguments: object) -> LoaderLike:
         """Construct this side's loader; the class and feedline's engine are the only difference between sides."""
         if self.library == TORCH:
             from torch.utils.data import DataLoader as TorchLoader
@@ -76,14 +76,14 @@ def sides(worker_count: int, engines: Sequence[str]) -> list[Side]:
     return [Side(TORCH), *(Side(FEEDLINE, engine) for engine in chosen)]
 
 
-# Any: loader arguments as `Side.open` takes them.
+# object: loader arguments as `Side.open` takes them.
 def worker_arguments(
     worker_count: int, *, start_method: str | None = None, prefetch: int | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the arguments for the workers of both loaders; workers stay for all epochs of one measurement."""
     if worker_count == 0:
         return {"num_workers": 0}
-    arguments: dict[str, Any] = {"num_workers": worker_count, "persistent_workers": True}
+    arguments: dict[str, object] = {"num_workers": worker_count, "persistent_workers": True}
     if start_method is not None:
         arguments["multiprocessing_context"] = start_method
     if prefetch is not None:

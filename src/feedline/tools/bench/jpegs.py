@@ -81,7 +81,7 @@ def _crop_box(dice: random.Random) -> tuple[int, int, int, int]:
 
 
 # Any: a NumPy array of uint8, height x width x RGB; OpenCV's stubs do not say so.
-def _cropped_pillow(path: str, dice: random.Random) -> Any:
+def _cropped_pillow(path: str, dice: random.Random) -> object:
     from PIL import Image
 
     left, top, width, height = _crop_box(dice)
@@ -98,13 +98,13 @@ def cropped_opencv(path: str, dice: random.Random) -> Any:
     return _cropped(cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), dice)
 
 
-def _cropped_simplejpeg(path: str, dice: random.Random) -> Any:
+def _cropped_simplejpeg(path: str, dice: random.Random) -> object:
     import simplejpeg
 
     return _cropped(simplejpeg.decode_jpeg(Path(path).read_bytes()), dice)
 
 
-def _cropped(image: Any, dice: random.Random) -> Any:
+def _cropped(image: Any, dice: random.Random) -> object:
     import cv2
 
     cv2.setNumThreads(0)  # the workers are the parallelism, for both loaders
@@ -116,8 +116,8 @@ _CROPPED = {"pillow": _cropped_pillow, "opencv": cropped_opencv, "simplejpeg": _
 DECODERS = tuple(_CROPPED)
 
 
-# Any: a feedline dataset.
-def image_pipeline(paths: list[Path], length: int) -> Any:
+# object: a feedline dataset.
+def image_pipeline(paths: list[Path], length: int) -> object:
     """Return a dataset that does the work of `JpegFiles` with `feedline.images`, with its own random crops."""
     pipeline = images.Compose([images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize()])
     files = FileDataset(paths, "data", transform=pipeline)
@@ -136,5 +136,5 @@ def entries(
 
 
 # Any: datasets of any class.
-def _of_side(datasets: dict[str, Any], ours: Any, side: Side) -> Any:
+def _of_side(datasets: dict[str, Any], ours: object, side: Side) -> object:
     return datasets.get(side.library, ours)

@@ -7,7 +7,6 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from feedline.system.limits import (
 )
 from feedline.system.optional import require
 from feedline.system.process import core_count
+from feedline.types import JsonObject
 from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
 
@@ -105,9 +105,9 @@ def collect_details() -> Machine:
     )
 
 
-# Any: the details of `Machine` that torch knows.
-def _torch_details() -> dict[str, Any]:
-    details: dict[str, Any] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
+# object: the details of `Machine` that torch knows.
+def _torch_details() -> JsonObject:
+    details: dict[str, object] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
     details["devices"] = ()
     try:
         torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")

@@ -49,13 +49,13 @@ def span(arguments: argparse.Namespace) -> Span:
 def loaders(
     arguments: argparse.Namespace,
     case: Case,
-    dataset: Callable[[Side], Any],
+    dataset: Callable[[Side], object],
     *,
     batch_size: int | None = None,
     consume: Callable[[Any], None] = touch,
     finish: Callable[[], None] = nothing,
-    ours: Mapping[str, Any] = MappingProxyType({}),
-    **options: Any,
+    ours: Mapping[str, object] = MappingProxyType({}),
+    **options: object,
 ) -> Iterator[Entry]:
     """Yield torch's loader and feedline's engines for every number of workers in the flags.
 
@@ -81,13 +81,12 @@ def loaders(
             )
 
 
-# Any: a dataset of any class.
-def same(dataset: Any) -> Callable[[Side], Any]:
+def same(dataset: object) -> Callable[[Side], object]:
     """Give every side the same dataset object."""
     return lambda _: dataset
 
 
-def _open(side: Side, dataset: Callable[[Side], Any], options: Mapping[str, Any]) -> Any:
+def _open(side: Side, dataset: Callable[[Side], object], options: Mapping[str, object]) -> object:
     return side.open(dataset(side), **options)
 
 

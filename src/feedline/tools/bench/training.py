@@ -99,7 +99,7 @@ def add_shares(outcomes: Sequence[Outcome]) -> None:
 
 
 @functools.cache
-def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
+def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
     """Return a function that trains a network with one batch."""
     models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
     name, *ways = network.split()
@@ -115,7 +115,7 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
     criterion = torch.nn.CrossEntropyLoss()
 
-    def train(batch: Any, labels: Any) -> None:
+    def train(batch: Any, labels: object) -> None:
         optimizer.zero_grad(set_to_none=True)
         criterion(model(batch.contiguous(memory_format=torch.channels_last)), labels).backward()
         optimizer.step()
@@ -132,13 +132,18 @@ def _stream(is_first: bool) -> Any:
     return torch.cuda.Stream(priority=-1) if is_first else torch.cuda.default_stream()
 
 
-def _measure(network: str, fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float) -> Figures:
+def _measure(
+    network: str, fed: Callable[[int], tuple[Iterable[object], object]], batch_size: int, seconds: float
+) -> Figures:
     with torch.cuda.stream(_stream("first" in network.split())):
         return _trained(_trainer(network, batch_size), fed, batch_size, seconds)
 
 
 def _trained(
-    train: Callable[[Any, Any], None], fed: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
+    train: Callable[[Any, Any], None],
+    fed: Callable[[int], tuple[Iterable[Any], object]],
+    batch_size: int,
+    seconds: float,
 ) -> Figures:
     gc.collect()
     torch.cuda.empty_cache()

@@ -49,7 +49,7 @@ def synthetic(batch_size: int) -> tuple[Iterator[Any], None]:
     return itertools.repeat((batch, labels)), None
 
 
-def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
+def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[object], object]:
     """Return an endless stream of batches on the GPU, and its loader."""
     if row.library == TORCH:
         dataset: Any = ByHand(data, row.decode)
@@ -127,7 +127,7 @@ def _torchvision_pipeline() -> Any:
     )
 
 
-def _with_opencv(path: str) -> Any:
+def _with_opencv(path: str) -> object:
     image = cropped_opencv(path, random.Random())
     return np.ascontiguousarray(image[:, ::-1]) if random.random() < 0.5 else image
 

@@ -188,8 +188,8 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
     return entries
 
 
-# Any: a dataset that has a length.
-def check_equal_batches(name: str, dataset: Any, size: int) -> None:
+# object: a dataset that has a length.
+def check_equal_batches(name: str, dataset: object, size: int) -> None:
     """Compare the first batches of both loaders.
 
     Raises InternalError: they differ, so speeds cannot be compared.

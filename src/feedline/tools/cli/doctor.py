@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
@@ -39,8 +39,8 @@ class _Report:
     """The findings about one subject, with its details."""
 
     title: str
-    # Any: JSON-compatible values.
-    details: dict[str, Any]
+    # object: JSON-compatible values.
+    details: dict[str, object]
     findings: list[Finding]
     before: list[str] = field(default_factory=list)
     """Lines above the table; `after` has the lines below it."""

@@ -78,8 +78,8 @@ def _read_state(file: Path, text: str) -> FaultFile:
     return FaultFile(log, snapshot)
 
 
-# Any: the content of any JSON file.
-def _state_in(found: Any) -> dict[str, Any] | None:
+# object: the content of any JSON file.
+def _state_in(found: object) -> dict[str, object] | None:
     """Return the state itself, or the first state in a checkpoint of several parts."""
     if not isinstance(found, dict):
         return None
@@ -121,7 +121,7 @@ def _fault_of(row: dict[str, str]) -> Fault:
 
 
 # Any: a row that is too short or too long contains None or a list, which the caller reports as damage.
-def _from_csv_cell(text: Any) -> Any:
+def _from_csv_cell(text: object) -> Any:
     """Return a text without the quote that `csv_cell` put in front of it."""
     return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
 
@@ -130,11 +130,11 @@ def _number_or_text(text: str) -> int | str:
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 
-# Any: JSON-compatible values.
-def describe(file: FaultFile) -> dict[str, Any]:
+# object: JSON-compatible values.
+def describe(file: FaultFile) -> dict[str, object]:
     """Return the contents of a file for programs."""
     log, snapshot = file.log, file.snapshot
-    details: dict[str, Any] = {
+    details: dict[str, object] = {
         "total": sum(log.counts().values()),
         "dropped": log.dropped,
         "actions": log.counts(),
@@ -201,7 +201,7 @@ def _killers(log: FaultLog) -> Iterator[Finding]:
         )
 
 
-def _listed(indices: Sequence[Any]) -> str:
+def _listed(indices: Sequence[object]) -> str:
     shown = ", ".join(one_line(f"{index!r:.80}") for index in indices[:SHOWN_INDICES])
     return f"{len(indices)}: {shown}{', ...' if len(indices) > SHOWN_INDICES else ''}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.system.optional import require
 from feedline.tools.packing.inspection import inspect
+from feedline.types import JsonObject
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
 from feedline.types.terminal import plain_console
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 # Any, here and below: JSON-compatible values.
-def show(details: dict[str, Any], console: Console) -> None:
+def show(details: JsonObject, console: Console) -> None:
     """Draw the details as tables."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -71,7 +72,7 @@ def show(details: dict[str, Any], console: Console) -> None:
         console.print(Text(f"  {details['line']}"), soft_wrap=True)
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: object) -> Any:
     """Escape characters that a terminal would obey or cannot show, in names and texts from files."""
     if isinstance(value, str):
         return printable(value)
@@ -80,7 +81,7 @@ def _printable(value: Any) -> Any:
     return list(map(_printable, value)) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
     if isinstance(value, list):

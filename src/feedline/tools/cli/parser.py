@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from feedline import __version__
 
@@ -18,6 +18,13 @@ _FAILED_TEXT = (
     "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
     "memory; 8 it is empty; 1 any other error."
 )
+
+
+class _Commands(Protocol):
+    """The result of `add_subparsers`, whose class in argparse is not public."""
+
+    # Any: arguments of ArgumentParser.
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser: ...
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,8 +67,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
 
 
-# Any: argparse's own class for this is not public.
-def _add_profile(commands: Any) -> None:
+def _add_profile(commands: _Commands) -> None:
     profile = commands.add_parser(
         "profile",
         help="run a program with feedline's loader, and report what its training waited for",
@@ -84,7 +90,7 @@ def _add_profile(commands: Any) -> None:
     _add_program(profile)
 
 
-def _add_bench(commands: Any) -> None:
+def _add_bench(commands: _Commands) -> None:
     bench = commands.add_parser(
         "bench",
         help="compare with torch's loader on this machine (about half a minute), or on your dataset (a minute)",
@@ -125,7 +131,7 @@ def _add_bench(commands: Any) -> None:
     _add_plot(own)
 
 
-def _add_tune(commands: Any) -> None:
+def _add_tune(commands: _Commands) -> None:
     tune = commands.add_parser(
         "tune",
         help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code",
@@ -165,7 +171,7 @@ def _add_plot(parser: Any) -> None:
     parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
 
 
-def _add_doctor(commands: Any) -> None:
+def _add_doctor(commands: _Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
         help="examine this machine, a dataset, a recording or saved faults, and recommend changes",
@@ -184,7 +190,7 @@ def _add_doctor(commands: Any) -> None:
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
-def _add_what_if(commands: Any) -> None:
+def _add_what_if(commands: _Commands) -> None:
     what_if = commands.add_parser(
         "what-if",
         help="predict how a recorded run would perform with other settings",
@@ -219,7 +225,7 @@ def _add_what_if(commands: Any) -> None:
     what_if.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
 
-def _add_lab(commands: Any) -> None:
+def _add_lab(commands: _Commands) -> None:
     lab = commands.add_parser("lab", help="open a local page that shows a loader at work")
     lab.add_argument(
         "what", nargs="?", metavar="module:dataset", help="your dataset or loader, with which the page opens"
@@ -231,7 +237,7 @@ def _add_lab(commands: Any) -> None:
     )
 
 
-def _add_pack(commands: Any) -> None:
+def _add_pack(commands: _Commands) -> None:
     pack = commands.add_parser("pack", help="write a dataset in a format that reads fast")
     pack.add_argument(
         "source",
@@ -273,7 +279,7 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _add_inspect(commands: Any) -> None:
+def _add_inspect(commands: _Commands) -> None:
     inspect = commands.add_parser("inspect", help="show what is in a store or folder of samples")
     inspect.add_argument(
         "path",

@@ -269,7 +269,7 @@ class _TimedTorch:
     def __init__(self) -> None:
         self._times: dict[str, _TorchTimes] = {}
 
-    def times_of(self, loader: Any) -> _TorchTimes:
+    def times_of(self, loader: object) -> _TorchTimes:
         times: _TorchTimes | None = vars(loader).get("_feedline_times")
         if times is None:
             times = vars(loader)["_feedline_times"] = _TorchTimes()
@@ -293,7 +293,7 @@ def _timed_torch() -> Iterator[_TimedTorch]:
     originals, advance = [kind.__iter__ for kind in loaders], iterators.__next__
 
     def timing(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def timed_iter(loader: Any) -> Any:
+        def timed_iter(loader: object) -> object:
             begun = time.monotonic_ns()
             times = timed.times_of(loader)
             iterator = iterate(loader)
@@ -303,7 +303,7 @@ def _timed_torch() -> Iterator[_TimedTorch]:
 
         return timed_iter
 
-    def timed_next(iterator: Any) -> Any:
+    def timed_next(iterator: object) -> object:
         asked, is_batch = time.monotonic_ns(), False
         try:
             batch = advance(iterator)

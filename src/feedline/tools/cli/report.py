@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from feedline.errors import BadOption, BadRecording
 from feedline.insight.recording import Recording
@@ -42,8 +41,8 @@ def page_text(recording: Recording) -> str:
     return page_of(recording, [str(finding) for finding in diagnose_recording(recording)], _predicted(recording))
 
 
-# Any: JSON-compatible values.
-def _predicted(recording: Recording) -> dict[str, Any]:
+# object: JSON-compatible values.
+def _predicted(recording: Recording) -> dict[str, object]:
     """Return the grid of predictions as the page shows it; only a note if nothing can be predicted."""
     try:
         predictions = grid(recording)

@@ -66,7 +66,7 @@ def _code(kept: Kept, choice: Choice) -> list[str]:
     return [*lines, "# and the other arguments of your loader, unchanged"] if kept.is_loader else lines
 
 
-# Any: JSON-compatible values.
+# object: JSON-compatible values.
 def _as_dict(kept: Kept, choice: Choice) -> dict[str, object]:
     return {
         "setting": asdict(choice.setting),

@@ -35,6 +35,7 @@ from feedline.tools.tune.probing.loading import is_loader
 from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
 from feedline.tools.tune.target import Target, make_some, open_target, target_of
+from feedline.types import JsonObject
 
 _LONGEST_S = 1.0
 _SHARE = 1 / 30
@@ -117,8 +118,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         search(measure, first["limits"], step_s=step_s)
 
 
-# Any: values of attributes of `Kept`.
-def _first_measurements(target: Target, seconds: float) -> dict[str, Any]:
+def _first_measurements(target: Target, seconds: float) -> JsonObject:
     """Make batches without workers, and return values for attributes of `Kept`: about the target, and the limits."""
     made, headroom = make_some(target, seconds=seconds), headroom_now()
     limits = Limits.of(Load(made.batch_s, 0.0, made.cpu_s, headroom.cores), headroom.memory_bytes, made.batch_bytes)
@@ -251,7 +251,7 @@ class _Watching:
     def __init__(self, kind: str | None, setting: Setting, seconds: float, *, measures_first: bool) -> None:
         self._kind, self._setting, self._seconds, self._measures_first = kind, setting, seconds, measures_first
         self._adjusted: WeakSet[Any] = WeakSet()
-        self._measured_first: dict[str, dict[str, Any]] = {}
+        self._measured_first: dict[str, dict[str, object]] = {}
         self._counters: dict[str, dict[int, Counters]] = {}
         self._engines: dict[str, str] = {}
         self.has_ended = threading.Event()

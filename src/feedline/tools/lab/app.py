@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -74,7 +73,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
     return app
 
 
-async def _read_json(request: Request) -> dict[str, Any]:
+async def _read_json(request: Request) -> dict[str, object]:
     """Return the JSON object in a request.
 
     Raises:

@@ -84,7 +84,7 @@ class Text:
 Control = Number | Choice | Switch | Text
 
 
-def read(controls: Sequence[Control], given: Mapping[str, Any]) -> Values:
+def read(controls: Sequence[Control], given: Mapping[str, object]) -> Values:
     """Return a value for every control: the given one, or its default.
 
     Raises:
@@ -97,6 +97,6 @@ def read(controls: Sequence[Control], given: Mapping[str, Any]) -> Values:
     return {control.name: control.read(given.get(control.name, control.default)) for control in controls}
 
 
-def described(control: Control) -> dict[str, Any]:
+def described(control: Control) -> dict[str, object]:
     """Return a control as the page receives it."""
     return {"kind": type(control).__name__.lower(), **asdict(control)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import queue
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from feedline.errors import FeedlineError
 from feedline.system.limits import usable_cores
@@ -27,7 +26,7 @@ def exported(views: Sequence[View], on_run: Callable[[str], None] = lambda text:
     Raises:
         FeedlineError: a run failed.
     """
-    runs: dict[str, list[dict[str, Any]]] = {view.name: [] for view in views}
+    runs: dict[str, list[dict[str, object]]] = {view.name: [] for view in views}
     for view in views:
         for preset in view.presets:
             on_run(view.title)
@@ -37,8 +36,8 @@ def exported(views: Sequence[View], on_run: Callable[[str], None] = lambda text:
     return page_of(views, recorded=recorded)
 
 
-# Any: JSON values.
-def _recorded(view: View, preset: dict[str, Any]) -> dict[str, Any]:
+# object: JSON values.
+def _recorded(view: View, preset: dict[str, object]) -> dict[str, object]:
     values = read(view.controls, preset)
     events = [{"kind": "run", "number": 0, "code": view.code(values)}]
     for event in view.run(values, queue.SimpleQueue()):

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 from feedline.tools import report
 from feedline.tools.lab.view import View
@@ -16,9 +15,9 @@ SCRIPTS = ("marks.js", "controls.js", "runs.js", "lab.js")
 """Scripts in the order in which the page runs them, after the report's `drawing.js`."""
 
 
-# Any: JSON values.
+# object: JSON values.
 def page_of(
-    views: Sequence[View], *, token: str = "", nonce: str = "", recorded: Mapping[str, Any] | None = None
+    views: Sequence[View], *, token: str = "", nonce: str = "", recorded: Mapping[str, object] | None = None
 ) -> str:
     """Return the page.
 

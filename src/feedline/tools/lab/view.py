@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from feedline.tools.lab.controls import Control, Values, described
 from feedline.tools.lab.pictures import Event
@@ -37,8 +36,8 @@ class View:
     presets: Sequence[Values] = ({},)
     """Settings of the runs in the exported page: the values that differ from the defaults, for each run."""
 
-    # Any: JSON values.
-    def described(self) -> dict[str, Any]:
+    # object: JSON values.
+    def described(self) -> dict[str, object]:
         """Return the view as the page receives it."""
         return {
             "name": self.name,
@@ -50,8 +49,8 @@ class View:
         }
 
 
-# Any: arguments of a loader.
-def loader_code(**arguments: Any) -> str:
+# object: arguments of a loader.
+def loader_code(**arguments: object) -> str:
     """Return the code that creates a loader, one argument per line."""
     given = ["dataset", *(f"{name}={value!r}" for name, value in arguments.items())]
     lines = ["from feedline import DataLoader", "", "loader = DataLoader(", *(f"    {one}," for one in given), ")", ""]

@@ -16,6 +16,7 @@ from feedline.tools.packing.opening import Opened, open_path
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.reading import count_samples, loader_text, size_on_disk
 from feedline.tools.packing.schema import Column, Sample, Schema
+from feedline.types import JsonObject
 
 _SAMPLES_READ = 100
 """Number of samples read to find out what the fields hold."""
@@ -26,7 +27,7 @@ _KEPT = 1 << 16
 
 
 # Any, throughout: the value of a field, and JSON-compatible values.
-def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> dict[str, Any]:
+def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> JsonObject:
     """Describe the dataset at a path, in JSON-compatible values.
 
     With `verify`, read all samples, so that the source compares all checksums.
@@ -62,7 +63,7 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
         }
 
 
-def _spread(dataset: Any, count: int) -> Iterator[Any]:
+def _spread(dataset: Any, count: int) -> Iterator[object]:
     """Yield `count` samples: spread over a map-style dataset, or the first ones of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
@@ -71,7 +72,7 @@ def _spread(dataset: Any, count: int) -> Iterator[Any]:
     return (dataset[index] for index in sorted(chosen))
 
 
-def _read_some(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
+def _read_some(dataset: object) -> tuple[list[Sample], dict[str, str]]:
     """Return some samples, with large values reduced to what a schema needs, and an example of each field as text."""
     samples: list[Sample] = []
     examples: dict[str, str] = {}
@@ -86,7 +87,7 @@ def _read_some(dataset: Any) -> tuple[list[Sample], dict[str, str]]:
     return samples, examples
 
 
-def _outline(value: Any) -> Any:
+def _outline(value: Any) -> object:
     if is_tensor(value):
         value = value.numpy()
     if isinstance(value, (np.str_, np.bytes_)):

@@ -26,10 +26,10 @@ from feedline.tools.packing.reading import dataset_text, fields_for
 from feedline.tools.packing.schema import Sample, Schema, listed
 from feedline.tools.packing.writers.contract import FORMATS
 from feedline.tools.packing.writers.npy import stored as stored_in_folder
+from feedline.types import JsonObject
 
 
-# Any: a dataset of any class.
-def called(dataset: Any, number: int) -> str:
+def called(dataset: object, number: int) -> str:
     """Return a sample's name for messages, with its file if the dataset knows it (torchvision's datasets do, too)."""
     path = None
     if callable(path_of := getattr(dataset, "path_of", None)):
@@ -61,7 +61,7 @@ class Opened:
     """Description for people. A resumed run also compares it to recognise the dataset."""
     fields: tuple[str, ...] | None = None
     """Fields that are packed by default."""
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
     """Metadata about all samples, such as the names of classes; stored with the samples."""
     left_out: int = 0
     """Number of files in the folder that are not samples."""
@@ -69,7 +69,7 @@ class Opened:
     """A format of `feedline.datasets.opening`, or "Python" for `module:object`."""
     files: tuple[Path, ...] = ()
     """The files that the dataset is read from, as far as they are known."""
-    stored: dict[str, Any] | None = None
+    stored: JsonObject | None = None
     """The summary that `feedline pack` stored with the samples; None if `feedline pack` did not write them."""
     expression: str = ""
     """The `feedline.datasets` call that opens the dataset; "" if there is none."""
@@ -142,7 +142,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     return Opened(found.path, dataset, text, None, metadata, len(found.beside), found.format, files, stored, expression)
 
 
-def _local_files(source: str, dataset: Any) -> list[Path]:
+def _local_files(source: str, dataset: object) -> list[Path]:
     if isinstance(dataset, (TarDataset, TarStream)):  # its patterns are richer than those of `glob`
         return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
     path = Path(source)
@@ -151,8 +151,8 @@ def _local_files(source: str, dataset: Any) -> list[Path]:
     return [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
 
 
-# Any: whatever type the `fields=` option of a source takes.
-def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
+# object: whatever type the `fields=` option of a source takes.
+def _fields(found: Recognised, stored: JsonObject | None, wanted: list[str] | None) -> object:
     """Return the `fields=` option that makes a source read only the wanted fields."""
     if stored is None:
         is_one_array = found.format == "npy" and os.path.isfile(found.path)
@@ -168,7 +168,7 @@ def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] 
     return list(wanted) if chosen is None else chosen
 
 
-def _stored(found: Recognised) -> dict[str, Any] | None:
+def _stored(found: Recognised) -> JsonObject | None:
     """Return the summary that `feedline pack` stored; None if another program wrote the store, or it is damaged."""
     if found.files and os.path.exists(os.path.join(found.path, FACTS)):
         return stored_in_folder(Path(found.path))
@@ -177,7 +177,7 @@ def _stored(found: Recognised) -> dict[str, Any] | None:
     if found.format not in FORMATS or not first.exists() or is_single_array or found.is_compressed:
         return None
     try:
-        stored: dict[str, Any] | None = FORMATS[found.format].module.stored(first)
+        stored: dict[str, object] | None = FORMATS[found.format].module.stored(first)
     except Exception:  # libraries raise all kinds of exceptions on damaged bytes; the source reports the damage
         return None
     return stored
@@ -195,7 +195,7 @@ def fingerprint(files: Iterable[Path]) -> str:
     return hashed.hexdigest()
 
 
-def dataset_fingerprint(dataset: Any) -> str:
+def dataset_fingerprint(dataset: object) -> str:
     """Return a fingerprint of a Python dataset; "" if it cannot be computed."""
     try:
         return fingerprint_of(dataset).hex()[:32]

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
@@ -31,7 +30,7 @@ class Options:
     compression: str | None = None
     on_error: str = "raise"
     """"raise" or "skip"."""
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
     """Metadata about all samples, stored with them."""
 
     def __post_init__(self) -> None:
@@ -89,7 +88,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     return sharded
 
 
-def as_path(out: Any) -> Path:
+def as_path(out: object) -> Path:
     """Return the path of an output. Raises BadOption: `out` is not a path, or has no file name (such as "/")."""
     if not isinstance(out, (str, os.PathLike)):
         raise BadOption(f"out={out!r} is not a path.")
@@ -99,8 +98,7 @@ def as_path(out: Any) -> Path:
     return path
 
 
-# Any: users can pass anything.
-def as_fields(fields: Any) -> Renamed | None:
+def as_fields(fields: object) -> Renamed | None:
     """Return the fields to keep, as pairs with the new name first.
 
     Raises BadOption: `fields` is neither a list of names nor a dict of them.
@@ -130,7 +128,7 @@ def is_name(name: str) -> bool:
     return bool(name) and not name.startswith((".", "__")) and not any(sign in name for sign in "/\\\0\n")
 
 
-def as_names(names: Any, option: str) -> tuple[str, ...]:
+def as_names(names: object, option: str) -> tuple[str, ...]:
     """Return field names as a tuple. Raises BadOption: `names` is not a list of names."""
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
         raise BadOption(f"{option}={names!r} is not a list of names.")

@@ -12,12 +12,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.contract import Format, Summary, Writer
+from feedline.types import JsonObject
 
 ENDING = ".packing"
 _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
@@ -34,7 +34,7 @@ class WorkFolder:
         restart: True to start over, discarding what an earlier run left.
     """
 
-    def __init__(self, out: Path, job: dict[str, Any], *, restart: bool) -> None:
+    def __init__(self, out: Path, job: dict[str, object], *, restart: bool) -> None:
         self.path = out.with_name(out.name + ENDING)
         self._out = out
         self.path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class WorkFolder:
         """True if an interrupted run into `out` can be resumed."""
         return (out.with_name(out.name + ENDING) / _NOTE).exists()
 
-    def _begin(self, job: dict[str, Any], *, restart: bool) -> None:
+    def _begin(self, job: dict[str, object], *, restart: bool) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
@@ -75,13 +75,13 @@ class WorkFolder:
         write_durably(self.path / _JOB, json.dumps(job).encode())
 
     @property
-    def note(self) -> dict[str, Any] | None:
+    def note(self) -> JsonObject | None:
         """The most recent note; None if there is nothing to resume."""
         path = self.path / _NOTE
-        found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
+        found: dict[str, object] | None = json.loads(path.read_bytes()) if path.exists() else None
         return found
 
-    def write_note(self, note: dict[str, Any]) -> None:
+    def write_note(self, note: dict[str, object]) -> None:
         """Record the run's position, in JSON-compatible values."""
         write_durably(self.path / _NOTE, json.dumps(note).encode())
 
@@ -140,8 +140,8 @@ class Output:
         self.shard_count, self._count, self.schema = shard_count, count, schema
         return True
 
-    # Any: a sample as encoded by the format's writer.
-    def write(self, samples: Sequence[Any]) -> None:
+    # object: a sample as encoded by the format's writer.
+    def write(self, samples: Sequence[object]) -> None:
         """Append samples that the writer's class encoded. Set `schema` first."""
         if self._writer is None:
             path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
@@ -204,7 +204,7 @@ def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _difference(name: str, left: dict[str, Any], job: dict[str, Any]) -> str:
+def _difference(name: str, left: dict[str, object], job: dict[str, object]) -> str:
     if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
         return (
             "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you can name "

@@ -39,7 +39,7 @@ _SHARD_BYTES = 1 << 30
 # Any: any suitable object can be a dataset, and any path-like object an output.
 def pack(
     dataset: Any,
-    out: Any,
+    out: object,
     *,
     format: str | None = None,  # noqa: A002  (what users call it)
     workers: int | None = None,
@@ -58,8 +58,8 @@ def pack(
     engine: EngineName = "auto",
     start_method: str | None = None,
     source: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    report: Callable[[Stage], Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
+    report: Callable[[Stage], object] | None = None,
 ) -> Packed:
     """Write a dataset in one of the formats that read fast.
 
@@ -164,9 +164,8 @@ def pack(
     return replace(packed, seconds=time.monotonic() - begin, left_out=opened.left_out)
 
 
-# Any: a dataset of any class.
 @contextmanager
-def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]:
+def _opened(dataset: object, out: Path, fields: Renamed | None) -> Iterator[Opened]:
     """Open a dataset that is given as a path or as module:object; yield any other dataset unchanged."""
     if isinstance(dataset, os.PathLike):
         dataset = os.fspath(dataset)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import BadOption, PackError
 from feedline.images.pillow import checked_picture, eight_bits
 from feedline.system.failures import words
 from feedline.system.optional import require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ENCODINGS = ("keep", "jpg", "png", "raw")
 
@@ -90,7 +94,7 @@ class Pictures:
             return self._of_array(value)
         return value
 
-    def _of_array(self, value: Any) -> Any:
+    def _of_array(self, value: NDArray[np.generic]) -> object:
         image = require("PIL.Image", extra="images", purpose="Encoding pictures")
         pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
         resized = self._resized(image.fromarray(np.ascontiguousarray(pixels)))
@@ -99,7 +103,7 @@ class Pictures:
         made = np.asarray(resized)  # keep the number of colours: the dataset chose it when it made the array
         return made[..., None] if made.ndim < value.ndim else made
 
-    def _of_file(self, data: bytes, kind: str) -> Any:
+    def _of_file(self, data: bytes, kind: str) -> object:
         try:
             with checked_picture(data) as opened:
                 info = dict(opened.info)
@@ -124,7 +128,7 @@ class Pictures:
         width, height = (max(1, round(side * self.resize / shorter)) for side in size)
         return width, height
 
-    def _resized(self, image: Any, target: tuple[int, int] | None = None) -> Any:
+    def _resized(self, image: Image, target: tuple[int, int] | None = None) -> Image:
         target = target or self._target(image.size)
         if target is None:
             return image
@@ -133,7 +137,7 @@ class Pictures:
         bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
         return image.resize(target, bicubic)
 
-    def _stored(self, image: Any, info: dict[str, Any], kind: str) -> Any:
+    def _stored(self, image: Image, info: dict[str | tuple[int, int], object], kind: str) -> object:
         encoding = self.encode
         if encoding == "keep":
             encoding = kind if kind in _FORMATS or kind == "raw" else "png"
@@ -151,8 +155,7 @@ class Pictures:
         return out.getvalue()
 
 
-# Any: Pillow images.
-def rgb(image: Any) -> Any:
+def rgb(image: Image) -> Image:
     """Return an image as 8-bit RGB, which most code expects, without transparency.
 
     Raises PackError: the image's values do not define black and white.
@@ -170,10 +173,11 @@ def rgb(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _with_colours(image: Any) -> str:
+def _with_colours(image: Image) -> str:
     return "RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB"
 
 
+# Any: a value that has a dtype.
 def is_picture(array: Any) -> bool:
     """True for uint8 arrays of height, width and up to four colours."""
     if array.dtype != np.uint8 or array.size == 0:
@@ -181,5 +185,5 @@ def is_picture(array: Any) -> bool:
     return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
 
 
-def _is_pillow(value: Any) -> bool:
+def _is_pillow(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")

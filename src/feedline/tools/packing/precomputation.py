@@ -38,8 +38,8 @@ def precompute(
     *,
     workers: int = 0,
     engine: EngineName = "auto",
-    transform: Callable[[Any], Any] | None = None,
-    version: Any = None,
+    transform: Callable[[Any], object] | None = None,
+    version: object = None,
     overwrite: bool = False,
     pickle: bool = False,
     freeze_random: bool = False,
@@ -149,7 +149,7 @@ class _Filling:
             sample = self._dataset[index]
         return self._keep(index, sample, watch.generators)
 
-    def _keep(self, index: int, sample: Any, generators: list[str]) -> int:
+    def _keep(self, index: int, sample: object, generators: list[str]) -> int:
         if generators and not self._freezes:
             raise BadOption(
                 f"Sample {index} draws random numbers (from {', '.join(generators)}), so a stored copy would be "
@@ -174,7 +174,7 @@ class _AsyncFilling(_Filling):
         return self._keep(index, await self._dataset[index], [])
 
 
-def _filling(dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
+def _filling(dataset: object, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
     is_async = inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
     return (_AsyncFilling if is_async else _Filling)(dataset, store, path, pickles=pickles, freezes=freezes)
 

@@ -45,7 +45,7 @@ class Item:
 
 
 # Any, throughout: a dataset, its samples, their values.
-def numbered(dataset: Any, *, skips: bool) -> Any:
+def numbered(dataset: object, *, skips: bool) -> Any:
     """Wrap a dataset, so that it yields (number, sample, failure) to the loader."""
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         return _NumberedStream(dataset)
@@ -63,7 +63,7 @@ class _Numbered:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         try:
             return index, self.dataset[index], ""
         except Exception as exc:
@@ -86,7 +86,7 @@ class _NumberedTogether(_Numbered):
 class _Awaited(_Numbered):
     """Wraps a dataset with asynchronous samples, which the loader awaits many at a time."""
 
-    async def __getitem__(self, index: int) -> Any:
+    async def __getitem__(self, index: int) -> object:
         try:
             found = self.dataset[index]
             return index, await found if inspect.isawaitable(found) else found, ""
@@ -118,7 +118,7 @@ class Prepare:
     def __call__(self, batch: Sequence[Any]) -> list[Item]:
         return [self._item(number, sample, failure) for number, sample, failure in batch]
 
-    def _item(self, number: int, raw: Any, failure: str) -> Item:
+    def _item(self, number: int, raw: object, failure: str) -> Item:
         if failure:
             return Item(number, None, failure=failure)
         try:
@@ -130,7 +130,7 @@ class Prepare:
             return Item(number, None, failure=str(exc))
         return Item(number, sample, sum(map(size_of, sample.values())), form)
 
-    def _value(self, name: str, raw: Any) -> Any:
+    def _value(self, name: str, raw: object) -> object:
         value = plain(raw)
         is_file = name == PICTURE and isinstance(value, bytes) and self.pictures.does_something
         if is_file and extension_of(value) == "bin":
@@ -138,7 +138,7 @@ class Prepare:
         return plain(self.pictures.apply(value), name)
 
 
-def named_fields(sample: Any, fields: Renamed | None) -> tuple[str, dict[str, Any]]:
+def named_fields(sample: object, fields: Renamed | None) -> tuple[str, dict[str, object]]:
     """Return the form of a sample, and its values by name.
 
     Raises PackError: a field is missing, a field's name is not allowed, or the number of names differs from the number
@@ -164,7 +164,7 @@ def named_fields(sample: Any, fields: Renamed | None) -> tuple[str, dict[str, An
     return form, dict(zip(names, values, strict=True))
 
 
-def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
+def _chosen(sample: dict[Any, object], fields: Renamed | None) -> dict[str, Any]:
     if fields is None:
         for key in sample:
             if not isinstance(key, str) or not is_name(key):
@@ -218,7 +218,7 @@ def plain(value: Any, name: str = "") -> Any:
     return value
 
 
-def _plain_array(value: Any, name: str) -> Any:
+def _plain_array(value: Any, name: str) -> object:
     if value.dtype.hasobject or value.dtype.kind == "V":
         raise PackError(
             f"its field {name!r} is an array of type {value.dtype}, which no format holds. Turn it into arrays of "
@@ -238,7 +238,7 @@ def _plain_array(value: Any, name: str) -> Any:
     return plain(value[()], name) if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def size_of(value: Any) -> int:
+def size_of(value: object) -> int:
     """Return the approximate size of a value in a store, in bytes."""
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
@@ -249,7 +249,7 @@ def size_of(value: Any) -> int:
     return sum(map(size_of, value)) if isinstance(value, (list, tuple)) else 8
 
 
-def _called(sample: Any) -> str:
+def _called(sample: object) -> str:
     """Return the file of a sample, in parentheses, if the sample has a path."""
     path = sample.get("path") if isinstance(sample, Mapping) else None
     return f" ({path})" if isinstance(path, str) else ""

@@ -14,8 +14,8 @@ _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
 """Limits on the samples and (approximate) bytes read in one step."""
 
 
-# Any: whatever type the `fields=` option of a source takes.
-def fields_for(format_name: str, schema: Schema, form: str) -> Any:
+# object: whatever type the `fields=` option of a source takes.
+def fields_for(format_name: str, schema: Schema, form: str) -> object:
     """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
     names: Any = schema.names
     if format_name == "tar":
@@ -49,14 +49,14 @@ def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str
 # Any, from here on: a dataset of any class, and samples of any form.
 def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) -> Any:
     """Open an output with the source that reads it."""
-    options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
+    options: dict[str, object] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
         options["cache"] = False
     # A path, not a string: the file's name may look like a pattern.
     return SOURCES[format_name](files[0] if len(files) == 1 else files, **options)
 
 
-def count_samples(dataset: Any, size: int, report: Callable[[int], Any]) -> int:
+def count_samples(dataset: object, size: int, report: Callable[[int], object]) -> int:
     """Read all samples of a dataset of about `size` bytes, so that the source compares all checksums.
 
     Calls `report` with the number of samples from time to time, and at the end.
@@ -69,7 +69,7 @@ def count_samples(dataset: Any, size: int, report: Callable[[int], Any]) -> int:
     return count
 
 
-def _all_of(dataset: Any, size: int) -> Iterator[Any]:
+def _all_of(dataset: Any, size: int) -> Iterator[object]:
     if not hasattr(dataset, "__getitems__"):
         yield from (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else dataset
         return

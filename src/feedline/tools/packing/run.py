@@ -103,13 +103,13 @@ class Run:
     """Number of samples in the dataset, if known."""
     called: Callable[[int], str]
     """Returns the name of a sample for messages, given its number."""
-    report: Callable[[Stage], Any]
+    report: Callable[[Stage], object]
     _progress: Progress = field(default_factory=Progress, init=False)
     _has_schema: bool = field(default=False, init=False)
     _first: list[Item] = field(default_factory=list, init=False)
     """Items held back until the schema is decided."""
-    # Any: a sample as encoded by the format's writer.
-    _block: list[Any] = field(default_factory=list, init=False)
+    # object: a sample as encoded by the format's writer.
+    _block: list[object] = field(default_factory=list, init=False)
     _block_bytes: int = field(default=0, init=False)
     _shard_count: int = field(default=0, init=False)
     _shard_bytes: int = field(default=0, init=False)
@@ -153,7 +153,7 @@ class Run:
         if self.output.is_sharded:
             self._finish_shard("finished", 0)
 
-    def _batches(self) -> Iterator[tuple[list[Item], Any]]:
+    def _batches(self) -> Iterator[tuple[list[Item], object]]:
         """Yield batches, each with the loader's state before it; None without shards, which do not need it."""
         if self._progress.loader is not None:
             self.loader.load_state_dict(self._progress.loader)
@@ -167,7 +167,7 @@ class Run:
             if self.output.is_sharded:
                 before = self.loader.state_dict()
 
-    def _take(self, batch: list[Item], before: Any) -> None:
+    def _take(self, batch: list[Item], before: object) -> None:
         offset, self._progress.done = self._progress.done, 0
         for place, item in enumerate(batch, offset + 1):
             if item.sample is None:
@@ -252,7 +252,7 @@ class Run:
         is_full = most is not None and self._shard_count >= most
         return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
 
-    def _finish_shard(self, state: Any, done: int) -> None:
+    def _finish_shard(self, state: object, done: int) -> None:
         """Complete a shard and record the position: the loader's `state` before a batch, and the items done of it."""
         self.output.finish_shard(Summary(self._shard_count, self._progress.form))
         self._shard_count = self._shard_bytes = 0
@@ -303,8 +303,8 @@ class Run:
         )
 
 
-# Any: the value of a field.
-def _may_be_picture(value: Any) -> bool:
+# object: the value of a field.
+def _may_be_picture(value: object) -> bool:
     if isinstance(value, bytes):
         return extension_of(value) != "bin"
     return hasattr(value, "dtype") and is_picture(value)

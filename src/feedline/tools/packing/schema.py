@@ -12,6 +12,7 @@ import numpy as np
 
 from feedline.errors import PackError
 from feedline.tools.packing.pictures import extension_of, is_picture
+from feedline.types import JsonObject
 
 # Any, throughout: the value of a field.
 Sample = dict[str, Any]
@@ -60,7 +61,7 @@ class Column:
             column = cls(name, "nested")
         return cls(**{**asdict(column), "nullable": nullable, "shape": column.shape})
 
-    def fitted(self, value: Any) -> Any:
+    def fitted(self, value: object) -> Any:
         """Return a value as the column holds it: numbers in the column's type, other values unchanged.
 
         Raises ValueError: the column does not hold such a value; the text describes both.
@@ -75,7 +76,7 @@ class Column:
             raise ValueError(f"{describe(value)}, not {self.described}")
         return value
 
-    def _number(self, value: Any) -> Any:
+    def _number(self, value: object) -> object:
         if not isinstance(value, _NUMBERS):
             raise ValueError(f"{describe(value)}, not {self.described}")
         dtype = np.dtype(self.dtype)
@@ -94,7 +95,7 @@ class Column:
             raise ValueError(f"{describe(value)}, which does not fit {self.described}")
         return number
 
-    def _array(self, value: Any) -> Any:
+    def _array(self, value: Any) -> object:
         is_array = isinstance(value, np.ndarray)
         alike = is_array and value.dtype.str == self.dtype and value.ndim == len(self.shape)
         if self.kind == "array":
@@ -173,7 +174,7 @@ class Schema:
             )
         )
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def as_json(self) -> list[JsonObject]:
         """Return the schema in JSON-compatible values."""
         return [{**asdict(column), "shape": list(column.shape)} for column in self.columns]
 
@@ -210,7 +211,7 @@ def listed(names: Sequence[str]) -> str:
     return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Describe a value for a message."""
     if isinstance(value, np.ndarray):
         return f"a {value.dtype.name} array of shape {value.shape}"
@@ -237,7 +238,7 @@ def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
     return Column(name, "array", first.dtype.str, first.shape)
 
 
-def _number_column(name: str, values: Sequence[Any]) -> Column:
+def _number_column(name: str, values: Sequence[object]) -> Column:
     dtypes = {_dtype_of(value) for value in values}
     kinds = {one.kind for one in dtypes if one is not None}
     if None in dtypes or (kinds & set("mM") and len(dtypes) > 1):  # mixed time units would not be read back unchanged
@@ -248,11 +249,11 @@ def _number_column(name: str, values: Sequence[Any]) -> Column:
     return Column(name, "number", dtype.str)
 
 
-def _exact(number: Any) -> Any:
+def _exact(number: object) -> object:
     return number.item() if isinstance(number, np.generic) else number
 
 
-def _dtype_of(value: Any) -> np.dtype[Any] | None:
+def _dtype_of(value: object) -> np.dtype[np.generic] | None:
     if isinstance(value, np.generic):
         return value.dtype
     if type(value) is int:
@@ -290,13 +291,13 @@ class Agreement:
             raise PackError(f"ragged={unknown[0]!r} is not a field: samples have {listed(names)}.")
         return Schema(tuple(self._column(name, {place: samples[place][name] for place in places}) for name in names))
 
-    def _column(self, name: str, values: dict[int, Any]) -> Column:
+    def _column(self, name: str, values: dict[int, object]) -> Column:
         column = self._of(name, list(values.values()))
         reason = self.cannot_hold(column)
         if not reason:
             return column
         present = [value for value in values.values() if value is not None]
-        groups: dict[Any, list[int]] = {}  # Any: the properties in which values are alike
+        groups: dict[object, list[int]] = {}  # Any: the properties in which values are alike
         for place, value in values.items():
             kind = self._of(name, [value])
             alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)
@@ -314,5 +315,5 @@ class Agreement:
         skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')."
         raise PackError(f"{text}{reason}{skip if held else ''}")
 
-    def _of(self, name: str, values: Sequence[Any]) -> Column:
+    def _of(self, name: str, values: Sequence[object]) -> Column:
         return Column.of(name, values, ragged=name in self.ragged)

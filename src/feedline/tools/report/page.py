@@ -29,8 +29,8 @@ _SHARES = ("cpu", "gpu")
 """Figures of the machine from 0 to 1; the page holds them in thousandths."""
 
 
-# Any: JSON values.
-def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None) -> str:
+# object: JSON values.
+def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, object] | None = None) -> str:
     """Return the page.
 
     Args:
@@ -53,7 +53,7 @@ def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping
 
 # Any: JSON values.
 def contents(
-    recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, Any] | None = None
+    recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Return the data that the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
@@ -78,13 +78,13 @@ def contents(
     }
 
 
-def packed(values: Mapping[str, Any]) -> str:
+def packed(values: Mapping[str, object]) -> str:
     """Return values as text that can be embedded in a page."""
     text = json.dumps(_readable(values), separators=(",", ":"), allow_nan=False, default=str)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: object) -> object:
     """Return a value with everything that browsers cannot read, such as NaN or keys that are not strings, as text."""
     if isinstance(value, Mapping):
         return {str(name): _readable(inner) for name, inner in value.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from feedline.tools.tune.checks import batching, fetching, loading, running, sta
 from feedline.tools.tune.checks.running import Run
 from feedline.tools.tune.finding import Findings, beyond_noise, seconds_text
 from feedline.tools.tune.measured import Headroom, Measured, headroom_now, steady_growth
+from feedline.types import JsonObject
 from feedline.types.sizes import bytes_text
 
 _NOISY = 0.2
@@ -137,11 +137,15 @@ def summary(measured: Measured) -> list[str]:
     return lines
 
 
-# Any: JSON values.
-def as_dict(measured: Measured) -> dict[str, Any]:
+# object: JSON values.
+def as_dict(measured: Measured) -> JsonObject:
     """Return the figures of `summary` for programs."""
     making, samples, batch, threads = measured.making, measured.samples, measured.batch, measured.threads
-    setup: dict[str, Any] = {"cores": measured.headroom.cores, "ended": measured.ended, "noise": asdict(measured.noise)}
+    setup: dict[str, object] = {
+        "cores": measured.headroom.cores,
+        "ended": measured.ended,
+        "noise": asdict(measured.noise),
+    }
     if making is not None:
         setup.update(dataset=making.kind, length=making.length, make_s=making.make_s)
     if samples is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from feedline.insight.worker_model import LEAST_GAIN
+from feedline.types import JsonObject
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Finding:
         parts = (sentence(self.problem), self.fix or "", gain, sentence(self.evidence))
         return f"{self.name}: {' '.join(filter(None, parts))}"
 
-    # Any: JSON values.
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the finding for programs."""
         values = asdict(self)
         del values["margin"]

@@ -58,7 +58,7 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
     loader = opened if is_loader(opened) else None
     dataset = opened if loader is None else loader.dataset
     making = making_of(dataset, 0.0)
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     code = ["dataset"]
     if loader is not None:
         options = {name: value for name in _KEPT if (value := getattr(loader, name, None))}
@@ -145,7 +145,7 @@ class RepeatedStream(IterableDataset[Any]):
         return getattr(self._dataset, name)
 
 
-def _again(values: Iterable[Any]) -> Iterator[Any]:
+def _again(values: Iterable[object]) -> Iterator[object]:
     is_empty = False
     while not is_empty:
         is_empty = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from feedline.simulation.engine import Trace
 from feedline.simulation.scenario import IN_ORDER, UNORDERED, InTurn, Scenario
 from feedline.simulation.world import World
 from feedline.tools.tune.recorded_run import HANDOVER_NS, LONGEST, Changes, RecordedRun
-from feedline.types import Share
+from feedline.types import JsonObject, Share
 from feedline.types.shown import counted, percent
 
 __all__ = ["GRID_BATCHES", "Changes", "Prediction", "best", "grid", "predict"]
@@ -58,8 +57,7 @@ class Prediction:
             return ""
         return f"prefetch {self.prefetch}" + ("" if self.in_order else ", any order")
 
-    # Any: JSON values.
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the prediction for programs."""
         return {
             "workers": self.workers,

@@ -21,6 +21,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.randomness.global_states import GlobalStates
 from feedline.randomness.scope import Scope, enter_task
+from feedline.types import CollateFunction
 from feedline.workers.fetch.guard import Asking, Guard
 from feedline.workers.fetch.loop import loop_of
 
@@ -29,7 +30,7 @@ _LOOKS = 4
 
 
 # Any, throughout: a dataset and its samples may be of any type.
-def is_awaited(dataset: Any) -> bool:
+def is_awaited(dataset: object) -> bool:
     """True if samples have to be awaited; for a subset, if those of its dataset have to be."""
     return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
 
@@ -37,13 +38,13 @@ def is_awaited(dataset: Any) -> bool:
 _GETTERS = ("__getitem__", "__getitems__")
 
 
-def asks_together(dataset: Any) -> bool:
+def asks_together(dataset: object) -> bool:
     """True if the samples of a batch are requested in one call, so an exception does not show which of them failed."""
     several = batch_getter(dataset)
     return several is not None and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
 
 
-def batch_getter(dataset: Any) -> Callable[[Any], Any] | None:
+def batch_getter(dataset: Any) -> Callable[[object], object] | None:
     """Return the dataset's `__getitems__`; None if its samples are requested one by one.
 
     Torch's `Subset` has a `__getitems__` that requests one sample after the other if its dataset has none. The loader
@@ -55,18 +56,18 @@ def batch_getter(dataset: Any) -> Callable[[Any], Any] | None:
         getattr(type(below), name, None) is getattr(torch_data.Subset, name, dataset) for name in _GETTERS
     ):
         below = below.dataset
-    several: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
+    several: Callable[[Any], object] | None = getattr(dataset, "__getitems__", None)
     return several if several and (below is dataset or callable(getattr(below, "__getitems__", None))) else None
 
 
-def _is_torchs_subset(dataset: Any) -> bool:
+def _is_torchs_subset(dataset: object) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and isinstance(dataset, torch_data.Subset)
 
 
 def awaiting_fetcher(
-    dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None
-) -> Callable[[Any], Any]:
+    dataset: object, collate: CollateFunction, spec: WorkerSpec, scope: Scope, guard: Guard | None
+) -> Callable[[object], object]:
     """Return a fetcher that awaits the samples of a batch."""
     several = getattr(dataset, "__getitems__", None)
     is_together = spec.batched and inspect.iscoroutinefunction(several)
@@ -78,7 +79,7 @@ def awaiting_fetcher(
     return _Awaiting(dataset, collate, spec, scope, guard, is_together=is_together)
 
 
-def _below(dataset: Any) -> Any:
+def _below(dataset: Any) -> object:
     while isinstance(dataset, Selection) or _is_torchs_subset(dataset):
         dataset = dataset.dataset
     return dataset
@@ -89,8 +90,8 @@ class _Awaiting:
 
     def __init__(
         self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
+        dataset: object,
+        collate: CollateFunction,
         spec: WorkerSpec,
         scope: Scope,
         guard: Guard | None,
@@ -106,7 +107,7 @@ class _Awaiting:
         self._is_together = is_together
         self._looks = 0 if scope.seeds_globals else _LOOKS
 
-    def __call__(self, indices: Any) -> Any:
+    def __call__(self, indices: object) -> object:
         before = GlobalStates.now() if self._looks < _LOOKS else None
         try:
             return self._make(indices)
@@ -115,7 +116,7 @@ class _Awaiting:
             if before is not None:
                 self._look(before)
 
-    def _make(self, indices: Any) -> Any:
+    def _make(self, indices: object) -> object:
         scope, how, guard = self._scope, self._how, self._guard
         items = how.items(indices)
         if not self._is_together:
@@ -156,7 +157,7 @@ class _Reader:
         """The name of the dataset's class."""
         return type(self._dataset).__name__
 
-    def read_ahead(self, wanted: dict[int, Any]) -> None:
+    def read_ahead(self, wanted: dict[int, object]) -> None:
         """Await samples, given by their places."""
         self._ready = loop_of(self._below).run(self._answers(wanted))
 
@@ -164,7 +165,7 @@ class _Reader:
         """Drop samples that were awaited but not requested."""
         self._ready = {}
 
-    def ask(self, item: Any) -> Any:
+    def ask(self, item: object) -> object:
         """Return the sample awaited for the current place, or await it now: for another attempt, or another sample."""
         place = self._scope.place
         answer = self._ready.pop(place, None)
@@ -172,7 +173,7 @@ class _Reader:
             answer = loop_of(self._below).run(self._answer(place, item, None))
         return answer.get()
 
-    async def _answers(self, wanted: dict[int, Any]) -> dict[int, _Answer]:
+    async def _answers(self, wanted: dict[int, object]) -> dict[int, _Answer]:
         turn = None if self._limit is None else asyncio.Semaphore(self._limit)
         tasks = {place: asyncio.ensure_future(self._answer(place, item, turn)) for place, item in wanted.items()}
         answers: dict[int, _Answer] = {}
@@ -189,7 +190,7 @@ class _Reader:
                 await asyncio.gather(*late, return_exceptions=True)
         return answers
 
-    async def _answer(self, place: int, item: Any, turn: asyncio.Semaphore | None) -> _Answer:
+    async def _answer(self, place: int, item: object, turn: asyncio.Semaphore | None) -> _Answer:
         enter_task(self._scope.apart(place))
         try:
             if turn is None:
@@ -204,7 +205,7 @@ class _Reader:
         except BaseException as exc:  # KeyboardInterrupt would end the loop, but not the wait for it
             return _Answer(error=exc)
 
-    async def _awaited(self, item: Any) -> Any:
+    async def _awaited(self, item: object) -> object:
         found = self._dataset.__getitems__(item) if self._is_together else self._dataset[item]
         return await found if inspect.isawaitable(found) else found
 
@@ -214,7 +215,7 @@ class _Answer:
 
     __slots__ = ("error", "sample")
 
-    def __init__(self, sample: Any = None, *, error: BaseException | None = None) -> None:
+    def __init__(self, sample: object = None, *, error: BaseException | None = None) -> None:
         self.sample = sample
         self.error = error
 
@@ -227,7 +228,7 @@ class _Answer:
             self.error = None  # its traceback refers to this frame: no cycle for the garbage collector
 
 
-def _limit_of(dataset: Any) -> int | None:
+def _limit_of(dataset: object) -> int | None:
     limit = getattr(dataset, "max_concurrency", None)
     if limit is not None and (type(limit) is not int or limit < 1):
         raise BadOption(

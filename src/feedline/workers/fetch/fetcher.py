@@ -18,7 +18,7 @@ from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
-from feedline.types import DatasetKind, IndexBlock, Resume
+from feedline.types import CollateFunction, DatasetKind, IndexBlock, Resume
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
@@ -29,7 +29,7 @@ Fetcher = Callable[[Any], Any]
 
 
 def fetcher_for(
-    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
+    dataset: object, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
 ) -> Fetcher:
     """Choose the fastest way to make batches of `dataset` that gives the same result as the slowest.
 
@@ -64,7 +64,12 @@ def fetcher_for(
 
 
 def _guarded(
-    gather: Gather | None, dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard
+    gather: Gather | None,
+    dataset: object,
+    collate: CollateFunction,
+    spec: WorkerSpec,
+    scope: Scope,
+    guard: Guard,
 ) -> Fetcher:
     together = spec.batched and batch_getter(dataset) is not None
     plain = _asking(dataset, collate, spec)
@@ -75,7 +80,7 @@ def _guarded(
         slow = guard.each(dataset, plain)
     else:
 
-        def slow(indices: Any) -> Any:
+        def slow(indices: object) -> object:
             samples = [how.ask(item) for item in scope.following(how.items(indices))]
             scope.collate()
             return how.join(samples)
@@ -84,7 +89,7 @@ def _guarded(
         return slow
     quick = GatheringFetcher(gather, dataset, collate, scope)
 
-    def fetch(indices: Any) -> Any:
+    def fetch(indices: object) -> object:
         if guard.is_clear:
             try:
                 return quick(indices)
@@ -95,10 +100,10 @@ def _guarded(
     return fetch
 
 
-def _remembering(collate: Callable[[Any], Any], scope: Scope) -> Callable[[Any], Any]:
+def _remembering(collate: CollateFunction, scope: Scope) -> Callable[[object], object]:
     """Return a collate function that stores the samples it fails on in the scope, for the notes on the exception."""
 
-    def remembering(samples: Any) -> Any:
+    def remembering(samples: object) -> object:
         try:
             return collate(samples)
         except Exception:
@@ -108,8 +113,8 @@ def _remembering(collate: Callable[[Any], Any], scope: Scope) -> Callable[[Any],
     return remembering
 
 
-def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
-    def fetch(index: Any) -> Any:
+def _single(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(index: object) -> object:
         sample = dataset[plain(index)]
         scope.collate()
         return collate(sample)
@@ -117,8 +122,8 @@ def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetche
     return fetch
 
 
-def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
-    def fetch(indices: Any) -> Any:
+def _together(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(indices: object) -> Any:
         samples = dataset.__getitems__(plain(indices))
         scope.collate()
         return collate(samples)
@@ -126,8 +131,8 @@ def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetc
     return fetch
 
 
-def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
-    def fetch(indices: Any) -> Any:
+def _each(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(indices: object) -> Any:
         samples = [dataset[index] for index in scope.following(listed(indices))]
         scope.collate()
         return collate(samples)
@@ -135,7 +140,7 @@ def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     return fetch
 
 
-def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
+def _asking(dataset: object, collate: CollateFunction, spec: WorkerSpec) -> Asking:
     together = batch_getter(dataset) if spec.batched else None
     return Asking.of(together or functools.partial(operator.getitem, dataset), collate, spec, bool(together))
 
@@ -143,14 +148,14 @@ def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> As
 class GatheringFetcher:
     """Makes batches in one vectorised step if possible, otherwise sample by sample."""
 
-    def __init__(self, gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> None:
+    def __init__(self, gather: Gather, dataset: object, collate: CollateFunction, scope: Scope) -> None:
         self._gather = gather
         self.quick: Gather | None = getattr(gather, "quick", None)
         self._several = batch_getter(dataset)
         self._each = _each(dataset, collate, scope)
         self._collate = collate
 
-    def __call__(self, indices: Any) -> Any:
+    def __call__(self, indices: Any) -> object:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array):
             try:
@@ -166,7 +171,7 @@ class GatheringFetcher:
         return self._each(indices)
 
 
-def _as_index_array(indices: Any) -> NDArray[np.int64] | None:
+def _as_index_array(indices: object) -> NDArray[np.int64] | None:
     """Return a sampler's indices as an array; None if they are not integers."""
     try:
         array = np.asarray(indices)
@@ -195,7 +200,7 @@ class SeededFetcher:
         self._states: GlobalStates | None = None
         """The generators' states before the last batch that was expected to draw nothing."""
 
-    def __call__(self, indices: Any) -> Any:
+    def __call__(self, indices: object) -> object:
         if self._looks is not None and self._looks >= _LOOKS:
             batch = self._make_if_nothing_is_drawn(indices)
             if batch is not _DRAWN:
@@ -205,7 +210,7 @@ class SeededFetcher:
         with globals_kept():
             return self._make_seeded(indices)
 
-    def _make_if_nothing_is_drawn(self, indices: Any) -> Any:
+    def _make_if_nothing_is_drawn(self, indices: object) -> object:
         """Make a batch without seeding; if it draws something after all, undo that and return `_DRAWN`."""
         before = self._states = GlobalStates.now(self._states)
         failure: Exception | None = None
@@ -224,18 +229,18 @@ class SeededFetcher:
         finally:
             del failure  # its traceback refers to this frame: no cycle for the garbage collector
 
-    def _make(self, indices: Any) -> Any:
+    def _make(self, indices: object) -> object:
         scope, ask = self._scope, self._how.ask
         samples = [ask(item) for item in scope.following(self._how.items(indices))]
         scope.collate()
         return self._how.join(samples)
 
-    def _make_seeded(self, indices: Any) -> Any:
+    def _make_seeded(self, indices: object) -> object:
         scope, ask = self._scope, self._how.ask
         scope.begin_again()
         samples = []
         wanted = self._how.items(indices)
-        items: Iterable[Any] = wanted if scope.slow is None else Timed(wanted, scope.slow)
+        items: Iterable[object] = wanted if scope.slow is None else Timed(wanted, scope.slow)
         for scope.place, item in enumerate(items):
             seed_globals(scope.key())
             samples.append(ask(item))

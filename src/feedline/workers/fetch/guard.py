@@ -18,14 +18,14 @@ from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.scope import Scope
 from feedline.system.failures import add_note, stage_of
-from feedline.types import IndexBlock
+from feedline.types import CollateFunction, IndexBlock
 
 
 @dataclass(frozen=True)
 class Asking:
     """How to request the samples of a batch: one by one, or all in one call."""
 
-    ask: Callable[[Any], Any]
+    ask: Callable[[Any], object]
     """Returns the dataset's answer for an item."""
     items: Callable[[Any], list[Any]]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
@@ -35,7 +35,7 @@ class Asking:
     """False if making the batch is known to draw no random numbers."""
 
     @classmethod
-    def of(cls, ask: Callable[[Any], Any], collate: Callable[[Any], Any], spec: WorkerSpec, together: bool) -> Asking:
+    def of(cls, ask: Callable[[Any], object], collate: CollateFunction, spec: WorkerSpec, together: bool) -> Asking:
         """Return how to request samples: in one call per batch if `together`, otherwise one by one."""
         draws = not spec.framework.is_default_collate(spec.collate)
         if spec.batched and not together:
@@ -43,7 +43,7 @@ class Asking:
         return cls(ask, lambda indices: [plain(indices)], lambda samples: collate(samples[0]), draws)
 
 
-def plain(indices: Any) -> Any:
+def plain(indices: Any) -> object:
     """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
     return indices.array.tolist() if type(indices) is IndexBlock else indices
 
@@ -81,7 +81,7 @@ class Guard:
     """
 
     def __init__(
-        self, policy: ErrorPolicy, scope: Scope, dataset: Any, *, worker: int | None, pause: Pause = time.sleep
+        self, policy: ErrorPolicy, scope: Scope, dataset: object, *, worker: int | None, pause: Pause = time.sleep
     ) -> None:
         self._policy = policy
         self._scope = scope
@@ -90,7 +90,7 @@ class Guard:
         self._pause = pause
         self._chance = random.Random()  # its own: the process-wide generators belong to the user
         self._skip: Collection[int] = ()
-        self._items: list[Any] = []
+        self._items: list[object] = []
         self._has_left_out = False
         self.faults: list[Fault] = []
         """The faults of the current task."""
@@ -125,7 +125,7 @@ class Guard:
             together: True if one call requests all samples of a batch.
         """
 
-        def items(indices: Any) -> list[Any]:
+        def items(indices: object) -> list[Any]:
             asked = how.items(indices)
             self._begin_again(asked[0] if together else asked)
             return asked
@@ -143,13 +143,13 @@ class Guard:
 
         return replace(how, items=items, ask=ask, join=join)
 
-    def each(self, dataset: Any, how: Asking) -> Callable[[Any], Any]:
+    def each(self, dataset: Any, how: Asking) -> Callable[[object], object]:
         """Return a fetcher that requests samples one by one, at next to no cost while none fails."""
         guarded = self.guarded(how, together=False)
 
-        def fetch(indices: Any) -> Any:
+        def fetch(indices: object) -> Any:
             items = guarded.items(indices)
-            samples: list[Any] = []
+            samples: list[object] = []
             if not self._skip:
                 add = samples.append
                 try:
@@ -166,8 +166,8 @@ class Guard:
 
         return fetch
 
-    def _asking_each(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def asked(index: Any) -> Any:
+    def _asking_each(self, ask: Callable[[Any], object]) -> Callable[[object], object]:
+        def asked(index: object) -> object:
             if self._skip and self._scope.place in self._skip:
                 return self._leave_out()
             try:
@@ -177,11 +177,11 @@ class Guard:
 
         return asked
 
-    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[object], object]:
         def one(index: Any) -> Any:
             return together([index])[0]
 
-        def asked(indices: Any) -> list[Any]:
+        def asked(indices: Any) -> list[object]:
             indices = list(indices)
             if not self._skip:
                 try:
@@ -201,11 +201,11 @@ class Guard:
 
         return asked
 
-    def _leave_out(self) -> Any:
+    def _leave_out(self) -> object:
         self._has_left_out = True
         return _LEFT_OUT
 
-    def _deal_with(self, exc: Exception, index: Any, ask: Callable[[Any], Any]) -> Any:
+    def _deal_with(self, exc: Exception, index: object, ask: Callable[[Any], object]) -> object:
         """Apply the policy until there is a sample, the sample is skipped, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
@@ -250,7 +250,7 @@ class Guard:
         finally:
             del exc  # its traceback refers to this frame: no cycle for the garbage collector
 
-    def _other(self, index: Any, verdict: Verdict, exc: Exception) -> Any:
+    def _other(self, index: object, verdict: Verdict, exc: Exception) -> object:
         """Return the replacement for a sample."""
         other = neighbour_of(index, self._dataset, exc) if verdict.index is NEIGHBOUR else verdict.index
         if other is None:
@@ -271,7 +271,7 @@ class Guard:
     def _fault(self, failure: Failure, action: str) -> Fault:
         return Fault.of(failure, action, time=time.time())
 
-    def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    def _join(self, join: Callable[[list[object]], object], samples: list[Any]) -> object:
         """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
         attempt = 1
         while True:
@@ -292,7 +292,7 @@ class Guard:
                 self.faults.append(replace(fault, attempt=attempt))
             return batch
 
-    def collate(self, collate: Callable[[Any], Any], samples: Any, places: Iterable[int]) -> Any:
+    def collate(self, collate: CollateFunction, samples: Any, places: Iterable[int]) -> Any:
         """Make a batch of samples from a stream, or convert a single sample.
 
         Args:
@@ -320,7 +320,7 @@ class Guard:
         self._note(replace(failure, attempt=1), "skip")
         return True
 
-    def read(self, stream: Readable) -> Any:
+    def read(self, stream: Readable) -> object:
         """Return the next sample of a stream that the policy does not skip; raises StopIteration at its end."""
         attempt = 1
         failure: Failure | None = None
@@ -373,7 +373,7 @@ class Readable(Protocol):
     has_broken_off: bool
     """True if no sample follows the last exception."""
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """Return the next sample."""
 
     def try_again(self) -> bool:

@@ -96,8 +96,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_loops.clear)
 
 
-# Any: a dataset is any object.
-def loop_of(dataset: Any) -> Loop:
+def loop_of(dataset: object) -> Loop:
     """Return the loop of a dataset in this process; start it if necessary."""
     with _one_thread:
         loop = _loops.get(id(dataset))
@@ -107,7 +106,7 @@ def loop_of(dataset: Any) -> Loop:
         return loop
 
 
-def _end_with(dataset: Any, loop: Loop) -> None:
+def _end_with(dataset: object, loop: Loop) -> None:
     try:
         finalizer = weakref.finalize(dataset, _end, id(dataset), loop, _twin_of(dataset))
     except TypeError:
@@ -116,7 +115,7 @@ def _end_with(dataset: Any, loop: Loop) -> None:
         util.Finalize(None, finalizer, exitpriority=1)
 
 
-def _twin_of(dataset: Any) -> Any:
+def _twin_of(dataset: object) -> object:
     """Return an object that shares the dataset's class and attributes, but does not keep the dataset alive.
 
     None if there is nothing to close.
@@ -128,7 +127,7 @@ def _twin_of(dataset: Any) -> Any:
     return twin
 
 
-def _end(key: int, loop: Loop, twin: Any) -> None:
+def _end(key: int, loop: Loop, twin: object) -> None:
     if _loops.get(key) is loop:
         del _loops[key]
     if not loop.is_alive:

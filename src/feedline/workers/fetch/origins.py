@@ -22,7 +22,7 @@ _MOST_LAYERS = 16
 
 
 # Any, throughout: a dataset is any object, and an index any that it understands.
-def origin_text(dataset: Any, index: Any) -> str:
+def origin_text(dataset: Any, index: object) -> str:
     """Return text that adds a sample's origin to its name; empty if the dataset wraps no other."""
     path, inner = "", dataset
     for below, index_below in _layers(dataset, index):
@@ -34,7 +34,7 @@ def origin_text(dataset: Any, index: Any) -> str:
     return f", which is sample {index!r} of the {type(inner).__name__} in loader.dataset{path}" if path else ""
 
 
-def _layers(dataset: Any, index: Any) -> Iterator[tuple[Any, Any]]:
+def _layers(dataset: object, index: object) -> Iterator[tuple[object, object]]:
     """Yield a sample's dataset and index inside the wrappers, layer by layer."""
     for _ in range(_MOST_LAYERS):
         try:
@@ -47,7 +47,7 @@ def _layers(dataset: Any, index: Any) -> Iterator[tuple[Any, Any]]:
         yield found
 
 
-def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
+def _origin(dataset: object, index: Any) -> tuple[object, object] | None:
     if isinstance(dataset, Derived):
         return dataset.origin(index)
     torch_data = sys.modules.get("torch.utils.data")
@@ -60,7 +60,7 @@ def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
     return None
 
 
-def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
+def place_of_failed(exc: BaseException, dataset: Any, indices: list[object]) -> int | None:
     """Return which of the samples requested together an exception is about; None if that is not known.
 
     Requests them one by one, up to the first that fails in the same way.

@@ -8,7 +8,7 @@ sample does it in every worker. Such datasets should split themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class SpanFetcher(FetcherOfStream):
         self._sharding = spec.sharding
         self._exact = spec.sharding.share.tail == "exact" and spec.sharding.share.world_size > 1
         """True if the last two steps depend on where the stream ends, so the stream is read one round ahead."""
-        self._held: dict[int, Any] = {}
+        self._held: dict[int, object] = {}
         self._total: int | None = None
         self._break: _Failed | None = None
         """The exception that broke off the stream. Every worker raises it, also if the sample belongs to another."""
@@ -40,7 +40,7 @@ class SpanFetcher(FetcherOfStream):
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
-    def _make(self, span: Span) -> Any:
+    def _make(self, span: Span) -> object:
         sharding, share = self._sharding, self._sharding.share
         stride = sharding.batch_size * share.world_size
         begin = span.origin + span.number * stride
@@ -71,7 +71,7 @@ class SpanFetcher(FetcherOfStream):
         self._scope.collate(begin + share.rank, draws=self._collate_draws)
         return self._collated(samples if self._batched else samples[0], own)
 
-    def _without_failed(self, samples: list[Any], places: list[int]) -> list[Any]:
+    def _without_failed(self, samples: list[object], places: list[int]) -> list[object]:
         made = []
         for sample, place in zip(samples, places, strict=True):
             if type(sample) is not _Failed:
@@ -135,7 +135,7 @@ class SpanFetcher(FetcherOfStream):
     def _read_some(self, begin: int, low: int, end: int) -> None:
         """Read no more samples than a batch has, to limit how many of other workers and ranks are in memory at once."""
         stream = self.stream
-        samples: list[Any] = []
+        samples: list[object] = []
         try:
             stream.replay()
             stream.fill(samples, min(end - stream.place, self._sharding.batch_size))
@@ -149,7 +149,7 @@ class SpanFetcher(FetcherOfStream):
         finally:
             self._hold(samples, stream.place - len(samples), begin, low)
 
-    def _hold(self, samples: list[Any], first: int, begin: int, low: int) -> None:
+    def _hold(self, samples: list[object], first: int, begin: int, low: int) -> None:
         """Keep the needed ones of samples that were read from place `first` on."""
         held, end = self._held, first + len(samples)
         own, step = begin + self._sharding.share.rank, self._sharding.share.world_size
@@ -167,7 +167,7 @@ class SpanFetcher(FetcherOfStream):
         if own or (self._exact and place >= low):
             self._held[place] = sample
 
-    def _read(self, place: int, *, is_own: bool) -> Any:
+    def _read(self, place: int, *, is_own: bool) -> object:
         """Return the next sample, or a `_Failed` if it cannot be made, which is raised in the batch it belongs to."""
         stream, guard, attempt = self.stream, self._guard, 1
         failed: Exception | None = None

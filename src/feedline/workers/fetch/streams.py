@@ -18,7 +18,7 @@ from feedline.errors import BadState, WorkerError
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
 from feedline.system.failures import broke_generator, is_interrupt
-from feedline.types import Notes, Resume
+from feedline.types import CollateFunction, Notes, Resume
 from feedline.types.records import NotARecord, encode
 from feedline.workers.fetch.guard import Guard
 
@@ -102,7 +102,7 @@ class Stream:
         elif self.is_plain and not (self.is_watched and self.place == 0):
             self.place += sum(1 for _ in itertools.islice(self._iterator, place - self.place))
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """Return the next sample; raises StopIteration at the end."""
         self.replay()
         return self._read()
@@ -228,11 +228,11 @@ class Stream:
         return Notes(self._dataset.state_dict() if tells else None, iterator, is_one, self.place, is_before)
 
 
-def _has_not_begun(iterator: Any) -> bool:
+def _has_not_begun(iterator: object) -> bool:
     return inspect.isgenerator(iterator) and inspect.getgeneratorstate(iterator) == inspect.GEN_CREATED
 
 
-def _digest(sample: Any) -> bytes | None:
+def _digest(sample: object) -> bytes | None:
     """Return a digest of a sample; None if it cannot be computed, and then it is not compared."""
     try:
         data = _as_bytes(sample)
@@ -241,7 +241,7 @@ def _digest(sample: Any) -> bytes | None:
     return hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _as_bytes(sample: Any) -> bytes:
+def _as_bytes(sample: object) -> bytes:
     try:
         return encode(sample)
     except NotARecord:
@@ -252,7 +252,12 @@ class FetcherOfStream(ABC):
     """Makes batches of a stream, and seeds the process-wide generators for code that draws from them."""
 
     def __init__(
-        self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard | None = None
+        self,
+        stream: Stream,
+        collate: CollateFunction,
+        spec: WorkerSpec,
+        scope: Scope,
+        guard: Guard | None = None,
     ) -> None:
         self.stream = stream
         self._guard = guard
@@ -267,17 +272,17 @@ class FetcherOfStream(ABC):
     def _begin(self, spec: WorkerSpec) -> None:
         """Prepare for the first batch."""
 
-    def __call__(self, asked: Any) -> Any:
+    def __call__(self, asked: object) -> Any:
         if not self._seeds:
             return self._make(asked)
         with self._scope.kept():
             return self._make(asked)
 
     @abstractmethod
-    def _make(self, asked: Any) -> Any:
+    def _make(self, asked: Any) -> object:
         """Make the batch for an entry of the plan."""
 
-    def _collated(self, samples: Any, places: Iterable[int]) -> Any:
+    def _collated(self, samples: object, places: Iterable[int]) -> object:
         return self._collate(samples) if self._guard is None else self._guard.collate(self._collate, samples, places)
 
 
@@ -290,15 +295,15 @@ class StreamFetcher(FetcherOfStream):
         self._drop_last = spec.drop_last
         self._ended = False
         self._keeps = not isinstance(spec.dataset, Acknowledged)  # such a dataset puts back what was not delivered
-        self._samples: list[Any] = []
+        self._samples: list[object] = []
         """Samples already read of an interrupted batch, which is completed at the next request."""
         self._first = 0
         """Where that batch begins."""
 
-    def _make(self, count: int) -> Any:
+    def _make(self, count: int) -> object:
         if not self._samples:
             self._first = self.stream.place
-        samples: list[Any] = self._samples
+        samples: list[object] = self._samples
         self._samples = []
         try:
             return self._make_of(samples, count if self._batched else 1)
@@ -307,7 +312,7 @@ class StreamFetcher(FetcherOfStream):
                 self._samples = samples
             raise
 
-    def _make_of(self, samples: list[Any], count: int) -> Any:
+    def _make_of(self, samples: list[object], count: int) -> object:
         """Make a batch of samples already read and those that follow."""
         if len(samples) < count and not self._ended:
             try:
@@ -322,7 +327,7 @@ class StreamFetcher(FetcherOfStream):
         self._scope.collate(self._first, draws=self._collate_draws)
         return self._collated(samples if self._batched else samples[0], range(self._first, self.stream.place))
 
-    def _fill(self, samples: list[Any], count: int) -> None:
+    def _fill(self, samples: list[object], count: int) -> None:
         if self._guard is None or self.stream.goes_in_one:
             self.stream.fill(samples, count)
             return

@@ -83,7 +83,7 @@ class PortableEngine(LaneEngine[_Errand]):
         self._leaving: list[BaseProcess] = []
         """Workers that were replaced or retired, and may take a moment to end."""
         self._retired: set[int] = set()
-        self._ended: list[Any] = []
+        self._ended: list[object] = []
         """The workers, after `close`."""
 
     def open(self, spec: WorkerSpec) -> None:

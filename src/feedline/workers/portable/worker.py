@@ -118,7 +118,7 @@ def unpacked(data: bytes) -> Answer:
 
 
 # Any: a poll object, whose class has no public name.
-def _waiting_for(pipe: Connection) -> Any | None:
+def _waiting_for(pipe: Connection) -> object | None:
     """Return a poll object, which takes a timeout; None on Windows, where there is no heap to look after."""
     if not hasattr(select, "poll"):
         return None
@@ -160,7 +160,7 @@ def answer_to(request: Request, runner: Runner, codec: Codec, outbox: Outbox, nu
     return answer
 
 
-def _encode(codec: Codec, outbox: Outbox, batch: Any, buffer: SlotWriter) -> tuple[bytes, SlotWriter]:
+def _encode(codec: Codec, outbox: Outbox, batch: object, buffer: SlotWriter) -> tuple[bytes, SlotWriter]:
     """Write a batch, into a larger buffer if necessary; returns its header and the writer that holds it."""
     while True:
         try:

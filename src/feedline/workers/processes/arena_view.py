@@ -33,7 +33,7 @@ class ArenaView:
         self._is_advised = False
         self._make_desk()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ class ProcessEngine(WorkerEngine):
         """The serialised specification, the same for all workers that are not forked."""
         self._leaving: list[BaseProcess] = []
         """Replaced workers that may take a moment to end."""
-        self._ended: list[Any] = []
+        self._ended: list[object] = []
         """The workers, after `close`."""
         self._has_called_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
@@ -111,7 +111,7 @@ class ProcessEngine(WorkerEngine):
         openmp.dismiss_idle_threads()
         return openmp.blas_limits()
 
-    def _launch(self, channel: Channel, limits: list[Any]) -> None:
+    def _launch(self, channel: Channel, limits: list[object]) -> None:
         """Start the worker of a channel."""
         assert self._spec is not None
         assert self._stacks is not None
@@ -124,7 +124,7 @@ class ProcessEngine(WorkerEngine):
             channel.generation,
             threading.current_thread() is threading.main_thread(),
         )
-        context: Any = self._context or multiprocessing.get_context()
+        context: object = self._context or multiprocessing.get_context()
         with interrupts.put_off():
             if self._method == "fork":
                 channel.deadline_s = time.monotonic() + _BIRTH_S

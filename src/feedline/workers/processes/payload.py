@@ -63,7 +63,7 @@ class Payload:
             os.close(self._fd)
             self._fd = -1
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {
             **self.__dict__,
             "_fd": reduction.DupFd(self._fd),
@@ -95,7 +95,7 @@ class Payload:
 def _extra_reducers() -> dict[type, Any]:
     """Return the reducers that multiprocessing and torch have registered for objects that processes share."""
     pickler: Any = reduction.ForkingPickler
-    reducers: dict[type, Any] = pickler._extra_reducers
+    reducers: dict[type, object] = pickler._extra_reducers
     return reducers
 
 

@@ -23,7 +23,7 @@ from feedline.workers.processes.worker import Link, say_unready, serve
 
 
 def start_forked(
-    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any], blas_limits: list[Any]
+    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[object], blas_limits: list[object]
 ) -> BaseProcess:
     """Fork a worker. It closes the sockets in `strangers`, and sets each of `blas_limits` to 1."""
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)

@@ -72,7 +72,7 @@ class Link:
     """How many workers had this number before."""
     started_by_main_thread: bool = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
         return {**self.__dict__, **fds}
 
@@ -180,7 +180,7 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, buffer: SlotWr
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
 
 
-def _send_batch(codec: Codec, batch: Any, buffer: SlotWriter, task: Task) -> Message:
+def _send_batch(codec: Codec, batch: object, buffer: SlotWriter, task: Task) -> Message:
     try:
         body = codec.encode(batch, buffer)
         if isinstance(buffer, MessageWriter):
@@ -191,7 +191,7 @@ def _send_batch(codec: Codec, batch: Any, buffer: SlotWriter, task: Task) -> Mes
     return _send_overflow(codec, batch, task.id)
 
 
-def _send_overflow(codec: Codec, batch: Any, task_id: int) -> Message:
+def _send_overflow(codec: Codec, batch: object, task_id: int) -> Message:
     """Send a batch in its own memory, because it has no slot or does not fit into it."""
     mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)

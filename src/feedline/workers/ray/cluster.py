@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from feedline.errors import TransportError, WorkerDied, WorkerStartError
@@ -85,7 +86,7 @@ def connect(options: RayOptions, worker_count: int) -> Any:
     return ray
 
 
-def _join(ray: Any, address: str) -> None:
+def _join(ray: ModuleType, address: str) -> None:
     where = f"the Ray cluster at {address!r}"
     try:
         _knock(address)
@@ -109,7 +110,7 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
 
 
-def connection(ray: Any) -> tuple[str, str] | None:
+def connection(ray: ModuleType) -> tuple[str, str] | None:
     """Return the node and job that identify the current connection to a cluster; None if there is none."""
     if not ray.is_initialized():
         return None
@@ -127,7 +128,7 @@ def _places(ray: Any, options: RayOptions) -> int:
     return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
 
 
-def check_room(ray: Any, options: RayOptions, worker: int) -> None:
+def check_room(ray: object, options: RayOptions, worker: int) -> None:
     """Reject another worker if the cluster has no free resources for it now: its tasks would wait for it.
 
     Skips workers that may exist already, as in a pool, or have reserved resources, as in a placement group.
@@ -143,7 +144,7 @@ def check_room(ray: Any, options: RayOptions, worker: int) -> None:
         raise WorkerStartError(f"The cluster has no resources for worker {worker}. {shortage(ray, options)}")
 
 
-def store_bytes(ray: Any) -> int:
+def store_bytes(ray: ModuleType) -> int:
     """Return the size of the object store on this machine."""
     here = ray.get_runtime_context().get_node_id()
     sizes = [node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here]
@@ -178,14 +179,14 @@ def death_error(number: int, place: Place | None, failure: BaseException, *, was
     return death
 
 
-# Any: the module.
-def is_trouble(ray: Any, failure: BaseException) -> bool:
+# object: the module.
+def is_trouble(ray: ModuleType, failure: BaseException) -> bool:
     """True if a batch did not arrive although the actor lives: it raised, or the object store of a node is full."""
     errors = ray.exceptions
     return isinstance(failure, (errors.RayTaskError, errors.ObjectStoreFullError, errors.OutOfDiskError))
 
 
-def trouble(ray: Any, number: int, failure: BaseException) -> TransportError:
+def trouble(ray: ModuleType, number: int, failure: BaseException) -> TransportError:
     """Return the error for an actor that could not send its result."""
     cause = getattr(failure, "cause", failure)
     why, advice = words(cause), "`ray logs` shows more"

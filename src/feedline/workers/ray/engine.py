@@ -102,7 +102,7 @@ class RayEngine(WorkerEngine):
         self._ray: Any = None
         self._joined: tuple[str, str] | None = None
         """The connection to a cluster that the actors belong to."""
-        self._packed: Any = None
+        self._packed: object = None
         """A reference to the specification in the object store."""
         self._store = Store(0)
         self._name = secrets.token_hex(8)
@@ -110,7 +110,7 @@ class RayEngine(WorkerEngine):
         self._workers: list[_Worker] = []
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
         """Tasks of workers that have not been started yet."""
-        self._over: queue.SimpleQueue[tuple[_Worker, Future[Any]] | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[tuple[_Worker, Future[object]] | None] = queue.SimpleQueue()
         self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -126,7 +126,7 @@ class RayEngine(WorkerEngine):
         self._spec = spec
         self._packed = self._put()
 
-    def _put(self) -> Any:
+    def _put(self) -> object:
         """Put the specification into the object store."""
         assert self._spec is not None
         try:
@@ -156,7 +156,7 @@ class RayEngine(WorkerEngine):
     def _launch(self, number: int, generation: int) -> _Worker:
         self._check_connection()
         options = self._options
-        actor_options: dict[str, Any] = {
+        actor_options: dict[str, object] = {
             "num_cpus": options.num_cpus,
             "resources": dict(options.resources or {}),
             "scheduling_strategy": options.scheduling_strategy,
@@ -305,7 +305,7 @@ class RayEngine(WorkerEngine):
 
     def _begun(self, worker: _Worker, failure: BaseException | None, future: Future[Any]) -> Result | None:
         """Process the outcome of placing a worker or getting it ready. The caller holds the lock."""
-        death: Any = None
+        death: object = None
         if failure is not None:
             death = cluster.death_error(worker.number, worker.place, failure, was_ready=False)
             if cluster.is_trouble(self._ray, failure):
@@ -373,5 +373,5 @@ class RayEngine(WorkerEngine):
 
 
 # Any: the result of a Ray call.
-def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[Any]) -> None:
+def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[object]) -> None:
     over.put((worker, future))

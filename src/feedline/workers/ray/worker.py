@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -169,8 +168,8 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
-# Any: the module.
-def pack_spec(spec: WorkerSpec, cloudpickle: Any) -> PackedSpec:
+# object: the module.
+def pack_spec(spec: WorkerSpec, cloudpickle: object) -> PackedSpec:
     """Pack a specification. Definitions of the main program go by value: actors do not import it."""
     kind = type(spec.framework)
     size = _FIRST_BYTES

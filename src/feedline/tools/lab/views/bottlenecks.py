@@ -91,7 +91,7 @@ def _ready_slowly(worker: int) -> None:
     time.sleep(0.3)
 
 
-def _as_list(samples: list[Any]) -> list[Any]:
+def _as_list(samples: list[object]) -> list[object]:
     return samples
 
 
@@ -102,9 +102,9 @@ class Problem:
     symptom: str
     fix: str
     dataset: Callable[[], Dataset[Any]]
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     """Arguments besides the batch size."""
-    changed: dict[str, Any]
+    changed: dict[str, object]
     """Arguments that the fix changes."""
     fixed_dataset: Callable[[], Dataset[Any]] | None = None
 

@@ -128,7 +128,7 @@ def _waste(*, bucketed: bool, size: int) -> float:
     return 1 - used / total
 
 
-def _fields(batch: Any) -> list[list[str]]:
+def _fields(batch: object) -> list[list[str]]:
     if isinstance(batch, Mapping):
         return [[str(name), _shape(value)] for name, value in batch.items()]
     if isinstance(batch, (list, tuple)):
@@ -136,7 +136,7 @@ def _fields(batch: Any) -> list[list[str]]:
     return [["", _shape(batch)]]
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     """Describe a value by its type and shape."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} array {tuple(value.shape)}"
@@ -148,7 +148,7 @@ def _shape(value: Any) -> str:
     return "None" if value is None else f"{type(value).__name__} {value}"
 
 
-def _bytes(value: Any) -> int:
+def _bytes(value: object) -> int:
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
     if isinstance(value, Mapping):

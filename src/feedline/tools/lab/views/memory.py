@@ -40,7 +40,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     grown: dict[str, tuple[list[float], list[float]]] = {}
     for name in ("a Python list", "feedline.share"):
         yield doing(f"Measuring the memory of the workers, with the paths in {name}.", _SECONDS)
-        paths: Any = [f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)]
+        paths: object = [f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)]
         if name == "feedline.share":
             paths = feedline.share(paths)
         seen, pss, details = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
@@ -88,7 +88,7 @@ def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], di
         pin_memory=pinned,
     )
     seen, pss, slots = [], [], 0
-    details: dict[str, Any] = {"pinned": False}
+    details: dict[str, object] = {"pinned": False}
     until, every = time.monotonic() + _SECONDS, max(1, len(loader) // 12)
     for number, (samples, _) in enumerate(loader):
         details["pinned"] = details["pinned"] or (pinned and samples.is_pinned())

@@ -71,7 +71,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
 # Any: details of several kinds.
 def _follow(loader: Any) -> dict[str, Any]:
     """Run an epoch, and inspect one batch closely."""
-    details: dict[str, Any] = {"mapped": "", "held": 0, "dropped": 0}
+    details: dict[str, object] = {"mapped": "", "held": 0, "dropped": 0}
     number = -1
     for pictures, labels in loader:  # enumerate would hold the batch a moment longer
         number += 1
@@ -123,7 +123,7 @@ def _stations(details: dict[str, Any], recording: Recording, values: Values) -> 
     ]
 
 
-def _owners(values: Values, details: dict[str, Any]) -> list[list[str]]:
+def _owners(values: Values, details: dict[str, object]) -> list[list[str]]:
     if not details["mapped"]:
         return [["it is made and used", "the training process: without worker processes, nothing has to be sent"]]
     return [

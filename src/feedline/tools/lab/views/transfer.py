@@ -30,7 +30,7 @@ _BATCH = 64
 _BATCH_BYTES = _BATCH * 3 * 224 * 224 * 4
 _BATCHES = 120
 _SHOWN = 12
-_WAYS: dict[str, tuple[dict[str, Any], str]] = {
+_WAYS: dict[str, tuple[dict[str, object], str]] = {
     "pageable": ({"pin_memory": False}, "copied from ordinary memory by the CPU"),
     "pinned": ({"pin_memory": True}, "copied from pinned memory while the training loop waits"),
     "non_blocking": ({"pin_memory": True}, "the same, queued behind the last step: no waiting, but no overlap"),
@@ -153,7 +153,7 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
     loader = feedline.DataLoader(Ready(), batch_size=_BATCH, num_workers=4, engine="process", seed=0, **arguments)
     origin = torch.cuda.Event(enable_timing=True)
     loop: list[tuple[float, float, float]] = []
-    device: list[tuple[Any, Any, Any]] = []
+    device: list[tuple[object, object, object]] = []
     batches = iter(loader)
     began_s = rated_s = 0.0
     for number in range(_BATCHES):
@@ -186,8 +186,8 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
 
 
 def _spans(
-    loop: list[tuple[float, float, float]], device: list[tuple[Any, Any, Any]], origin: Any, way: str
-) -> list[Any]:
+    loop: list[tuple[float, float, float]], device: list[tuple[object, object, object]], origin: Any, way: str
+) -> list[object]:
     spans: list[Any] = []
     for number, (asked, got, copied) in enumerate(loop):
         spans.append((0, asked, got, "order", f"waits for batch {number}"))

@@ -140,7 +140,7 @@ def _dataset(values: Values) -> tuple[Sleeping, int]:
 
 # Any: a loader's arguments.
 def _arguments(values: Values) -> dict[str, Any]:
-    given: dict[str, Any] = {"batch_size": _BATCH, "num_workers": values["workers"]}
+    given: dict[str, object] = {"batch_size": _BATCH, "num_workers": values["workers"]}
     if values["workers"]:
         given |= {"prefetch_factor": values["prefetch"], "in_order": values["in_order"]}
     return given

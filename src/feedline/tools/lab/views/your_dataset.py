@@ -309,7 +309,7 @@ def _call(first: str, given: Arguments) -> str:
     return f"DataLoader({first}, {', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-def code_of(source: str, opened: Any, target: Target, usual: Arguments) -> str:
+def code_of(source: str, opened: object, target: Target, usual: Arguments) -> str:
     """Return Python code for the loader, where `source` may be a loader, a dataset, or a callable that makes one."""
     file, _, name = source.rpartition(":")
     is_file = file.endswith(".py")

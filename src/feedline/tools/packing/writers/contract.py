@@ -19,6 +19,7 @@ from feedline.datasets.opening import COMPRESSED, SUFFIXES
 from feedline.errors import BadOption
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import KIND
 
 VERSION = 1
@@ -33,10 +34,10 @@ class Summary:
     """Form of a sample in the dataset: "dict", "tuple" or "one"."""
     skipped: int = 0
     """Samples that could not be read, or did not fit, and were left out."""
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
     """Values about all samples, such as the names of classes."""
 
-    def as_json(self, schema: Schema) -> dict[str, Any]:
+    def as_json(self, schema: Schema) -> JsonObject:
         """Return the summary in JSON-compatible values. Samples have checksums; `sealed` adds one for the summary."""
         return {"feedline": VERSION, **asdict(self), "fields": schema.as_json(), "checksum": KIND}
 
@@ -69,9 +70,9 @@ class Writer(ABC):
     def cannot_hold(cls, column: Column) -> str:
         """Return why the format cannot hold such a column, and what to do; "" if it can."""
 
-    # Any: a sample in the writer's own encoding.
+    # object: a sample in the writer's own encoding.
     @classmethod
-    def encoded(cls, schema: Schema, sample: Sample) -> Any:
+    def encoded(cls, schema: Schema, sample: Sample) -> object:
         """Return a sample that fits the schema, encoded for `write`.
 
         Raises Unfit: the format cannot hold one of its values.
@@ -83,7 +84,7 @@ class Writer(ABC):
         return sample
 
     @classmethod
-    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+    def _refusal(cls, column: Column, value: object) -> Unfit | None:
         """Return the error for a value that the format cannot hold, although it can hold other values of the column."""
         return None
 

@@ -17,6 +17,7 @@ from feedline.datasets.hdf5.checked import SUMS, value_sum
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import BlockSums, sealed
 
 META = "feedline"
@@ -139,7 +140,7 @@ class Hdf5Writer(Writer):
         if column.kind == "bytes":
             dataset.attrs[META] = "bytes"
 
-    def _chunk_rows(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> int:
+    def _chunk_rows(self, dtype: np.dtype[np.generic] | None, shape: tuple[int, ...]) -> int:
         row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         rows = max(1, _CHUNK_BYTES // max(1, row_bytes))
         return 1 << (int(rows).bit_length() - 1)
@@ -172,7 +173,7 @@ class Hdf5Writer(Writer):
             self._write_varying(column, dataset, values)
             sums.extend(map(value_sum, values))
 
-    def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
+    def _write_varying(self, column: Column, dataset: Any, values: list[object]) -> None:
         """Write values of different lengths; h5py's own assignment would take values of equal length for a table."""
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         rows = np.empty(len(values), object)
@@ -200,7 +201,7 @@ def _row_bytes(column: Column) -> int:
     return np.dtype(column.dtype).itemsize * math.prod(column.shape)
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
     with h5py.File(path, "r") as store:

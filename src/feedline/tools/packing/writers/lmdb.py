@@ -13,7 +13,7 @@ from feedline.datasets.lmdb.keys import META_KEY, SUM_BYTES, key_of, sum_of
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer
-from feedline.types import records
+from feedline.types import JsonObject, records
 from feedline.types.checksums import sealed
 
 _MAP_BYTES = 1 << 40
@@ -100,13 +100,13 @@ class LmdbWriter(Writer):
         self._transaction = self._environment = None
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none. Raises CorruptSource: the database is damaged."""
     environment = acquire(str(path))
     try:
         with environment.reading() as transaction:
             meta = transaction.get(META_KEY)
-            found: dict[str, Any] | None = None if meta is None else json.loads(bytes(meta))
+            found: dict[str, object] | None = None if meta is None else json.loads(bytes(meta))
     finally:
         release(environment)
     return found

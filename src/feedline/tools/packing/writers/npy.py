@@ -14,6 +14,7 @@ import numpy as np
 from feedline.datasets.opening import FACTS
 from feedline.tools.packing.schema import Column, Sample, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import BlockSums, as_text, sealed
 
 _COPY_ROWS = 4096
@@ -156,10 +157,10 @@ def header_of(column: Column, count: int) -> bytes:
     return out.getvalue()
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     try:
-        meta: dict[str, Any] = json.loads((path / FACTS).read_bytes())
+        meta: dict[str, object] = json.loads((path / FACTS).read_bytes())
     except FileNotFoundError:
         return None
     return meta

@@ -15,6 +15,7 @@ from feedline.system.optional import require
 from feedline.tools.packing.prepare import size_of
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describe, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import sealed
 
 META = "feedline"
@@ -89,7 +90,7 @@ class ParquetWriter(Writer):
         self._waiting: list[Sample] = []
         self._waiting_bytes = 0
         # Any: objects of an untyped library.
-        self._arrow: Any = schema_of(self.schema)
+        self._arrow: object = schema_of(self.schema)
         self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
         self._sink: Any = parquet.ParquetWriter(
             self._file,
@@ -138,7 +139,7 @@ def _small_paths(schema: Schema) -> list[str]:
 
 
 # Any: objects of an untyped library.
-def schema_of(schema: Schema) -> Any:
+def schema_of(schema: Schema) -> object:
     """Return the Arrow schema for samples."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     return pa.schema([pa.field(column.name, type_of(column), nullable=column.nullable) for column in schema.columns])
@@ -155,7 +156,7 @@ def type_of(column: Column) -> Any:
     return pa.fixed_shape_tensor(number, column.shape) if column.kind == "array" else pa.large_list(number)
 
 
-def array_of(column: Column, values: list[Any]) -> Any:
+def array_of(column: Column, values: list[Any]) -> object:
     """Return values as an Arrow array."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     kind = type_of(column)
@@ -177,13 +178,13 @@ def _is_time(column: Column) -> bool:
     return column.kind == "number" and column.dtype in _TIMES
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) and value.dtype != np.float16 else value
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
     meta = parquet.read_metadata(path).metadata or {}
-    found: dict[str, Any] | None = json.loads(meta[META.encode()]) if META.encode() in meta else None
+    found: dict[str, object] | None = json.loads(meta[META.encode()]) if META.encode() in meta else None
     return found

@@ -20,6 +20,7 @@ from feedline.datasets.tar.members import SUM_AT, sum_field
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.tools.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit
+from feedline.types import JsonObject
 from feedline.types.checksums import sealed
 
 _BLOCK = 512
@@ -149,7 +150,7 @@ def _fill_in(column: Column) -> str:
     return f"Give such samples a value in the dataset, such as 0 or '', or use {others}."
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> object:
     if isinstance(value, dict):
         return {key: _jsonable(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -189,7 +190,7 @@ _TEMPLATE = _slow_header("", 0)
 _TEMPLATE_SUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + sum(_TEMPLATE[156:])
 
 
-def comment_of(metadata: dict[str, Any], size: int) -> bytes:
+def comment_of(metadata: dict[str, object], size: int) -> bytes:
     """Return the comment at the beginning of the file, padded to a length that does not depend on the metadata."""
     text = json.dumps(metadata).ljust(size)
     record = f" comment={text}\n"
@@ -201,7 +202,7 @@ def comment_of(metadata: dict[str, Any], size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % _BLOCK)
 
 
-def stored(path: Path) -> dict[str, Any] | None:
+def stored(path: Path) -> JsonObject | None:
     """Return the stored summary; None if there is none."""
     with tarfile.open(path, "r:") as archive:
         archive.next()

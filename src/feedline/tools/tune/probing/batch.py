@@ -23,6 +23,7 @@ from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
+from feedline.types import JsonObject
 
 _SPARE_BYTES = 16 << 20
 """Buffer space for the parts of a batch that are not arrays."""
@@ -45,7 +46,7 @@ def collates_for(given: Collate | None) -> list[Collate]:
     return [default if torch_data is None else torch_data.default_collate, pad()]
 
 
-def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch | None:
+def try_batch(samples: list[object], given: Collate | None, clock: Clock) -> Batch | None:
     """Collate the samples and send the batch; None if they cannot be collated."""
     collate, batch = _first_that_works(collates_for(given), samples)
     if collate is None:
@@ -71,7 +72,7 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
         return Batch(**values, **nothing, bytes=size, not_picklable=words(exc))
 
 
-def collate_for(samples: list[Any], given: Collate | None) -> Collate | None:
+def collate_for(samples: list[object], given: Collate | None) -> Collate | None:
     """Return the collate function that a loader needs for these samples; None if the default works, or nothing does."""
     collate, _ = _first_that_works(collates_for(given), samples)
     return None if collate is None or _is_default(collate) else collate
@@ -81,7 +82,7 @@ Carry = Callable[[list[Any], "Collate | None"], "float | None"]
 """Returns the time that a loader needs for a batch of samples that are already made, with a collate function."""
 
 
-def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
+def with_carries(batch: Batch, samples: list[object], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
     """Add the times that the batch would take with the changes that findings suggest."""
     floats = tuple(
         replace(field, carry_s=carry([_changed(one, field.name, _fitting(field)) for one in samples], collate))
@@ -102,7 +103,7 @@ def with_carries(batch: Batch, samples: list[Any], collate: Collate | None, carr
     return replace(batch, floats=floats, object_carry_s=objects, other=other)
 
 
-def _fitting(field: FloatField) -> Callable[[Any], Any]:
+def _fitting(field: FloatField) -> Callable[[object], object]:
     def change(value: Any) -> Any:
         small = _as_bytes(as_array(value), 255 if field.is_scaled else 1)
         return small if small is None or not is_tensor(value) else sys.modules["torch"].from_numpy(small)
@@ -110,7 +111,7 @@ def _fitting(field: FloatField) -> Callable[[Any], Any]:
     return change
 
 
-def _changed(value: Any, target: str, change: Callable[[Any], Any], name: str = "") -> Any:
+def _changed(value: object, target: str, change: Callable[[Any], object], name: str = "") -> object:
     """Return a sample with one field changed; fields have the names that `leaves` gives them."""
     if isinstance(value, Mapping):
         return {
@@ -121,7 +122,7 @@ def _changed(value: Any, target: str, change: Callable[[Any], Any], name: str = 
     return change(value) if (name or "sample") == target else value
 
 
-def _first_that_works(collates: list[Collate], samples: list[Any]) -> tuple[Collate | None, Any]:
+def _first_that_works(collates: list[Collate], samples: list[object]) -> tuple[Collate | None, object]:
     for collate in collates:
         try:
             return collate, collate(samples)
@@ -136,7 +137,7 @@ def _is_default(collate: Collate) -> bool:
     return is_torchs or getattr(collate, "is_default", False)
 
 
-def _other_collate(samples: list[Any], batch: Any, clock: Clock) -> OtherCollate | None:
+def _other_collate(samples: list[object], batch: object, clock: Clock) -> OtherCollate | None:
     """Look for a faster way to make the same batch: the default, or stacking each field in one call."""
     for code, collate in [("", collates_for(None)[0]), *_stacking(samples, batch)]:
         try:
@@ -148,7 +149,7 @@ def _other_collate(samples: list[Any], batch: Any, clock: Clock) -> OtherCollate
     return None
 
 
-def _is_same(first: Any, second: Any) -> bool:
+def _is_same(first: object, second: Any) -> bool:
     """True if two batches have the same fields with the same values."""
     pairs = list(zip(leaves(first), leaves(second), strict=False))
     if type(first) is not type(second) or len(list(leaves(first))) != len(list(leaves(second))):
@@ -164,7 +165,7 @@ def _is_same(first: Any, second: Any) -> bool:
     return True
 
 
-def _stacking(samples: list[Any], batch: Any) -> Iterator[tuple[str, Collate]]:
+def _stacking(samples: list[object], batch: object) -> Iterator[tuple[str, Collate]]:
     """Yield a collate function, after its code, that stacks fields of the samples; nothing if none makes this batch."""
     sources: dict[str, tuple[str, str]] = {}
     for target, value in leaves(batch):
@@ -215,7 +216,7 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
     return usual_s(copy, clock)
 
 
-def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, Any]:
+def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> JsonObject:
     """Send a batch as a pickle and through shared memory; return sizes and times, as fields of `Batch`."""
     whole = pickle.dumps(batch, 5)
     objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
@@ -240,7 +241,7 @@ def _sent(batch: Any, samples: list[Any], size: int, clock: Clock) -> dict[str, 
     }
 
 
-def _kind(sample: Any, field: str) -> str:
+def _kind(sample: object, field: str) -> str:
     """Return "numbers" or "texts" if a field of a sample is a list of these; empty for anything else."""
     value = next((value for name, value in leaves(sample) if name == field), None)
     if not isinstance(value, (list, tuple)) or not value:
@@ -257,7 +258,7 @@ def _as_arrays_s(size: int, samples: int, clock: Clock) -> float:
     return usual_s(lambda: collate(arrays), clock)
 
 
-def _objects(batch: Any) -> Iterator[tuple[str, Any]]:
+def _objects(batch: object) -> Iterator[tuple[str, object]]:
     """Yield the fields of a batch that are not arrays."""
     return ((name, value) for name, value in leaves(batch) if as_array(value) is None)
 
@@ -270,9 +271,9 @@ def _framework() -> Framework:
     return TorchFramework()
 
 
-def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
+def _floats(samples: list[object], clock: Clock) -> Iterator[FloatField]:
     """Yield the fields of floats whose values fit into bytes."""
-    fields: dict[str, list[NDArray[Any]]] = {}
+    fields: dict[str, list[NDArray[np.generic]]] = {}
     tensors: set[str] = set()
     for sample in samples[:_CHECKED_SAMPLES]:
         for name, value in leaves(sample):
@@ -291,7 +292,9 @@ def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
                 break
 
 
-def _conversion(array: NDArray[np.uint8], dtype: np.dtype[Any], scale: int, *, is_torchs: bool) -> Callable[[], Any]:
+def _conversion(
+    array: NDArray[np.uint8], dtype: np.dtype[np.generic], scale: int, *, is_torchs: bool
+) -> Callable[[], object]:
     """Return a function that converts bytes to floats, as the dataset presumably does."""
     if is_torchs:
         torch: Any = sys.modules["torch"]

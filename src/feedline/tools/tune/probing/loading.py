@@ -20,6 +20,7 @@ from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
 from feedline.tools.tune.measured import LoaderSetup
+from feedline.types import CollateFunction
 
 _STARTS = 2
 _KEPT_EPOCHS = 5
@@ -36,7 +37,7 @@ _DRAWN = 500_000
 
 
 # Any, throughout: a feedline or torch loader, and datasets of any kind.
-def is_loader(value: Any) -> bool:
+def is_loader(value: object) -> bool:
     """True for feedline and torch loaders."""
     torch_data = sys.modules.get("torch.utils.data")
     return isinstance(value, LoaderBase) or (torch_data is not None and isinstance(value, torch_data.DataLoader))
@@ -65,15 +66,15 @@ def _method(context: Any) -> str:
     return method or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
-def collate_of(loader: Any) -> Callable[[Any], Any] | None:
+def collate_of(loader: object) -> Callable[[object], object] | None:
     """Return the loader's collate function."""
-    collate: Callable[[Any], Any] | None = (
+    collate: CollateFunction | None = (
         view_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
     )
     return collate
 
 
-def with_times(setup: LoaderSetup, loader: Any, batch_s: float, until_s: float) -> LoaderSetup:
+def with_times(setup: LoaderSetup, loader: object, batch_s: float, until_s: float) -> LoaderSetup:
     """Draw an order and start epochs; add the times, or the exception if one is raised."""
     setup = _with_shuffle(setup, loader)
     # All workers make their first batch at the same time and share the cores.
@@ -163,11 +164,11 @@ class _Ready:
     def __len__(self) -> int:
         return 2 * _CARRIED * len(self.samples)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         return self.samples[index % len(self.samples)]
 
 
-def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: str) -> float | None:
+def carried_s(samples: list[object], collate: CollateFunction | None, engine: str) -> float | None:
     """Return the CPU time of a batch whose samples are already made; None if that cannot be measured.
 
     With worker processes, this is the time of the worker. Otherwise it is the time of the calling thread, which makes
@@ -207,7 +208,7 @@ def carried_s(samples: list[Any], collate: Callable[[Any], Any] | None, engine: 
         loader.close()
 
 
-def _with_shuffle(setup: LoaderSetup, loader: Any) -> LoaderSetup:
+def _with_shuffle(setup: LoaderSetup, loader: object) -> LoaderSetup:
     """Add the time and memory that drawing an order takes, estimated from fewer indices.
 
     Only for torch's own random sampler: it draws all indices before it returns the first.

@@ -157,8 +157,8 @@ class _Probe:
         return opened, max(0.0, whole_s - spent[0]), min(1.0, computed_s / whole_s)
 
     def _samples(
-        self, dataset: Any, making: Making, setup: LoaderSetup | None
-    ) -> tuple[Samples, list[Any], State, Ask]:
+        self, dataset: object, making: Making, setup: LoaderSetup | None
+    ) -> tuple[Samples, list[object], State, Ask]:
         # Before the first sample is made: each worker has its own handle if it is opened on first use.
         pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
         state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
@@ -211,7 +211,7 @@ def making_of(dataset: Any, make_s: float) -> Making:
     return Making(type(dataset).__name__, length, make_s, is_map, is_map and is_awaited(dataset))
 
 
-def _iterated(dataset: Any) -> Iterator[Any]:
+def _iterated(dataset: Any) -> Iterator[object]:
     try:
         return iter(dataset)
     except (Exception, SystemExit) as exc:

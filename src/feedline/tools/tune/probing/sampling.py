@@ -66,14 +66,14 @@ def asking(dataset: Any) -> Ask:
     return lambda index: dataset[index]
 
 
-def some_indices(dataset: Any, length: int) -> list[Any]:
+def some_indices(dataset: object, length: int) -> list[Any]:
     """Return indices from all over a map-style dataset, in random order; the same ones in every call."""
     if isinstance(dataset, Mapping):
         return list(islice(dataset, _MOST_SAMPLES))
     return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
 
 
-def leaves(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def leaves(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each field of a sample or batch, nested fields included."""
     if depth == _DEPTH:  # a sample may even hold itself
         yield name, value
@@ -99,7 +99,7 @@ def as_array(value: Any) -> Any:
     return None
 
 
-def _pixels(sample: Any) -> int:
+def _pixels(sample: object) -> int:
     """Return the number of pixels in a sample, if its two- and three-dimensional values are images."""
     count = 0
     for _, value in leaves(sample):
@@ -110,7 +110,7 @@ def _pixels(sample: Any) -> int:
     return count
 
 
-def _lengths(sample: Any) -> dict[str, tuple[int, int]]:
+def _lengths(sample: object) -> dict[str, tuple[int, int]]:
     """Return the length and size of each field that may be padded."""
     found = {}
     for name, value in leaves(sample):
@@ -139,11 +139,11 @@ class _Run:
 class Sampling:
     """Makes samples and keeps the first ones. `ask` raises StopIteration at the end of an iterable dataset."""
 
-    def __init__(self, ask: Ask, indices: Iterator[Any], keep: int) -> None:
+    def __init__(self, ask: Ask, indices: Iterator[object], keep: int) -> None:
         self._ask = ask
         self._indices = indices
         self._keep = keep
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self._kept_bytes = 0
 
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:
@@ -200,7 +200,7 @@ class Sampling:
             growth=steady_growth(run.memory),
         )
 
-    def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
+    def _one(self, index: object, run: _Run, clock: Clock) -> bool:
         """Make a sample; return False at the end of the dataset, or if too many samples failed before one succeeded."""
         process_s = time.process_time()
         before = clock.now()
@@ -252,7 +252,7 @@ class Sampling:
             if min(times[True]) > _SLOW / 2 * float(np.median(times[False])):
                 yield f"{index!r:.40}", min(times[True])
 
-    def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
+    def _usual_s(self, indices: list[object], clock: Clock) -> float | None:
         """Make some samples again; return the median of their times, or None if one fails."""
         times: list[float] = []
         for index in indices[:_MADE_AGAIN_MOST]:
@@ -271,7 +271,7 @@ def _with_reads(file: Opened, mode: str, read_by: str) -> Opened:
     return replace(file, mode=mode, read_by=read_by)
 
 
-def size_of(sample: Any) -> int:
+def size_of(sample: object) -> int:
     """Return the size of a sample in bytes: exact for arrays, rough for other objects."""
     count = 0
     for _, value in leaves(sample):
@@ -308,7 +308,7 @@ def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[tuple[int, .
     return tuple(length for length, _ in largest), name
 
 
-def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
+def try_threads(ask: Ask, indices: list[object], counts: tuple[int, ...], until_s: float) -> Threads:
     """Make the same samples on each number of threads in turn, in several rounds if time allows; return the medians."""
     rates: dict[int, list[float]] = {}
     awake: dict[int, list[float]] = {}
@@ -341,5 +341,5 @@ def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: 
     return Threads(usual, float(np.median(helped)), failure, awake_usual)
 
 
-def _maker(ask: Ask, indices: Iterator[Any]) -> Callable[[], Any]:
+def _maker(ask: Ask, indices: Iterator[object]) -> Callable[[], object]:
     return lambda: ask(next(indices))

@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from feedline.memory.sharing import share
 from feedline.system.failures import words
 from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Held, OpenHandle
+from feedline.types import JsonObject
 from feedline.workers.handles import inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import what_fails
 
@@ -31,7 +32,7 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 # Any, throughout: objects of any class.
-def handles_before(dataset: Any) -> tuple[OpenHandle, ...]:
+def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
     found = [(path, known) for path, _, known in inherited(dataset)]
     return tuple(
@@ -40,7 +41,7 @@ def handles_before(dataset: Any) -> tuple[OpenHandle, ...]:
     )
 
 
-def handles_of_threads(dataset: Any) -> tuple[OpenHandle, ...]:
+def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that threads must not use at the same time."""
     return tuple(
         OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
@@ -48,7 +49,7 @@ def handles_of_threads(dataset: Any) -> tuple[OpenHandle, ...]:
     )
 
 
-def held_in(dataset: Any) -> tuple[Held, ...]:
+def held_in(dataset: object) -> tuple[Held, ...]:
     """Return the large containers of Python objects in a dataset, without those inside another one."""
     found: list[Held] = []
     for path, value in objects_in(dataset, "dataset", ()):
@@ -66,7 +67,7 @@ def held_in(dataset: Any) -> tuple[Held, ...]:
     return tuple(found)
 
 
-def _some(container: Any) -> Any:
+def _some(container: Any) -> object:
     """Return some items from all over a container, as a dict or a list."""
     step = max(1, len(container) // _SAMPLED_ITEMS)
     if isinstance(container, dict):
@@ -74,7 +75,7 @@ def _some(container: Any) -> Any:
     return list(islice(iter(container), 0, None, step))
 
 
-def _shared_bytes(container: Any, some: Any) -> int | None:
+def _shared_bytes(container: Any, some: Sized) -> int | None:
     if isinstance(container, (set, frozenset)):
         return None
     try:
@@ -83,7 +84,7 @@ def _shared_bytes(container: Any, some: Any) -> int | None:
         return None
 
 
-def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
+def _size(value: object, seen: dict[int, object], depth: int) -> int:
     """Return the memory of an object and its contents; an object referenced several times counts once."""
     if id(value) in seen or isinstance(value, (type, bool, type(None))):
         return 0
@@ -91,7 +92,7 @@ def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
     size = object.__sizeof__(value) if isinstance(value, np.ndarray) else sys.getsizeof(value)
     if depth == _DEPTH:
         return size
-    parts: list[Any] = []
+    parts: list[object] = []
     if isinstance(value, dict):
         parts = [*value.keys(), *value.values()]
     elif isinstance(value, _CONTAINERS):
@@ -104,7 +105,7 @@ def _size(value: Any, seen: dict[int, Any], depth: int) -> int:
 class OwnGenerators:
     """The random generators in a dataset, and whether samples have drawn from them."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: object) -> None:
         kinds = tuple(_generator_kinds())
         found = objects_in(dataset, "dataset", kinds)
         shared = list(map(id, _of_the_process()))
@@ -123,7 +124,7 @@ def _generator_kinds() -> Iterator[type]:
         yield torch.Generator
 
 
-def _of_the_process() -> Iterator[Any]:
+def _of_the_process() -> Iterator[object]:
     """Yield the generators behind functions such as `random.random`: a dataset may refer to them."""
     yield from (np.random.get_state.__self__, random.random.__self__)  # type: ignore[attr-defined]
     if (torch := sys.modules.get("torch")) is not None:
@@ -157,7 +158,7 @@ class _TooLong(Exception):
     """Pickling takes longer than allowed."""
 
 
-def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
+def pickled(dataset: object, most_s: float, clock: Clock) -> JsonObject:
     """Pickle and unpickle a dataset, arrays aside; return the results as fields of `State`."""
     file = _Bounded(time.monotonic() + most_s)
     buffers: list[pickle.PickleBuffer] = []
@@ -180,6 +181,6 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
     return _timed(clock, before, file.tell())
 
 
-def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, Any]:
+def _timed(clock: Clock, before: tuple[float, float], size: int) -> dict[str, object]:
     seconds, computed = clock.since(before)
     return {"pickle_s": seconds, "pickle_bytes": size, "pickle_cpu_share": min(1.0, computed / seconds)}

@@ -55,11 +55,11 @@ class Opens:
         if (h5py := sys.modules.get("h5py")) is not None:
             _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
 
-    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, args: tuple[object, ...]) -> None:
         if self._is_on and event in ("open", "sqlite3.connect"):
             self._note(event.partition(".")[0], args[0])
 
-    def _note(self, how: str, path: Any) -> None:
+    def _note(self, how: str, path: object) -> None:
         if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
             name = os.path.abspath(os.fsdecode(path))
             if not name.startswith(_SYSTEM):
@@ -123,8 +123,8 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
     kept: dict[str, Any] = {}
     reads: dict[str, tuple[str, str]] = {}
 
-    def once(name: str, function: Callable[..., Any], keep: Callable[[Any], Any]) -> Callable[..., Any]:
-        def opened(*args: Any, **options: Any) -> Any:
+    def once(name: str, function: Callable[..., object], keep: Callable[[Any], object]) -> Callable[..., object]:
+        def opened(*args: object, **options: object) -> object:
             path, mode = [*args, None, None][:2]
             mode = str(options.get("mode", mode or "r"))
             if not isinstance(path, (str, bytes, os.PathLike)) or set(mode) & set("wax+"):
@@ -140,8 +140,8 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
 
         return opened
 
-    def parsed_once(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(file: Any, **options: Any) -> Any:
+    def parsed_once(original: Callable[..., object]) -> Callable[..., object]:
+        def load(file: object, **options: object) -> Any:
             if not isinstance(file, _Text) or options:
                 return original(file, **options)
             key = f"json {id(file.lines)}"  # identifies the file for as long as it is kept
@@ -192,7 +192,7 @@ def kept_overhead_s(file: Opened, reads: dict[str, tuple[str, str]], clock: Cloc
 _OPENING = (("h5py", "File"), ("sqlite3", "connect"))
 
 
-def _content(file: Any) -> Callable[[Callable[[str], None]], Any]:
+def _content(file: Any) -> Callable[[Callable[[str], None]], object]:
     """Return a function that opens the content of a file again, from memory, and notes how it is read."""
     with file:
         if os.fstat(file.fileno()).st_size > _READ_ONCE:
@@ -247,10 +247,10 @@ class _Open:
     def __init__(self, opened: Any) -> None:
         self._opened = opened
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._opened, name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self._opened[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -259,7 +259,7 @@ class _Open:
     def __len__(self) -> int:
         return len(self._opened)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._opened
 
     def __enter__(self) -> _Open:
@@ -300,14 +300,14 @@ class Decodes:
         """Start counting from zero."""
         self._pixels, self._seconds = 0, 0.0
 
-    def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
+    def _after_pillow(self, args: tuple[Any, ...], _: object, seconds: float) -> None:
         image = args[0]
         if self._stored is None:
             copy, kind = image.copy(), image.format or "PNG"
             self._stored = lambda scale: self._small_pillow(copy, kind, scale)
         self._add("Pillow", image.width * image.height, seconds)
 
-    def _after_opencv(self, args: tuple[Any, ...], result: Any, seconds: float) -> None:
+    def _after_opencv(self, args: tuple[object, ...], result: Any, seconds: float) -> None:
         if result is None:  # it could not be decoded
             return
         if self._stored is None:
@@ -342,7 +342,7 @@ class Decodes:
         self._pillow.open = opening
 
     @contextmanager
-    def _small_opencv(self, image: Any, scale: float) -> Iterator[None]:
+    def _small_opencv(self, image: object, scale: float) -> Iterator[None]:
         # Always as JPEG: an array does not show its original format.
         _, data = self._cv2.imencode(".jpg", self._cv2.resize(image, None, fx=scale, fy=scale))
         read, decode = self._cv2.imread, self._cv2.imdecode
@@ -353,12 +353,12 @@ class Decodes:
 
 # Any: functions and objects of other libraries.
 def _wrap(
-    owner: Any, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
+    owner: object, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
 ) -> None:
     """Call `after` with the arguments, result and CPU seconds of each call of a function that `only` accepts."""
     original = getattr(owner, name)
 
-    def wrapped(*args: Any, **options: Any) -> Any:
+    def wrapped(*args: object, **options: object) -> object:
         if not only(args):
             return original(*args, **options)
         began = time.thread_time()

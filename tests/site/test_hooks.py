@@ -1,0 +1,77 @@
+"""What the hooks add to the site: links out of docs/, and a folder per version."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("mkdocs")
+
+from mkdocs.config import load_config
+
+from docs.building import hooks
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKS = ("not_found", "anchors", "absolute_links", "unrecognized_links")
+
+
+# Any: MkDocs gives more of a page than this.
+def led(text: str, place: str) -> str:
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri=place))
+    return hooks.on_page_markdown(text, page, cast(Any, None), cast(Any, None))
+
+
+def test_links_to_other_files_of_the_repository_lead_to_their_pages() -> None:
+    assert led("[a](../CONTRIBUTING.md)", "index.md") == "[a](project/contributing.md)"
+    assert led("[a](../../CONTRIBUTING.md#code)", "guide/ray.md") == "[a](../project/contributing.md#code)"
+    assert led("[a](../../examples/ray_workers.py)", "guide/ray.md") == "[a](../project/examples/ray-workers.md)"
+
+
+def test_links_of_such_files_lead_into_the_site() -> None:
+    assert led("[a](docs/glossary.md)", "project/contributing.md") == "[a](../glossary.md)"
+    assert led("[a](CHANGELOG.md)", "project/security.md") == "[a](changelog.md)"
+
+
+def test_other_links_stay() -> None:
+    for text in ("[a](ray.md)", "[a](https://example.org/x.md)", "[a](../../setup.py)", "[a](#here)"):
+        assert led(text, "guide/ray.md") == text
+
+
+def test_code_stays() -> None:
+    text = "```\n[a](../../CONTRIBUTING.md)\n```\n[a](../../CONTRIBUTING.md)"
+    assert led(text, "guide/ray.md") == "```\n[a](../../CONTRIBUTING.md)\n```\n[a](../project/contributing.md)"
+
+
+def test_versions_are_listed_newest_first_and_the_newest_is_shown(tmp_path: Path) -> None:
+    for folder, title in (("0.9", "0.9.1"), ("0.10", "0.10.0"), ("0.9", "0.9.2")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        hooks.publish(tmp_path, folder, title)
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [(one["version"], one["title"]) for one in listed] == [("0.10", "0.10.0"), ("0.9", "0.9.2")]
+    assert "url=0.10/index.html" in (tmp_path / "index.html").read_text()
+
+
+def test_a_version_that_is_gone_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "0.1").mkdir()
+    hooks.publish(tmp_path, "0.1", "0.1.0")
+    (tmp_path / "0.1").rmdir()
+    (tmp_path / "0.2").mkdir()
+    hooks.publish(tmp_path, "0.2", "0.2.0")
+    assert [one["version"] for one in json.loads((tmp_path / "versions.json").read_text())] == ["0.2"]
+
+
+def test_releases_that_only_fix_faults_share_a_folder() -> None:
+    assert hooks.folder_of("1.2.3") == "1.2"
+
+
+def test_every_kind_of_broken_reference_fails_the_build() -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    assert config.strict
+    levels = [config.validation.nav[name] for name in ("omitted_files", "not_found", "absolute_links")]
+    levels += [config.validation.links[name] for name in LINKS]
+    assert set(levels) == {logging.WARNING}

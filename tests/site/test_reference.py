@@ -1,0 +1,99 @@
+"""The reference covers everything that is public, and its generated parts are those of the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import feedline
+from docs.building import tables
+from feedline.tools.cli.parser import build_parser
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PACKAGES = (
+    "abc",
+    "collate",
+    "datasets",
+    "errors",
+    "faults",
+    "images",
+    "samplers",
+    "schedulers",
+    "simulation",
+    "testing",
+)
+PAGES = {page.name: page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")}
+SHOWN = {name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
+
+
+def public_names() -> list[str]:
+    names = [f"feedline.{name}" for name in feedline.__all__]
+    for package in PACKAGES:
+        names += [f"feedline.{package}.{name}" for name in importlib.import_module(f"feedline.{package}").__all__]
+    return names
+
+
+# Any: whatever is public.
+def value_of(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+NAMES = [name for name in public_names() if not isinstance(value_of(name), (types.ModuleType, str))]
+
+
+def test_every_package_that_lists_its_names_is_covered() -> None:
+    listed = {name for name in feedline.__all__ if isinstance(getattr(feedline, name), types.ModuleType)}
+    assert listed <= set(PACKAGES)
+
+
+def test_every_public_name_has_a_place_in_the_reference() -> None:
+    assert set(NAMES) - SHOWN == set()
+
+
+def test_the_reference_shows_nothing_twice() -> None:
+    shown = [name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)]
+    assert sorted(shown) == sorted(set(shown))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if inspect.isclass(value_of(name)) or inspect.isfunction(value_of(name))]
+)
+def test_every_public_class_and_function_has_an_example(name: str) -> None:
+    value = value_of(name)
+    text = (vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__) or ""
+    assert ">>>" in text, f"{name} has no example in its docstring"
+
+
+@pytest.mark.parametrize("page", sorted(tables.PARTS))
+def test_generated_parts_are_current(page: str) -> None:
+    assert tables.current(page) == PAGES[page], "run python -m docs.building.tables"
+
+
+def test_every_command_is_described() -> None:
+    commands = re.findall(r"^## feedline ([\w-]+)$", PAGES["command-line.md"], re.MULTILINE)
+    usage = build_parser().format_help()
+    assert len(commands) >= 11
+    assert all(command in usage for command in commands)
+
+
+def test_every_error_leads_to_its_advice() -> None:
+    advice = "".join((DOCS / page).read_text("utf-8") for page in ("troubleshooting.md", "warnings.md"))
+    troubles = set(re.findall(r"^## (\w+)$", advice, re.MULTILINE))
+    linked = set(re.findall(r"\| \[what to do\]\(\.\./\w+\.md#(\w+)\)", PAGES["errors.md"]))
+    named = {name.rpartition(".")[2] for name in NAMES if name.startswith("feedline.errors.")}
+    assert linked == {name.lower() for name in named & troubles}
+
+
+def test_every_extra_for_users_is_on_the_page_that_installs() -> None:
+    text = (DOCS / "start/install.md").read_text("utf-8")
+    project = (DOCS.parent / "pyproject.toml").read_text("utf-8")
+    part = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", part, re.MULTILINE))
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == extras - {"dev", "docs", "frameworks", "streaming"}
