@@ -21,6 +21,9 @@ from feedline.samplers.steps import Steps
 from feedline.types import Key, Share, State, StreamSharding
 from feedline.types.ranks import share_if_known
 
+_WHOLE = Share()
+"""The share of the only rank."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -214,10 +217,10 @@ class _SamplerOrder(Order):
         return self._sampler.draw_seed()
 
     def _is_shared(self) -> bool:
-        return (self._planned.share or Share()).world_size > 1
+        return (self._planned.share or _WHOLE).world_size > 1
 
     def stride(self) -> tuple[int | None, int, int]:
-        share = self._planned.share or Share()
+        share = self._planned.share or _WHOLE
         return self._batch_size, share.rank, share.world_size
 
     def place_after(self, batches: int) -> int:

@@ -168,16 +168,16 @@ def _from_jax() -> tuple[int, int] | None:
 def _from_environment() -> tuple[int, int] | None:
     launcher = _launcher()
     if launcher is None:
-        if not _is_set(_PMIX_RANK):
+        if not os.environ.get(_PMIX_RANK):
             return None
         raise BadOption(
             f"The environment has {_PMIX_RANK}={os.environ[_PMIX_RANK]!r}, so PMIx has started this process, but "
             "the number of ranks is not set. Set RANK and WORLD_SIZE, or pass rank and world_size."
         )
-    if launcher is _ANY and not _is_set(_ANY.rank):  # job scripts often export WORLD_SIZE alone
+    if launcher is _ANY and not os.environ.get(_ANY.rank):  # job scripts often export WORLD_SIZE alone
         return _rank_of_others()
     for name, other in (launcher[:2], launcher[1::-1]):
-        if not _is_set(name):
+        if not os.environ.get(name):
             raise BadOption(
                 f"The environment has {other}={os.environ[other]!r} but no {name}, and both are needed to know the "
                 f"share of this process. Set {name} too, or pass rank and world_size."
@@ -188,7 +188,7 @@ def _from_environment() -> tuple[int, int] | None:
 def _rank_of_others() -> tuple[int, int]:
     """Return the rank from another launcher if WORLD_SIZE is set and RANK is not."""
     world_size = _number(_ANY.world_size)
-    other = next(filter(_speaks, (*_MPI, _SLURM)), None)
+    other = _other_launcher()
     if other is not None and _number(other.world_size) == world_size:
         return _number(other.rank), world_size
     difference = "" if other is None else f" ({other.world_size}={os.environ[other.world_size]!r} differs)"
@@ -200,26 +200,25 @@ def _rank_of_others() -> tuple[int, int]:
 
 def _launcher() -> _Launcher | None:
     """Return the launcher that set the rank of this process; None if there is none."""
-    if _is_set(_ANY.rank) or os.environ.get(_ANY.world_size, "") not in ("", "1"):
+    if os.environ.get(_ANY.rank) or os.environ.get(_ANY.world_size, "") not in ("", "1"):
         return _ANY
-    return next(filter(_speaks, (*_MPI, _SLURM)), None)
+    return _other_launcher()
 
 
-def _speaks(launcher: _Launcher) -> bool:
-    if launcher is _SLURM:
-        return _is_step_of_slurm()
-    return _is_set(launcher.rank) and _is_set(launcher.world_size)
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "") != ""
+def _other_launcher() -> _Launcher | None:
+    """Return the launcher with variables of its own that set the rank of this process."""
+    for launcher in _MPI:
+        if os.environ.get(launcher.rank) and os.environ.get(launcher.world_size):
+            return launcher
+    return _SLURM if _is_step_of_slurm() else None
 
 
 def _is_step_of_slurm() -> bool:
     """True if a user's srun started this process."""
+    if not os.environ.get(_SLURM.rank) or not os.environ.get(_SLURM.world_size):
+        return False
     step = os.environ.get("SLURM_STEP_ID", "0")
-    is_special = step.isdecimal() and int(step) >= _FIRST_SPECIAL_STEP
-    return _is_set(_SLURM.rank) and _is_set(_SLURM.world_size) and not is_special
+    return not (step.isdecimal() and int(step) >= _FIRST_SPECIAL_STEP)
 
 
 def _local_tasks_of_slurm() -> int:
