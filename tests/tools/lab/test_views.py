@@ -336,7 +336,7 @@ def test_a_list_grows_in_workers_and_share_does_not() -> None:
     assert grown["feedline.share"] < grown["a Python list"] / 4
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.parametrize("problem", ["big pickles", "restarts every epoch", "leaking worker", "stragglers"])
 def test_the_fix_of_a_problem_is_seen(problem: str) -> None:
     def is_seen() -> bool:
