@@ -471,3 +471,14 @@ def test_the_shapes_that_were_packed_are_compared(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b"ARROW:schema", b"ARROW:schemb"))
     with pytest.raises(CorruptSource, match=r"a\.parquet': samples of 'x' were packed as arrays of shape \(2, 3\)"):
         len(ParquetDataset(path))
+
+
+def test_a_footer_whose_rows_do_not_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": list(range(12))}), path, row_group_size=5)
+    data = path.read_bytes()
+    rows, more = b"\x16\x18\x19", b"\x16\x1a\x19"  # the third field of the footer: 12 and 13, before the row groups
+    assert data.count(rows) == 1
+    path.write_bytes(data.replace(rows, more))
+    with pytest.raises(CorruptSource, match=r"a\.parquet' is damaged: the file has 13 rows .* its row groups 12"):
+        len(ParquetDataset(path))

@@ -318,7 +318,7 @@ def _old_lmdb(path: Path) -> None:
 
 def _old_hdf5(path: Path) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["feedline"] = json.dumps(_without(json.loads(file.attrs["feedline"])))
+        file.attrs["feedline"] = np.bytes_(json.dumps(_without(json.loads(file.attrs["feedline"]))))
         for dataset in file.values():
             del dataset.attrs["feedline_crc32"]
 

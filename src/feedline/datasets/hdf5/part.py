@@ -270,8 +270,9 @@ def stored_in(file: Any, path: str) -> str | None:
     Raises CorruptSource if the metadata is damaged.
     """
     stored = file.attrs.get(_STORED)
-    if not isinstance(stored, str):
+    if not isinstance(stored, bytes):
         return None
+    stored = stored.decode("utf-8", "replace")
     check_seal(path, stored)
     return stored
 

@@ -28,6 +28,7 @@ from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
+from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
 from feedline.types.checksums import check_seal
 from feedline.types.sizes import byte_count
@@ -180,6 +181,11 @@ class ParquetDataset(RowGroupSource):
             metadata = pyarrow("pyarrow.parquet").ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        if sum(counts) != metadata.num_rows:
+            raise CorruptSource(
+                f"The footer of {file.path!r} is damaged: the file has {metadata.num_rows} rows according to it, and "
+                f"its row groups {sum(counts)}. Copy or write the file again."
+            )
         stored = (metadata.metadata or {}).get(b"feedline")
         if stored is not None:
             check_seal(repr(file.path), stored)

@@ -32,7 +32,7 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
         assert list(file) == list(FIELDS), "in the order of the sample"
         assert file["array"].shape == (2, 2, 3)
         assert file["text"].asstr()[0] == "ä☃"
-        assert file["bytes"].attrs["feedline"] == "bytes"
+        assert file["bytes"].attrs["feedline"] == b"bytes"
         assert file["ragged"][0].tolist() == [0, 1, 2]
         assert file["half"].dtype == np.float16
     first = samples_in("hdf5", path)[0]

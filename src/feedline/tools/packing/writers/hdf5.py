@@ -138,7 +138,7 @@ class Hdf5Writer(Writer):
         row_bytes = _row_bytes(column) if fixed else 0
         self._blocks[column.name] = BlockSums(dataset.chunks[0] * row_bytes) if fixed else array("I")
         if column.kind == "bytes":
-            dataset.attrs[META] = "bytes"
+            dataset.attrs[META] = np.bytes_("bytes")
 
     def _chunk_rows(self, dtype: np.dtype[np.generic] | None, shape: tuple[int, ...]) -> int:
         row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -187,7 +187,8 @@ class Hdf5Writer(Writer):
         for name, sums in self._blocks.items():
             found = sums.finish() if isinstance(sums, BlockSums) else np.array(sums, np.uint32)
             self._store[name].attrs[SUMS] = found
-        self._store.attrs[META] = json.dumps(sealed(summary.as_json(self.schema)))
+        # Of fixed length: strings of variable length lie in a heap, and damage there makes the HDF5 library loop.
+        self._store.attrs[META] = np.bytes_(json.dumps(sealed(summary.as_json(self.schema))))
         self._store.close()
         self._file.check()
         self.close()
@@ -207,7 +208,7 @@ def stored(path: Path) -> JsonObject | None:
     with h5py.File(path, "r") as store:
         meta = store.attrs.get(META)
     try:
-        metadata = json.loads(meta) if isinstance(meta, str) else None
+        metadata = json.loads(meta) if isinstance(meta, (bytes, str)) else None
     except ValueError:
         return None
     return metadata if isinstance(metadata, dict) and "feedline" in metadata else None
