@@ -9,10 +9,11 @@ disappears, everything it has open is closed.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from feedline.system.deletion import ClosedWhenDeleted
 
 H = TypeVar("H")
 
@@ -20,7 +21,7 @@ _inherited: list[object] = []
 """Handles of other processes, kept so that no destructor closes them. Any: from any library."""
 
 
-class Handle(Generic[H]):
+class Handle(ClosedWhenDeleted, Generic[H]):
     """Opens a resource once per process, or once per thread of a process.
 
     Args:
@@ -94,8 +95,5 @@ class Handle(Generic[H]):
         self.__dict__.update(state)
         self._begin()
 
-    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
-    # The system closes everything then.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing() and self.__dict__.get("_opened"):
-            self.close()
+    def _needs_closing(self) -> bool:
+        return bool(self.__dict__.get("_opened"))

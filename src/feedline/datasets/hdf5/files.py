@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
@@ -35,13 +34,14 @@ from feedline.datasets.hdf5.part import (
 )
 from feedline.datasets.hdf5.rows import ChunkCache, Rows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
+from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
 
 _OPEN_AT_ONCE = 64
 """Maximum number of open files. Each takes up to three descriptors, and processes often have 1,024 in all. A guess."""
 
 
-class OpenFile:
+class OpenFile(ClosedWhenDeleted):
     """One open file, and the rows of its fields."""
 
     _serials = itertools.count()
@@ -130,12 +130,6 @@ class OpenFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
-    # The system closes everything then.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            self.close()
 
 
 class OpenFiles:

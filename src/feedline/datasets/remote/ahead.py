@@ -8,7 +8,6 @@ order, whichever was fetched first. With a depth of 0 there are no threads, only
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob
+from feedline.system.deletion import ClosedWhenDeleted
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def _read(blob: Blob, start: int, stop: int) -> bytes:
     return blob.read(start, stop)
 
 
-class Ahead:
+class Ahead(ClosedWhenDeleted):
     """Reads blobs from given offsets on.
 
     Args:
@@ -163,9 +163,6 @@ class Ahead:
         self._has_current = False
         self._blobs = iter(())
 
-    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
-    # The system closes everything then.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def _needs_closing(self) -> bool:
         # A forked process has inherited neither threads nor the right.
-        if not is_finalizing() and self.__dict__.get("_pid") == os.getpid():
-            self.close()
+        return self.__dict__.get("_pid") == os.getpid()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
+from feedline.system.deletion import ClosedWhenDeleted
 from feedline.types.shown import shown_address
 
 
@@ -57,7 +57,7 @@ class Blob(ABC):
         return f"<{self.name}, {self.size} bytes>"
 
 
-class LocalBlob(Blob):
+class LocalBlob(ClosedWhenDeleted, Blob):
     """A local file. Reads do not move a file position, so threads do not interfere with each other."""
 
     is_local = True
@@ -114,11 +114,8 @@ class LocalBlob(Blob):
         if file >= 0:
             os.close(file)
 
-    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
-    # The system closes everything then.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing() and self.__dict__.get("_file", -1) >= 0:
-            self.close()  # a descriptor is just a number; nothing else would close it
+    def _needs_closing(self) -> bool:
+        return bool(self.__dict__.get("_file", -1) >= 0)
 
 
 _PROGRESS = 1 << 18

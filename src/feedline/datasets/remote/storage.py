@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttle
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
 from feedline.errors import BadOption, SourceChanged, SourceError
+from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
 from feedline.types.shown import shown_url, without_secrets
 
@@ -227,7 +227,7 @@ def checked_options(options: object) -> Mapping[str, object]:
     return options or {}
 
 
-class Storage:
+class Storage(ClosedWhenDeleted):
     """The store connections of one process; threads may share it."""
 
     def __init__(
@@ -332,9 +332,6 @@ class Storage:
         for system in systems:
             close_system(system)
 
-    # A default value, because at interpreter shutdown modules lose their contents before the last objects are deleted.
-    # The system closes everything then.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def _needs_closing(self) -> bool:
         # A forked process must not close what it inherited: the thread behind it stayed with the parent.
-        if not is_finalizing() and self.__dict__.get("_pid") == os.getpid():
-            self.close()
+        return self.__dict__.get("_pid") == os.getpid()
