@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from feedline.loader.recorder import record
     from feedline.loader.torch import DataLoader, DataLoader2
     from feedline.memory.sharing.share import share
+    from feedline.pipes.pipe import pipe
     from feedline.randomness.scope import rng
     from feedline.randomness.stages import stage
     from feedline.tools.packing.pack import pack
@@ -37,6 +38,7 @@ __all__ = [
     "install",
     "merge_states",
     "pack",
+    "pipe",
     "precompute",
     "record",
     "rng",
@@ -65,6 +67,7 @@ _PLACES = {
     "install": "feedline.loader.install",
     "merge_states": "feedline.delivery.state.ranks",
     "pack": "feedline.tools.packing.pack",
+    "pipe": "feedline.pipes.pipe",
     "precompute": "feedline.tools.packing.precomputation",
     "record": "feedline.loader.recorder",
     "rng": "feedline.randomness.scope",

@@ -57,7 +57,9 @@ class StreamSource(IterableSource):
     Every worker iterates over the whole dataset and keeps its own samples, so `__iter__` must yield the same samples in
     the same order everywhere. A source with `state_dict` and `load_state_dict`, on itself or on its iterator, resumes
     without reading everything again. If its iterator has a method `skip(count)`, which skips that many samples and
-    returns how many there were, a worker does not read the batches of other workers.
+    returns how many there were, a worker does not read the batches of other workers. A method `take(count)`, which
+    returns a list of the next samples, at least one and at most `count`, and none at the end, saves a call per sample;
+    a sample that fails raises in a call of its own, after the samples before it were returned.
 
     Example:
         >>> from feedline import Loader

@@ -17,7 +17,7 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -51,12 +51,14 @@ class Scope:
         "_drawn_for",
         "_generator",
         "_items",
+        "_numbers",
         "_place",
         "_range",
         "collating",
         "is_common",
         "is_timed",
         "keeps_globals",
+        "salt",
         "seeds_globals",
         "slow",
         "stages",
@@ -66,8 +68,11 @@ class Scope:
     def __init__(self, *, seeds_globals: bool = False, keeps_globals: bool = False) -> None:
         self._place = 0
         self._items: Any = None
+        self._numbers: Sequence[int] | None = None
         self._count = 0
         self._collated: int | None = None
+        self.salt = 0
+        """The operator of a pipe that is running, so that each draws its own numbers; 0 outside of a pipe."""
         self.seeds_globals = seeds_globals
         self.is_common = False
         """True while all ranks draw the same: as it opens, a stream may shuffle what it then splits over ranks."""
@@ -75,7 +80,8 @@ class Scope:
         """True if the process-wide generators belong to the training loop, and must be restored."""
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
-        self._drawn_for: int | None = None
+        self._drawn_for: tuple[int, int] | None = None
+        """Position and salt of the sample that the generator belongs to."""
         self._range: AbstractContextManager[object] | None = None
         """The current stage in a profiler."""
         self.is_timed = False
@@ -93,7 +99,7 @@ class Scope:
         """Begin a task. A callable `draw` is called when something is drawn, which most tasks do not do."""
         self._draw = draw
         self._place = 0
-        self._items = None
+        self._items = self._numbers = None
         self._drawn_for = None
 
     def end(self) -> None:
@@ -117,17 +123,27 @@ class Scope:
         items = self._items
         if items is None:
             return self._place
+        if self._numbers is not None:
+            return self._numbers[self._count - items.__length_hint__() - 1]
         return self._count + len(items) if type(items) is list else self._count - items.__length_hint__() - 1
 
     @place.setter
     def place(self, place: int) -> None:
         self._place = place
-        self._items = None
+        self._items = self._numbers = None
 
     def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
         """Return an iterator over the items. Its progress gives `place`, which costs nothing unless it is read."""
         self._count = len(items)
+        self._numbers = None
         iterator = self._items = iter(items) if self.slow is None else Timed(items, self.slow)
+        return iterator
+
+    def walking(self, items: list[Any], numbers: Sequence[int]) -> Iterator[Any]:
+        """Return an iterator over items that have these positions; its progress gives `place`."""
+        self._count = len(items)
+        self._numbers = numbers
+        iterator = self._items = iter(items)
         return iterator
 
     def reading(self, samples: list[object], first: int) -> None:
@@ -136,11 +152,13 @@ class Scope:
         A list that is extended by an iterator grows with every sample, before the next one is requested.
         """
         self._count = first
+        self._numbers = None
         self._items = samples
 
     def apart(self, place: int) -> Scope:
         """Return a scope for one sample of the task, which is made concurrently with others."""
         scope = Scope()
+        scope.salt = self.salt
         if not isinstance(self._draw, Draw):
             self._draw = self._draw()  # coroutines may outlive the task, and must not keep the order alive
         scope.begin(self._draw)
@@ -166,7 +184,7 @@ class Scope:
             draws: False if the collate function is known to draw nothing.
         """
         self._collated = number
-        self._place, self._items = -1, None
+        self._place, self._items, self._numbers = -1, None, None
         if self._range is not None:
             self.show("collate")
         if self.is_timed:
@@ -205,7 +223,8 @@ class Scope:
         first = 0 if self.is_common else draw.first
         if place < 0:
             return mix(mix(draw.key, first + (self._collated or 0)), _COLLATE)
-        return mix(draw.key, first + draw.stride * place)
+        key = mix(draw.key, first + draw.stride * place)
+        return mix(key, self.salt) if self.salt else key
 
     def _reference_count(self) -> int:
         return sys.getrefcount(self._generator)
@@ -213,7 +232,7 @@ class Scope:
     def generator(self) -> np.random.Generator:
         """Return the generator of the current sample: the same object, with its progress, on every call."""
         generator = self._generator
-        place = self.place
+        place = self.place, self.salt
         if generator is not None and self._drawn_for == place:
             return generator
         if generator is None or self._reference_count() > _NOT_KEPT:  # the user has kept it, so it must not change

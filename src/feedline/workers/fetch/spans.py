@@ -119,7 +119,8 @@ class SpanFetcher(FetcherOfStream):
             raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
         if self._total is None:
             stream.skip_to(low)
-        read = self._read_some if stream.goes_in_one else self._read_one
+        in_one = stream.goes_in_one or (stream.takes_many and self._guard is None)
+        read = self._read_some if in_one else self._read_one
         while self._total is None and stream.place < end:
             try:
                 read(begin, low, end)
@@ -142,10 +143,13 @@ class SpanFetcher(FetcherOfStream):
         except StopIteration:
             raise
         except Exception as exc:
-            if not stream.has_broken_off:
+            if stream.has_broken_off:
+                self._break = self._failed(exc, is_last=True)
+                samples.append(self._break)
+            elif stream.takes_many:
+                samples.append(self._failed(exc))
+            else:
                 raise
-            self._break = self._failed(exc, is_last=True)
-            samples.append(self._break)
         finally:
             self._hold(samples, stream.place - len(samples), begin, low)
 

@@ -51,7 +51,9 @@ class Stream:
         self.seeds_each = scope.seeds_globals and draws and self.generators is UNCHANGED
         """True if the process-wide generators are seeded for every sample."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
-        self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
+        is_ours = isinstance(dataset, StreamSource)
+        self._skip = getattr(self._iterator, "skip", None) if is_ours else None
+        self._take = getattr(self._iterator, "take", None) if is_ours and not self.seeds_each else None
         self._scope = scope
         self.place = 0
         """Samples read so far, including those before a resumption."""
@@ -93,6 +95,11 @@ class Stream:
         """True if many samples can be read in one go: nothing has to be done for each, and none is retried."""
         return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
 
+    @property
+    def takes_many(self) -> bool:
+        """True if the iterator returns several samples in one call, and fails for one sample at a time."""
+        return self._take is not None and self._scope.slow is None
+
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if possible."""
         if self.place < self._skip_to or place <= self.place:
@@ -114,6 +121,9 @@ class Stream:
             StopIteration: the stream has ended before; the samples up to its end are appended.
         """
         self.replay()
+        if self._take is not None and self._scope.slow is None:
+            self._take_some(self._take, samples, count)
+            return
         slow = self._scope.slow
         each = self.seeds_each or slow is not None
         while len(samples) < count and (each or self._scope.is_common or (self.is_watched and self.place == 0)):
@@ -134,6 +144,20 @@ class Stream:
         if len(samples) < count:
             self._check_end()
             raise StopIteration
+
+    def _take_some(self, take: Callable[[int], list[Any]], samples: list[Any], count: int) -> None:
+        while len(samples) < count:
+            self._scope.place = self.place
+            try:
+                found = take(count - len(samples))
+            except BaseException as exc:
+                self._note(exc)
+                raise
+            if not found:
+                self._check_end()
+                raise StopIteration
+            samples += found
+            self.place += len(found)
 
     def replay(self) -> None:
         """Read again the samples before a resumption; called late, with the first batch, to keep the start-up short."""

@@ -1,0 +1,141 @@
+"""Call a user's function for samples: each with its own random numbers, on threads if asked, with notes on errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from feedline.errors import BadOption
+from feedline.pipes.stage import Draws, Samples, Stopped
+from feedline.randomness.global_states import seed_globals
+from feedline.randomness.scope import Scope, current_scope, enter
+from feedline.randomness.stages import stage
+from feedline.system.failures import add_note
+
+Function = Callable[[Any], Any]
+"""A user's function: takes a sample."""
+
+_SHOWN = 200
+"""Characters of a sample that a note shows."""
+
+
+# Any: users' functions are of any kind.
+def checked_function(operator: str, function: Any) -> Function:
+    """Return a function. Raises BadOption: it cannot be called."""
+    if not callable(function):
+        raise BadOption(f"{operator}({function!r}) needs a function that takes a sample.")
+    checked: Function = function
+    return checked
+
+
+def name_of(function: object) -> str:
+    """Return the name of a function, for people."""
+    inner = getattr(function, "func", None)  # functools.partial
+    found = getattr(function, "__name__", None) or getattr(inner, "__name__", None)
+    return found or type(function).__name__
+
+
+class Caller:
+    """Calls a function for the samples of one operator.
+
+    Args:
+        label: names the operator in errors and in `loader.stats()`.
+        function: called with each sample.
+        salt: the number of the operator; each draws random numbers of its own.
+        threads: how many calls may run at once; 0 to call the function on the caller's thread.
+    """
+
+    def __init__(self, label: str, function: Function, salt: int, threads: int = 0) -> None:
+        self._label = label
+        self._function = function
+        self._salt = salt
+        self._threads = threads
+
+    def __call__(self, items: Samples, draws: Draws) -> Samples:
+        """Return the function's result for each item.
+
+        Raises:
+            Stopped: the function has raised an exception.
+        """
+        scope = current_scope()
+        with stage(self._label):
+            if self._threads and len(items) > 1:
+                return self._in_threads(items, draws, scope)
+            if scope is None:
+                return self._each(iter(items), items, draws)
+            with _salted(scope, self._salt):
+                if draws.seeds and scope.seeds_globals:
+                    with scope.kept():
+                        return self._each(seeding(scope, items, draws), items, draws)
+                return self._each(scope.walking(items, draws.numbers), items, draws)
+
+    def _each(self, walk: Iterator[Any], items: Samples, draws: Draws) -> Samples:
+        function, made = self._function, []
+        try:
+            for item in walk:
+                made.append(function(item))
+        except Exception as exc:
+            raise self._stopped(exc, made, items, draws) from None
+        return made
+
+    def _in_threads(self, items: Samples, draws: Draws, scope: Scope | None) -> Samples:
+        function, salt = self._function, self._salt
+
+        def call(number: int) -> object:
+            if scope is None:
+                return function(items[number])
+            with _salted(scope, salt):
+                own = scope.apart(draws.numbers[number])
+            before = enter(own)
+            try:
+                return function(items[number])
+            finally:
+                enter(before)
+
+        made: Samples = []
+        pool = ThreadPoolExecutor(min(self._threads, len(items)), thread_name_prefix="feedline-map")
+        try:
+            for result in pool.map(call, range(len(items))):
+                made.append(result)
+        except Exception as exc:
+            raise self._stopped(exc, made, items, draws) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return made
+
+    def _stopped(self, exc: Exception, made: Samples, items: Samples, draws: Draws) -> Stopped:
+        at = len(made)
+        add_note(exc, f"Raised by {self._label} for sample {draws.numbers[at]} of its source: {_shown(items[at])}")
+        return Stopped(exc, made, items[at : at + 1], items[at + 1 :])
+
+
+def seeding(scope: Scope, items: Samples, draws: Draws) -> Iterator[Any]:
+    """Yield items; before each one, seed the process-wide generators for it."""
+    for number, item in zip(draws.numbers, items, strict=True):
+        scope.place = number
+        seed_globals(scope.key())
+        yield item
+
+
+class _salted:  # noqa: N801  a context manager
+    """Draw the random numbers of an operator inside this context."""
+
+    __slots__ = ("_before", "_salt", "_scope")
+
+    def __init__(self, scope: Scope, salt: int) -> None:
+        self._scope, self._salt, self._before = scope, salt, 0
+
+    def __enter__(self) -> None:
+        self._before, self._scope.salt = self._scope.salt, self._salt
+
+    def __exit__(self, *_: object) -> None:
+        self._scope.salt = self._before
+
+
+def _shown(sample: object) -> str:
+    try:
+        text = repr(sample)
+    except Exception as exc:  # the user's own __repr__
+        return f"a {type(sample).__name__} whose repr raised {type(exc).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

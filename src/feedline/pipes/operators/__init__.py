@@ -1,0 +1,1 @@
+"""The operators of pipes, one to a file."""

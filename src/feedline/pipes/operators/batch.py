@@ -1,0 +1,135 @@
+"""`batch`: several samples as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.pipes.calling import Caller, name_of
+from feedline.pipes.stage import (
+    Cursor,
+    CursorState,
+    Draws,
+    Lap,
+    MapStage,
+    OperatorCursor,
+    Places,
+    Samples,
+    Stage,
+    Stopped,
+    StreamStage,
+)
+
+# Any: a list of samples, and a batch of any kind.
+Collate = Callable[[list[Any]], Any]
+
+
+class _Batch(Stage):
+    def __init__(self, source: Stage, size: int, collate: Collate, *, drop_last: bool) -> None:
+        self.sources = (source,)
+        self.size = size
+        self.drop_last = drop_last
+        shown = "" if getattr(collate, "is_default", False) else f", collate_fn={name_of(collate)}"
+        self.label = f"batch({size}{', drop_last=True' if drop_last else ''}{shown})"
+        self.collate = Caller(self.label, collate, self.depth)
+
+    def _batches(self, samples: int) -> int:
+        return samples // self.size if self.drop_last else -(-samples // self.size)
+
+
+class BatchedSamples(_Batch, MapStage):
+    """Batches of a map-style stage. Batch i is that of the samples from i * size on."""
+
+    def __init__(self, source: MapStage, size: int, collate: Collate, *, drop_last: bool) -> None:
+        super().__init__(source, size, collate, drop_last=drop_last)
+        self._source = source
+
+    def __len__(self) -> int:
+        return self._batches(len(self._source))
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        count, size, own = len(self._source), self.size, max(len(self), 1)
+        passes, numbers = np.divmod(places, own)
+        starts = passes * count + numbers * size
+        lengths = np.minimum(size, count - numbers * size)
+        total = int(lengths.sum())
+        rows = np.repeat(np.arange(len(places)), lengths)
+        columns = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        within = zip(rows.tolist(), columns.tolist(), strict=True)
+        positions = [draws.numbers[row] * size + column for row, column in within]
+        samples = self._source.read(starts[rows] + columns, epoch, Draws(positions, draws.seeds))
+        ends = np.cumsum(lengths).tolist()
+        groups = [samples[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+        try:
+            return self.collate(groups, draws)
+        except Stopped as stop:
+            raise stop.reason  # noqa: B904  its context is itself
+
+
+class BatchedStream(_Batch, StreamStage):
+    """Batches of a stream."""
+
+    def __init__(self, source: StreamStage, size: int, collate: Collate, *, drop_last: bool) -> None:
+        super().__init__(source, size, collate, drop_last=drop_last)
+        self._source = source
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        count = self._source.count()
+        return None if count is None else self._batches(count)
+
+    def open(self, lap: Lap) -> Cursor:
+        return _BatchCursor(self._source.open(lap), self)
+
+
+class _BatchCursor(OperatorCursor):
+    def __init__(self, source: Cursor, stage: BatchedStream) -> None:
+        super().__init__(source)
+        self._stage = stage
+        self._group: Samples = []
+        """Samples of a batch that is not complete yet, because one after them failed."""
+
+    def _holds(self) -> bool:
+        return bool(self._group)
+
+    def _need(self, count: int) -> int:
+        return count * self._stage.size - len(self._group)
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        size = self._stage.size
+        first -= len(self._group)
+        samples = self._group + items
+        whole = len(samples) // size * size
+        self._group = samples[whole:]
+        return self._collated([samples[start : start + size] for start in range(0, whole, size)], first)
+
+    def _finish(self) -> Samples:
+        group, self._group = self._group, []
+        if not group or self._stage.drop_last:
+            return []
+        return self._collated([group], self._number - len(group))
+
+    def _collated(self, groups: list[Samples], first: int) -> Samples:
+        size = self._stage.size
+        try:
+            return self._stage.collate(groups, Draws(range(first, first + len(groups) * size, size), seeds=True))
+        except Stopped as stop:
+            (failed,), group, self._group = stop.items, self._group, []
+            rest = [sample for samples in stop.rest for sample in samples]
+            raise Stopped(stop.reason, stop.made, failed, rest + group) from None
+
+    def skip(self, count: int) -> int:
+        if self._pending_drop or not self._kept.is_empty or self._waiting or self._group:
+            return super().skip(count)
+        size = self._stage.size
+        past = self._source.skip(count * size)
+        self._number += past
+        self._mark()
+        return past // size if self._stage.drop_last else -(-past // size)
+
+    def restore(self, state: CursorState) -> None:
+        super().restore(state)
+        self._group = []

@@ -1,0 +1,60 @@
+"""`enumerate`: pairs of a number and a sample."""
+
+from __future__ import annotations
+
+import builtins
+
+from feedline.pipes.stage import (
+    Cursor,
+    Draws,
+    Lap,
+    MapStage,
+    OneToOneCursor,
+    Places,
+    Samples,
+    StreamStage,
+)
+
+
+class NumberedSamples(MapStage):
+    """Pairs of number and sample of a map-style stage."""
+
+    def __init__(self, source: MapStage, start: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.start = start
+        self.label = f"enumerate({start})" if start else "enumerate()"
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        numbers = (places % max(len(self), 1) + self.start).tolist()
+        return list(zip(numbers, self._source.read(places, epoch, draws), strict=True))
+
+
+class NumberedStream(StreamStage):
+    """Pairs of number and sample of a stream."""
+
+    def __init__(self, source: StreamStage, start: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.start = start
+        self.label = f"enumerate({start})" if start else "enumerate()"
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        return self._source.count()
+
+    def open(self, lap: Lap) -> Cursor:
+        return _NumberCursor(self._source.open(lap), self.start)
+
+
+class _NumberCursor(OneToOneCursor):
+    def __init__(self, source: Cursor, start: int) -> None:
+        super().__init__(source)
+        self._start = start
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        return list(builtins.enumerate(items, self._start + first))

@@ -1,0 +1,41 @@
+"""`filter`: the samples for which a function is true."""
+
+from __future__ import annotations
+
+from feedline.pipes.calling import Caller, Function, checked_function, name_of
+from feedline.pipes.stage import Cursor, Draws, Lap, OperatorCursor, Samples, Stopped, StreamStage
+
+_LEAST = 16
+"""Samples to try at a time, at least: few of them may pass."""
+
+
+class Filter(StreamStage):
+    """The samples of a stream for which a function is true."""
+
+    def __init__(self, source: StreamStage, function: Function) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.label = f"filter({name_of(function)})"
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+        self._call = Caller(self.label, checked_function("filter", function), self.depth)
+
+    def open(self, lap: Lap) -> Cursor:
+        return _FilterCursor(self._source.open(lap), self._call)
+
+
+class _FilterCursor(OperatorCursor):
+    def __init__(self, source: Cursor, call: Caller) -> None:
+        super().__init__(source)
+        self._call = call
+
+    def _need(self, count: int) -> int:
+        return max(count, _LEAST)
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        try:
+            answers = self._call(items, Draws(range(first, first + len(items)), seeds=True))
+        except Stopped as stop:
+            passed = [item for item, answer in zip(items, stop.made, strict=False) if answer]
+            raise Stopped(stop.reason, passed, stop.items, stop.rest) from None
+        return [item for item, answer in zip(items, answers, strict=True) if answer]

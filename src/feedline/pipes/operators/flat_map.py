@@ -1,0 +1,95 @@
+"""`flat_map`: any number of samples from each one; `unbatch`: the samples of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.errors import BadOption
+from feedline.pipes.calling import Caller, Function, checked_function, name_of
+from feedline.pipes.stage import Cursor, Draws, Lap, OperatorCursor, Samples, Stopped, StreamStage
+
+
+class FlatMap(StreamStage):
+    """The samples that a function makes from each sample of a stream."""
+
+    def __init__(self, source: StreamStage, function: Function, label: str | None = None) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.label = label or f"flat_map({name_of(function)})"
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+        self._call = Caller(self.label, _Lists(checked_function("flat_map", function), self.label), self.depth)
+
+    def open(self, lap: Lap) -> Cursor:
+        return _FlatCursor(self._source.open(lap), self._call)
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """The function, with its results as lists: a generator runs here, where its errors are noticed."""
+
+    function: Function
+    label: str
+
+    def __call__(self, sample: object) -> Samples:
+        return _listed(self.function(sample), self.label)
+
+
+def _listed(result: object, label: str) -> Samples:
+    if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
+        raise BadOption(
+            f"The function of {label} returned a {type(result).__name__}. It has to return the samples that it makes "
+            "from one: a list, or any other iterable of samples, which may be empty."
+        )
+    return list(result)
+
+
+class _FlatCursor(OperatorCursor):
+    def __init__(self, source: Cursor, call: Caller) -> None:
+        super().__init__(source)
+        self._call = call
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        try:
+            lists = self._call(items, Draws(range(first, first + len(items)), seeds=True))
+        except Stopped as stop:
+            raise Stopped(stop.reason, _joined(stop.made), stop.items, stop.rest) from None
+        return _joined(lists)
+
+
+def _joined(lists: list[Samples]) -> Samples:
+    return [sample for samples in lists for sample in samples]
+
+
+# Any: a batch of any structure.
+def rows_of(batch: Any) -> Samples:
+    """Return the samples of a batch: of a list, or of arrays or tensors in dicts, tuples or on their own.
+
+    Example:
+        >>> import numpy as np
+        >>> rows_of({"x": np.array([1, 2]), "name": ["a", "b"]})
+        [{'x': np.int64(1), 'name': 'a'}, {'x': np.int64(2), 'name': 'b'}]
+    """
+    if isinstance(batch, Mapping):
+        columns = [rows_of(column) for column in batch.values()]
+        _check_equal(columns, batch)
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(batch, tuple):
+        columns = [rows_of(column) for column in batch]
+        _check_equal(columns, batch)
+        build = getattr(type(batch), "_make", tuple)
+        return [build(row) for row in zip(*columns, strict=True)]
+    if isinstance(batch, (str, bytes)) or not hasattr(batch, "__len__"):
+        raise BadOption(f"unbatch() needs batches, but a sample of its source is a {type(batch).__name__}.")
+    return list(batch)
+
+
+def _check_equal(columns: list[Samples], batch: object) -> None:
+    if len({len(column) for column in columns}) > 1:
+        sizes = ", ".join(str(len(column)) for column in columns)
+        raise BadOption(
+            f"unbatch() needs batches whose fields have one length, but this {type(batch).__name__} has "
+            f"fields of {sizes}."
+        )

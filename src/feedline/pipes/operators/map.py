@@ -1,0 +1,69 @@
+"""`map`: a function of each sample."""
+
+from __future__ import annotations
+
+from feedline.pipes.calling import Caller, Function, checked_function, name_of
+from feedline.pipes.stage import (
+    Cursor,
+    Draws,
+    Lap,
+    MapStage,
+    OneToOneCursor,
+    Places,
+    Samples,
+    Stage,
+    Stopped,
+    StreamStage,
+)
+
+
+class _Map(Stage):
+    def __init__(self, source: Stage, function: Function, threads: int) -> None:
+        self.sources = (source,)
+        self.function = checked_function("map", function)
+        self.threads = threads
+        self.label = f"map({name_of(function)}{f', num_threads={threads}' if threads else ''})"
+        self._call = Caller(self.label, function, self.depth, threads)
+
+
+class MapSamples(_Map, MapStage):
+    """A function of each sample of a map-style stage."""
+
+    def __init__(self, source: MapStage, function: Function, threads: int = 0) -> None:
+        super().__init__(source, function, threads)
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        samples = self._source.read(places, epoch, draws)
+        try:
+            return self._call(samples, draws)
+        except Stopped as stop:
+            raise stop.reason  # noqa: B904  its context is itself
+
+
+class MapStream(_Map, StreamStage):
+    """A function of each sample of a stream."""
+
+    def __init__(self, source: StreamStage, function: Function, threads: int = 0) -> None:
+        super().__init__(source, function, threads)
+        self._source = source
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        return self._source.count()
+
+    def open(self, lap: Lap) -> Cursor:
+        return _MapCursor(self._source.open(lap), self._call)
+
+
+class _MapCursor(OneToOneCursor):
+    def __init__(self, source: Cursor, call: Caller) -> None:
+        super().__init__(source)
+        self._call = call
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        return self._call(items, Draws(range(first, first + len(items)), seeds=True))

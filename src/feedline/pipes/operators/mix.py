@@ -1,0 +1,219 @@
+"""`mix`: datasets in given proportions, which may change over time."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import BadOption
+from feedline.pipes.calling import name_of
+from feedline.pipes.operators.concat import gathered
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.turns import Turns
+from feedline.pipes.weaving import Buffer, TurnsCursor
+from feedline.randomness.keys import epoch_key, mix
+
+# Any: a sample of any kind.
+Measure = Callable[[Any], int]
+Weights = Sequence[float] | Mapping[int, Sequence[float]]
+"""One weight for each dataset; or, for a schedule, the weights from each position on."""
+
+
+class Schedule:
+    """The weights of a mixture: one list, or several that apply one after the other.
+
+    Args:
+        weights: as a user gives them.
+        members: the number of datasets.
+
+    Raises:
+        BadOption: these are not weights of so many datasets.
+    """
+
+    def __init__(self, weights: Weights | None, members: int) -> None:
+        given = [1.0] * members if weights is None else weights
+        steps = dict(given) if isinstance(given, Mapping) else {0: given}
+        self.starts = sorted(map(_position, steps))
+        if not self.starts or self.starts[0] != 0:
+            raise BadOption(f"weights={weights!r} does not say how to begin: add weights from position 0 on.")
+        self.weights = [_checked(steps[start], members) for start in self.starts]
+
+    def at(self, place: float) -> list[float]:
+        """Return the weights that apply at a position."""
+        return self.weights[bisect.bisect_right(self.starts, place) - 1]
+
+    def __str__(self) -> str:
+        texts = [f"[{', '.join(f'{weight:g}' for weight in weights)}]" for weights in self.weights]
+        if len(texts) == 1:
+            return texts[0]
+        return "{" + ", ".join(f"{start}: {text}" for start, text in zip(self.starts, texts, strict=True)) + "}"
+
+
+def _position(value: object) -> int:
+    try:
+        place = operator.index(value)  # type: ignore[arg-type]  # checked by this
+    except TypeError:
+        raise BadOption(f"weights has the key {value!r}. Its keys are positions: 0, and later ones.") from None
+    if place < 0:
+        raise BadOption(f"weights has the key {place}. Its keys are positions: 0, and later ones.")
+    return place
+
+
+def _checked(weights: Sequence[float], members: int) -> list[float]:
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from None
+    if len(numbers) != members:
+        raise BadOption(f"There are {len(numbers)} weights for {members} datasets. Give one for each.")
+    wrong = next((number for number in numbers if not (math.isfinite(number) and number >= 0)), None)
+    if wrong is not None:
+        raise BadOption(f"weights={numbers} contains {wrong}: a weight must be 0 or more, and finite.")
+    if not any(numbers):
+        raise BadOption(f"weights={numbers} are all 0: no dataset would ever be taken from.")
+    return numbers
+
+
+class Order:
+    """Whose turn it is at every position of a mixture."""
+
+    def __init__(self, schedule: Schedule, seed: int) -> None:
+        key = epoch_key(seed, 0)
+        self._starts = np.array(schedule.starts, np.int64)
+        self._turns = [Turns(weights, mix(key, number)) for number, weights in enumerate(schedule.weights)]
+        done = np.zeros(len(schedule.weights[0]), np.int64)
+        self._done = [done]
+        """How many turns each dataset has had when each list of weights begins to apply."""
+        for turns, length in zip(self._turns, np.diff(self._starts).tolist(), strict=False):
+            done = done + turns.before(length)
+            self._done.append(done)
+
+    def at(self, places: Places) -> tuple[Places, Places]:
+        """Return whose turn it is at each place, and how many turns that dataset has had before."""
+        steps = np.searchsorted(self._starts, places, side="right") - 1
+        members, numbers = np.empty_like(places), np.empty_like(places)
+        for step in np.unique(steps).tolist():
+            own = steps == step
+            members[own], found = self._turns[step].at(places[own] - self._starts[step])
+            numbers[own] = found + self._done[step][members[own]]
+        return members, numbers
+
+
+class MixedSamples(MapStage):
+    """Map-style stages in given proportions.
+
+    Each one is read in its own order, and again once it is used up. An epoch continues where the previous one ended.
+    """
+
+    depends_on_epoch = True
+
+    def __init__(self, sources: tuple[MapStage, ...], schedule: Schedule, size: int | None, seed: int) -> None:
+        self.sources = self._parts = sources
+        self._sizes = [len(part) for part in sources]
+        self._size = sum(self._sizes) if size is None else size
+        for number, (length, *weights) in enumerate(zip(self._sizes, *schedule.weights, strict=True)):
+            if length == 0 and any(weights):
+                raise BadOption(f"Dataset {number} of mix() is empty, but has a weight. Leave it out, or weigh it 0.")
+        self._order = Order(schedule, seed)
+        self.label = f"mix(weights={schedule}, seed={seed})"
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        members, turns = self._order.at(places + epoch * self._size)
+        # A place of a source is its turn: that goes on after a pass, so that the source is shuffled anew.
+        return gathered(self._parts, members, turns, 0, draws)
+
+
+class MixedStream(StreamStage):
+    """Streams in given proportions; ends when it is the turn of one that has ended."""
+
+    def __init__(
+        self, sources: tuple[StreamStage, ...], schedule: Schedule, seed: int, measure: Measure | None
+    ) -> None:
+        self.sources = self.parts = sources
+        self.schedule = schedule
+        self.measure = measure
+        measured = "" if measure is None else f", measure={name_of(measure)}"
+        self.label = f"mix(weights={schedule}{measured}, seed={seed})"
+        self.order = Order(schedule, seed)
+        self.is_endless = all(part.is_endless for part in sources)
+        self.is_sharded = all(part.is_sharded for part in sources)
+
+    def open(self, lap: Lap) -> Cursor:
+        return _MixCursor(self, lap) if self.measure is None else _MeasuredCursor(self, self.measure, lap)
+
+
+class _MixCursor(TurnsCursor):
+    def __init__(self, stage: MixedStream, lap: Lap) -> None:
+        super().__init__(stage.parts, lap)
+        self._order = stage.order
+
+    def _turns(self, start: int, count: int) -> Places:
+        return self._order.at(np.arange(start, start + count))[0]
+
+
+class _MeasuredCursor(Cursor):
+    """Mixes by the size of samples, such as their tokens, instead of their number.
+
+    Each sample earns every stream its share of the sample's size, and costs the stream that it comes from the whole
+    size. The stream with the largest credit is next. So no stream is ever ahead of its share by more than a sample.
+    """
+
+    def __init__(self, stage: MixedStream, measure: Measure, lap: Lap) -> None:
+        self._stage = stage
+        self._measure = measure
+        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in stage.parts]
+        self._credits = [0.0] * len(stage.parts)
+        self._total = 0
+        """The size of all samples so far; a schedule counts in it."""
+        self._last = 0
+        self._ended = False
+
+    def take(self, count: int) -> Samples:
+        found: Samples = []
+        while len(found) < count and not self._ended:
+            weights = self._stage.schedule.at(self._total)
+            number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
+            buffer = self._buffers[number]
+            buffer.fill(1)
+            if found and buffer.fails:
+                break
+            self._last = number
+            try:
+                sample = buffer.pop()
+            except StopIteration:
+                self._ended = True
+                break
+            self._account(number, operator.index(self._measure(sample)), weights)
+            found.append(sample)
+        return found
+
+    def _account(self, number: int, size: int, weights: list[float]) -> None:
+        total = math.fsum(weights)
+        for one, weight in enumerate(weights):
+            self._credits[one] += size * weight / total
+        self._credits[number] -= size
+        self._total += size
+
+    def try_again(self) -> bool:
+        return self._buffers[self._last].try_again()
+
+    def state(self) -> CursorState:
+        return {
+            "credits": list(self._credits),
+            "total": self._total,
+            "ended": self._ended,
+            "sources": [buffer.state() for buffer in self._buffers],
+        }
+
+    def restore(self, state: CursorState) -> None:
+        self._credits, self._total, self._ended = list(state["credits"]), state["total"], state["ended"]
+        for buffer, own in zip(self._buffers, state["sources"], strict=True):
+            buffer.restore(own)

@@ -1,0 +1,104 @@
+"""`repeat`: the samples again and again, in another order each time if they are shuffled before."""
+
+from __future__ import annotations
+
+from feedline.errors import SourceError
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+
+
+class RepeatedSamples(MapStage):
+    """A map-style stage several times over. Its places are those of the source, which continue after a pass."""
+
+    def __init__(self, source: MapStage, times: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.times = times
+        self.label = f"repeat({times})"
+
+    def __len__(self) -> int:
+        return self.times * len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        return self._source.read(places, epoch, draws)
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        return self._source.read_columns(places, epoch)
+
+
+class RepeatedStream(StreamStage):
+    """A stream several times over, or for ever."""
+
+    def __init__(self, source: StreamStage, times: int | None) -> None:
+        self.sources = (source,)
+        self.source = source
+        self.times = times
+        self.label = f"repeat({'' if times is None else times})"
+        self.is_endless = times is None
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        count = self.source.count()
+        return None if count is None or self.times is None else count * self.times
+
+    def open(self, lap: Lap) -> Cursor:
+        return _RepeatCursor(self, lap)
+
+
+class _RepeatCursor(Cursor):
+    def __init__(self, stage: RepeatedStream, lap: Lap) -> None:
+        self._stage = stage
+        self._lap = lap
+        self._turn = 0
+        self._any = False
+        """True if this turn has given a sample: an empty stream is not repeated for ever."""
+        self._source = self._opened()
+
+    def _opened(self) -> Cursor:
+        number = self._lap.number * (self._stage.times or 1) + self._turn
+        return self._stage.source.open(Lap(self._lap.epoch, number))
+
+    def _next_turn(self) -> bool:
+        times = self._stage.times
+        if times is None and not self._any:
+            raise SourceError(
+                f"{self._stage.source.label} yields no sample, however often it is repeated. Is the data there, and "
+                "does a filter let anything pass?"
+            )
+        if not self._any or (times is not None and self._turn + 1 >= times):
+            return False
+        self._turn += 1
+        self._any = False
+        self._source = self._opened()
+        return True
+
+    def take(self, count: int) -> Samples:
+        while True:
+            try:
+                found = self._source.take(count)
+            except Exception:
+                self._any = True
+                raise
+            self._any = self._any or bool(found)
+            if found or not self._next_turn():
+                return found
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count:
+            past = self._source.skip(count - skipped)
+            self._any = self._any or past > 0
+            skipped += past
+            if skipped < count and not self._next_turn():
+                break
+        return skipped
+
+    def try_again(self) -> bool:
+        return self._source.try_again()
+
+    def state(self) -> CursorState:
+        return {"turn": self._turn, "any": self._any, "source": self._source.state()}
+
+    def restore(self, state: CursorState) -> None:
+        self._turn, self._any = state["turn"], state["any"]
+        self._source = self._opened()
+        self._source.restore(state["source"])

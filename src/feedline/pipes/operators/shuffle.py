@@ -1,0 +1,170 @@
+"""`shuffle`: all samples in random order; `window_shuffle`: samples shuffled within windows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from feedline.pipes.stage import (
+    Cursor,
+    CursorState,
+    Draws,
+    Lap,
+    MapStage,
+    OperatorCursor,
+    Places,
+    Samples,
+    StreamStage,
+)
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import epoch_key, mix
+
+
+class Shuffle(MapStage):
+    """The samples of a map-style stage in another order in each epoch and pass, without a list of indices."""
+
+    depends_on_epoch = True
+
+    def __init__(self, source: MapStage, seed: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.seed = seed
+        self.label = f"shuffle(seed={seed})"
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        return self._source.read(self._shuffled(places, epoch), epoch, draws)
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        return self._source.read_columns(self._shuffled(places, epoch), epoch)
+
+    def _shuffled(self, places: Places, epoch: int) -> Places:
+        size = len(self._source)
+        passes, indices = np.divmod(places, max(size, 1))
+        key, found = epoch_key(self.seed, epoch), np.empty_like(places)
+        for number in np.unique(passes).tolist():
+            own = passes == number
+            found[own] = number * size + Bijection(size, mix(key, number))(indices[own])
+        return found
+
+
+class WindowShuffledSamples(MapStage):
+    """The samples of a map-style stage, shuffled within windows."""
+
+    depends_on_epoch = True
+
+    def __init__(self, source: MapStage, size: int, seed: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.size = size
+        self.seed = seed
+        self.label = f"window_shuffle({size}, seed={seed})"
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        return self._source.read(self._shuffled(places, epoch), epoch, draws)
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        return self._source.read_columns(self._shuffled(places, epoch), epoch)
+
+    def _shuffled(self, places: Places, epoch: int) -> Places:
+        count, size = len(self._source), self.size
+        passes, indices = np.divmod(places, max(count, 1))
+        windows, found = indices // size, np.empty_like(places)
+        for number, window in {*zip(passes.tolist(), windows.tolist(), strict=True)}:
+            own = (passes == number) & (windows == window)
+            start = window * size
+            order = _order(min(size, count - start), self.seed, Lap(epoch, number), window)
+            found[own] = number * count + start + order(indices[own] - start)
+        return found
+
+
+class WindowShuffledStream(StreamStage):
+    """The samples of a stream, shuffled within windows.
+
+    A window is read completely before its first sample is handed out. A position is the beginning of the window, and
+    how many of its samples were handed out.
+    """
+
+    depends_on_epoch = True
+
+    def __init__(self, source: StreamStage, size: int, seed: int) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.size = size
+        self.seed = seed
+        self.label = f"window_shuffle({size}, seed={seed})"
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        return self._source.count()
+
+    def open(self, lap: Lap) -> Cursor:
+        return _WindowCursor(self._source.open(lap), self, lap)
+
+
+def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:
+    return Bijection(size, mix(mix(epoch_key(seed, lap.epoch), lap.number), window))
+
+
+class _WindowCursor(OperatorCursor):
+    def __init__(self, source: Cursor, stage: WindowShuffledStream, lap: Lap) -> None:
+        super().__init__(source)
+        self._stage = stage
+        self._lap = lap
+        self._window: Samples = []
+        self._windows = 0
+        self._windows_before = 0
+
+    def _holds(self) -> bool:
+        return bool(self._window)
+
+    def _need(self, count: int) -> int:
+        return self._stage.size - len(self._window)
+
+    def _process(self, items: Samples, first: int) -> Samples:
+        self._window += items
+        return self._shuffled() if len(self._window) == self._stage.size else []
+
+    def _finish(self) -> Samples:
+        return self._shuffled() if self._window else []
+
+    def _shuffled(self) -> Samples:
+        window, self._window = self._window, []
+        order = _order(len(window), self._stage.seed, self._lap, self._windows)
+        self._windows += 1
+        return [window[index] for index in order(np.arange(len(window))).tolist()]
+
+    def skip(self, count: int) -> int:
+        skipped, size = 0, self._stage.size
+        while skipped < count:
+            is_fresh = not (self._pending_drop or self._window or self._waiting) and self._kept.is_empty
+            if is_fresh and count - skipped >= size:
+                past = self._source.skip(size)
+                self._number += past
+                self._windows += past > 0
+                self._mark()
+            else:
+                kept = self._kept
+                ready = len(kept.samples) - kept.at + (kept.failure is not None)
+                past = super().skip(min(count - skipped, ready or 1))
+            if not past:
+                break
+            skipped += past
+        return skipped
+
+    def _mark(self) -> None:
+        super()._mark()
+        self._windows_before = self._windows
+
+    def _own(self) -> CursorState:
+        return {"windows": self._windows_before}
+
+    def restore(self, state: CursorState) -> None:
+        super().restore(state)
+        self._windows = self._windows_before = state["windows"]
+        self._window = []

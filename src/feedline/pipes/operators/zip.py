@@ -1,0 +1,94 @@
+"""`zip`: tuples of one sample of each dataset."""
+
+from __future__ import annotations
+
+import builtins
+
+import numpy as np
+
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.weaving import Buffer
+
+
+class ZippedSamples(MapStage):
+    """Tuples of the samples of map-style stages at the same place; as many as the shortest has."""
+
+    label = "zip"
+
+    def __init__(self, sources: tuple[MapStage, ...]) -> None:
+        self.sources = self._parts = sources
+
+    def __len__(self) -> int:
+        return min(builtins.map(len, self._parts))
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        passes, indices = np.divmod(places, max(len(self), 1))
+        columns = [part.read(passes * len(part) + indices, epoch, draws) for part in self._parts]
+        return list(builtins.zip(*columns, strict=True))
+
+
+class ZippedStream(StreamStage):
+    """Tuples of the samples of streams; ends with the first one that ends."""
+
+    label = "zip"
+
+    def __init__(self, sources: tuple[StreamStage, ...]) -> None:
+        self.sources = self.parts = sources
+        self.is_endless = all(part.is_endless for part in sources)
+        self.is_sharded = all(part.is_sharded for part in sources)
+
+    def count(self) -> int | None:
+        counts = [part.count() for part in self.parts if not part.is_endless]
+        known = [count for count in counts if count is not None]
+        return min(known) if known and len(known) == len(counts) else None
+
+    def open(self, lap: Lap) -> Cursor:
+        return _ZipCursor(self, lap)
+
+
+class _ZipCursor(Cursor):
+    def __init__(self, stage: ZippedStream, lap: Lap) -> None:
+        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in stage.parts]
+        self._ended = False
+
+    def take(self, count: int) -> Samples:
+        found: Samples = []
+        for buffer in self._buffers if not self._ended else ():
+            buffer.fill(count)
+        while len(found) < count and not self._ended:
+            if found and any(buffer.fails for buffer in self._buffers):
+                break
+            row = self._row()
+            if row is not None:
+                found.append(row)
+        return found
+
+    def _row(self) -> tuple[object, ...] | None:
+        """Return the next tuple; None at the end. If a sample fails, those beside it are gone, too."""
+        row, failure = [], None
+        for buffer in self._buffers:
+            try:
+                row.append(buffer.pop())
+            except StopIteration:
+                self._ended = True
+                return None
+            except Exception as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
+        return tuple(row)
+
+    def skip(self, count: int) -> int:
+        if self._ended:
+            return 0
+        skipped = min(buffer.skip(count) for buffer in self._buffers)
+        self._ended = skipped < count
+        return skipped
+
+    def state(self) -> CursorState:
+        return {"ended": self._ended, "sources": [buffer.state() for buffer in self._buffers]}
+
+    def restore(self, state: CursorState) -> None:
+        self._ended = state["ended"]
+        for buffer, own in builtins.zip(self._buffers, state["sources"], strict=True):
+            buffer.restore(own)

@@ -1,0 +1,278 @@
+"""The datasets that a pipe begins with, as stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
+from feedline.abc.stateful import is_stateful
+from feedline.errors import BadState
+from feedline.pipes.calling import seeding
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.randomness.global_states import seed_globals
+from feedline.randomness.scope import current_scope
+from feedline.system.failures import broke_generator
+
+
+class MapOrigin(MapStage):
+    """A map-style dataset."""
+
+    # Any: a dataset is any object that fits.
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.label = type(dataset).__name__
+        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        several = getattr(dataset, "__getitems__", None)
+        self._several: Callable[[list[int]], Samples] | None = several if callable(several) else None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        indices = (places % max(len(self.dataset), 1)).tolist()
+        scope, dataset = current_scope(), self.dataset
+        seeds = scope is not None and draws.seeds and scope.seeds_globals
+        if self._several is not None and not seeds:
+            return list(self._several(indices))
+        if scope is None:
+            return [dataset[index] for index in indices]
+        if not seeds:
+            return [dataset[index] for index in scope.walking(indices, draws.numbers)]
+        with scope.kept():
+            return [dataset[index] for index in seeding(scope, indices, draws)]
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        dataset, size = self.dataset, len(self)
+        return dataset.read_columns(places % size) if isinstance(dataset, ColumnSource) else None
+
+    def set_epoch(self, epoch: int) -> None:
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(epoch)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_several": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        several = getattr(self.dataset, "__getitems__", None)
+        self._several = several if callable(several) else None
+
+
+class StageDataset:
+    """A map-style stage as a plain dataset, for stages that do not depend on the epoch."""
+
+    def __init__(self, stage: MapStage) -> None:
+        self.stage = stage
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> Samples:
+        return self.stage.read(np.array(indices, np.int64), 0, Draws(range(len(indices))))
+
+    def __repr__(self) -> str:
+        return self.stage.label
+
+
+class InOrder(StreamStage):
+    """A map-style stage as a stream: its samples one after the other.
+
+    Args:
+        stage: the map-style stage.
+        is_endless: True to begin again after the last sample, for ever.
+    """
+
+    def __init__(self, stage: MapStage, *, is_endless: bool = False) -> None:
+        self.stage = stage
+        self.sources = (stage,)
+        self.is_endless = is_endless
+        self.label = "repeat()" if is_endless else ""
+
+    @property
+    def depth(self) -> int:
+        return self.stage.depth
+
+    def count(self) -> int | None:
+        return None if self.is_endless else len(self.stage)
+
+    def open(self, lap: Lap) -> Cursor:
+        return PlaceCursor(self.stage, lap, is_endless=self.is_endless)
+
+
+class PlaceCursor(Cursor):
+    """Reads a map-style stage in order. Its position is one number."""
+
+    def __init__(self, stage: MapStage, lap: Lap, *, is_endless: bool) -> None:
+        self._stage = stage
+        self._epoch = lap.epoch
+        self._size = len(stage)
+        self._base = lap.number * self._size
+        self._at = 0
+        self._end: int | None = None if is_endless and self._size else self._size
+
+    def take(self, count: int) -> Samples:
+        if self._end is not None:
+            count = min(count, self._end - self._at)
+        if count <= 0:
+            return []
+        first = self._base + self._at
+        places = np.arange(first, first + count)
+        try:
+            found = self._stage.read(places, self._epoch, Draws(range(first, first + count), seeds=True))
+        except Exception:
+            # Find the sample that fails: the ones before it come first, and it must not cost the ones after it.
+            found = self._read_up_to_failure(places)
+        self._at += len(found)
+        return found
+
+    def _read_up_to_failure(self, places: Places) -> Samples:
+        found: Samples = []
+        for number in range(len(places)):
+            try:
+                one = places[number : number + 1]
+                found += self._stage.read(one, self._epoch, Draws(one.tolist(), seeds=True))
+            except Exception:
+                if number == 0:
+                    self._at += 1
+                    raise
+                break
+        return found
+
+    def skip(self, count: int) -> int:
+        if self._end is not None:
+            count = min(count, self._end - self._at)
+        self._at += count
+        return count
+
+    def try_again(self) -> bool:
+        self._at -= 1
+        return True
+
+    def state(self) -> CursorState:
+        return {"at": self._at}
+
+    def restore(self, state: CursorState) -> None:
+        if self._end is not None and state["at"] > self._end:
+            raise BadState(
+                f"According to the state {state['at']} samples were read, but there are {self._end}. Use the data that "
+                "the state was saved with."
+            )
+        self._at = state["at"]
+
+
+class StreamOrigin(StreamStage):
+    """An iterable dataset."""
+
+    # Any: a dataset is any object that fits.
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.label = type(dataset).__name__
+        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.is_sharded = isinstance(dataset, ShardedSource)
+
+    def count(self) -> int | None:
+        try:
+            return len(self.dataset)
+        except TypeError:
+            return None
+
+    def open(self, lap: Lap) -> Cursor:
+        self.set_epoch(lap.epoch)
+        return IteratorCursor(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+class IteratorCursor(Cursor):
+    """Reads an iterable dataset; resumes by its own state if it has one, else by reading it again."""
+
+    # Any: a dataset is any object that fits.
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._number = 0
+        """Samples read so far, including those that failed."""
+        self._failure: Exception | None = None
+        self._ended = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._iterator = iter(self._dataset)
+        self._take_many: Callable[[int], Samples] | None = getattr(self._iterator, "take", None)
+        self._skip_many: Callable[[int], int] | None = getattr(self._iterator, "skip", None)
+
+    def take(self, count: int) -> Samples:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._number += 1
+            raise failure
+        if self._ended:
+            return []
+        found: Samples = []
+        try:
+            if self._take_many is not None:
+                found = self._take_many(count)
+            else:
+                self._take_each(count, found)
+        except StopIteration:
+            self._ended = True
+        except Exception as exc:
+            self._ended = broke_generator(exc, self._iterator, type(self._dataset).__name__)
+            if not found:
+                self._number += 1
+                raise
+            self._failure = exc
+        self._number += len(found)
+        return found
+
+    def _take_each(self, count: int, found: Samples) -> None:
+        scope, iterator, first = current_scope(), self._iterator, self._number
+        for number in range(first, first + count):
+            if scope is not None:
+                scope.place = number
+                if scope.seeds_globals:
+                    seed_globals(scope.key())
+            found.append(next(iterator))
+
+    def skip(self, count: int) -> int:
+        if self._skip_many is None or self._failure is not None or self._ended:
+            return super().skip(count)
+        skipped = self._skip_many(count)
+        self._number += skipped
+        return skipped
+
+    def try_again(self) -> bool:
+        again = getattr(self._iterator, "try_again", None)
+        if again is None or not again():
+            return False
+        self._number -= 1
+        return True
+
+    def state(self) -> CursorState:
+        state: CursorState = {"number": self._number}
+        if is_stateful(self._iterator):
+            state["iterator"] = self._iterator.state_dict()
+        elif is_stateful(self._dataset):
+            state["dataset"] = self._dataset.state_dict()
+        return state
+
+    def restore(self, state: CursorState) -> None:
+        if "iterator" in state:
+            self._iterator.load_state_dict(state["iterator"])
+            self._number = state["number"]
+        elif "dataset" in state:
+            self._dataset.load_state_dict(state["dataset"])
+            self._begin()
+            self._number = state["number"]
+        elif (skipped := self.skip(state["number"])) < state["number"]:
+            raise BadState(
+                f"According to the state {state['number']} samples were read of {type(self._dataset).__name__}, but it "
+                f"has {skipped}. Use the data that the state was saved with."
+            )

@@ -1,0 +1,589 @@
+"""`feedline.pipe`: datasets that compose."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.source import ColumnSource, EpochAware, Repeatable, StreamSource
+from feedline.collate import default
+from feedline.datasets.cache import CachedDataset
+from feedline.datasets.kind import kind_of
+from feedline.datasets.passes import Epochs, PartedStream, Stream, torch_worker
+from feedline.datasets.source import checked_count, checked_flag
+from feedline.errors import BadOption, BadState
+from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, Collate
+from feedline.pipes.operators.concat import JoinedSamples, JoinedStream
+from feedline.pipes.operators.enumerate import NumberedSamples, NumberedStream
+from feedline.pipes.operators.filter import Filter
+from feedline.pipes.operators.flat_map import FlatMap, rows_of
+from feedline.pipes.operators.interleave import Interleaved
+from feedline.pipes.operators.map import MapSamples, MapStream
+from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, Schedule, Weights
+from feedline.pipes.operators.repeat import RepeatedSamples, RepeatedStream
+from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, WindowShuffledStream
+from feedline.pipes.operators.slice import SlicedSamples, SlicedStream
+from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
+from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Samples, Stage, StreamStage
+from feedline.randomness.scope import is_in_loader
+from feedline.types import DatasetKind
+
+# Any, throughout: samples and datasets are of any kind.
+_READ_AHEAD = 64
+"""Samples to make at a time in a loop by hand. The first ones come one by one."""
+
+
+def pipe(dataset: Any) -> Pipe:
+    """Return a dataset with operators: `map`, `filter`, `shuffle`, `batch`, `mix` and others.
+
+    A pipe is an ordinary dataset. Every operator returns another pipe, and none copies the data. A pipe over a
+    map-style dataset is map-style, with `len` and `[index]`, until an operator makes the number of samples
+    unpredictable: `filter`, `flat_map`, `unbatch`, `interleave`, `pack`, `repeat()` without a number. Then it is a
+    stream, and iterable.
+
+    Pipes work in `feedline.DataLoader`, `feedline.Loader`, torch's own loader, and in a `for` loop. In feedline's
+    loaders, the samples of a pipe do not depend on the number of workers, and `state_dict()` resumes exactly, also with
+    another number of workers or ranks.
+
+    Args:
+        dataset: a map-style or iterable dataset.
+
+    Example:
+        >>> import feedline
+        >>> even = feedline.pipe(range(10)).shuffle(seed=1).map(lambda x: x * 10).filter(lambda x: x % 20 == 0)
+        >>> sorted(even)
+        [0, 20, 40, 60, 80]
+        >>> even
+        pipe(range).shuffle(seed=1).map(<lambda>).filter(<lambda>)
+    """
+    if isinstance(dataset, Pipe):
+        return dataset
+    if kind_of(dataset, "dataset") is DatasetKind.MAP:
+        return MapPipe(MapOrigin(dataset))
+    return _stream_pipe(StreamOrigin(dataset))
+
+
+def _stream_pipe(stage: StreamStage) -> Pipe:
+    return ShardedPipe(stage) if stage.is_sharded else StreamPipe(stage)
+
+
+class Pipe:
+    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def map(self, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipe:
+        """Apply a function to each sample.
+
+        Args:
+            function: takes a sample and returns another.
+            num_threads: how many samples of a batch to make at once, on threads, for functions that wait: for a
+                server, or for object storage. Results keep their order.
+
+        Example:
+            >>> import feedline
+            >>> feedline.pipe([1, 2, 3]).map(lambda x: x * x)[2]
+            9
+        """
+        threads = checked_count("num_threads", num_threads, 0)
+        return self._either(
+            lambda stage: MapSamples(stage, function, threads), lambda stage: MapStream(stage, function, threads)
+        )
+
+    def filter(self, function: Callable[[Any], Any]) -> Pipe:
+        """Keep the samples for which a function is true. The result is a stream.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe(range(6)).filter(lambda x: x % 2))
+            [1, 3, 5]
+        """
+        return _stream_pipe(Filter(self._stream(), function))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Pipe:
+        """Replace each sample by any number of others. The result is a stream.
+
+        Args:
+            function: takes a sample and returns a list, or another iterable, of samples.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe(["a b", "", "c"]).flat_map(str.split))
+            ['a', 'b', 'c']
+        """
+        return _stream_pipe(FlatMap(self._stream(), function))
+
+    def batch(self, size: int, *, drop_last: bool = False, collate_fn: Collate | None = None) -> Pipe:
+        """Combine samples into batches. Give the loader `batch_size=None` then.
+
+        Args:
+            size: samples of a batch.
+            drop_last: True to leave out a last batch that is not full.
+            collate_fn: makes a batch from a list of samples; `feedline.collate.default` unless given. Pass `list` to
+                get lists.
+
+        Example:
+            >>> import feedline
+            >>> [batch.tolist() for batch in feedline.pipe(range(5)).batch(2)]
+            [[0, 1], [2, 3], [4]]
+        """
+        count, drop = checked_count("size", size, 1), checked_flag("drop_last", drop_last)
+        collate = default if collate_fn is None else collate_fn
+        if not callable(collate):
+            raise BadOption(f"collate_fn={collate_fn!r} is not a function that takes a list of samples.")
+        return self._either(
+            lambda stage: BatchedSamples(stage, count, collate, drop_last=drop),
+            lambda stage: BatchedStream(stage, count, collate, drop_last=drop),
+        )
+
+    def unbatch(self) -> Pipe:
+        """Replace each batch by its samples. The result is a stream.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe([[1, 2], [3]]).unbatch())
+            [1, 2, 3]
+        """
+        return _stream_pipe(FlatMap(self._stream(), rows_of, "unbatch()"))
+
+    def shuffle(self, *, seed: int = 0) -> Pipe:
+        """Put all samples of a map-style pipe into random order: another one in each epoch and each repetition.
+
+        The order is computed, not stored: it takes no memory, and any position in it is found at once.
+
+        Raises:
+            BadOption: the pipe is a stream. Use `window_shuffle`, or shuffle before the operator that makes it one.
+
+        Example:
+            >>> import feedline
+            >>> shuffled = feedline.pipe(range(10)).shuffle(seed=1)
+            >>> list(shuffled) != list(range(10)), sorted(shuffled) == list(range(10))
+            (True, True)
+        """
+        if not isinstance(self.stage, MapStage):
+            raise BadOption(
+                f"{self!r} is a stream, so its samples cannot be put into random order as a whole. Call shuffle() "
+                "before the operator that makes it a stream, or use window_shuffle(size)."
+            )
+        return MapPipe(Shuffle(self.stage, operator.index(seed)))
+
+    def window_shuffle(self, size: int, *, seed: int = 0) -> Pipe:
+        """Shuffle each `size` consecutive samples among themselves.
+
+        A stream reads a window before it hands out its first sample, and keeps it in memory. Its state does not
+        contain the samples of the window, only where the window begins.
+
+        Example:
+            >>> import feedline
+            >>> shuffled = list(feedline.pipe(range(6)).window_shuffle(3, seed=1))
+            >>> sorted(shuffled[:3]), sorted(shuffled[3:])
+            ([0, 1, 2], [3, 4, 5])
+        """
+        window, key = checked_count("size", size, 1), operator.index(seed)
+        return self._either(
+            lambda stage: WindowShuffledSamples(stage, window, key),
+            lambda stage: WindowShuffledStream(stage, window, key),
+        )
+
+    def zip(self, *others: Any) -> Pipe:
+        """Combine with other datasets into tuples, as long as each of them has samples.
+
+        Example:
+            >>> import feedline
+            >>> feedline.pipe(["a", "b"]).zip([1, 2, 3])[1]
+            ('b', 2)
+        """
+        return self._combined("zip", others, ZippedSamples, ZippedStream)
+
+    def concat(self, *others: Any) -> Pipe:
+        """Append other datasets.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe([1, 2]).concat([3], [4, 5]))
+            [1, 2, 3, 4, 5]
+        """
+        return self._combined("concat", others, JoinedSamples, JoinedStream)
+
+    def interleave(self, *others: Any) -> Pipe:
+        """Take one sample of each dataset in turn, until all have ended. The result is a stream.
+
+        If all of them are endless, workers only read those whose samples they need: see the guide to pipelines.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe([1, 2, 3]).interleave(["a", "b"]))
+            [1, 'a', 2, 'b', 3]
+        """
+        return _stream_pipe(Interleaved(_streams("interleave", [self, *map(pipe, others)])))
+
+    def mix(
+        self,
+        *others: Any,
+        weights: Weights | None = None,
+        size: int | None = None,
+        seed: int = 0,
+        measure: Measure | None = None,
+    ) -> Pipe:
+        """Mix with other datasets in given proportions.
+
+        Among the first m samples, each dataset has its share of m, rounded down or up, for every m. Map-style datasets
+        are used again when they are used up; `size` says how many samples there are. A mixture of streams ends when the
+        next sample is due from a stream that has ended: use `repeat()` on each for a mixture without an end.
+
+        Args:
+            others: further datasets.
+            weights: a number for each dataset, this one first; equal if not given. A dict is a schedule: it maps
+                positions to the weights that apply from there on, as in `{0: [0.9, 0.1], 1_000_000: [0.5, 0.5]}`.
+                Weights without a small common denominator are rounded to multiples of 1 / 32,768 of their sum.
+            size: the number of samples of a map-style mixture; by default as many as its datasets have together.
+            seed: determines the order.
+            measure: returns the size of a sample, such as `len` for its number of tokens. Weights then apply to sizes,
+                and the positions of a schedule count sizes. The result is a stream.
+
+        Example:
+            >>> import feedline
+            >>> mixed = feedline.pipe(["code"] * 3).mix(["prose"] * 9, weights=[0.25, 0.75], size=8)
+            >>> list(mixed).count("code")
+            2
+        """
+        parts = [self, *map(pipe, others)]
+        schedule, key = Schedule(weights, len(parts)), operator.index(seed)
+        stages = [part.stage for part in parts]
+        if measure is None and all(isinstance(stage, MapStage) for stage in stages):
+            count = None if size is None else checked_count("size", size, 1)
+            maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
+            return MapPipe(MixedSamples(maps, schedule, count, key))
+        if measure is not None and not callable(measure):
+            raise BadOption(f"measure={measure!r} is not a function that returns the size of a sample.")
+        mixed = _stream_pipe(MixedStream(_streams("mix", parts), schedule, key, measure))
+        return mixed if size is None else mixed.take(size)
+
+    def take(self, count: int) -> Pipe:
+        """Keep the first samples.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe(range(100)).take(3))
+            [0, 1, 2]
+        """
+        number = checked_count("count", count, 0)
+        return self._sliced(0, number, 1, f"take({number})")
+
+    def skip(self, count: int) -> Pipe:
+        """Leave out the first samples.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe(range(5)).skip(3))
+            [3, 4]
+        """
+        number = checked_count("count", count, 0)
+        return self._sliced(number, None, 1, f"skip({number})")
+
+    def slice(self, start: int, stop: int | None = None, step: int = 1) -> Pipe:
+        """Keep the samples from `start` up to `stop`, every `step`-th of them.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe(range(10)).slice(1, 8, 3))
+            [1, 4, 7]
+        """
+        first, distance = checked_count("start", start, 0), checked_count("step", step, 1)
+        last = None if stop is None else checked_count("stop", stop, 0)
+        return self._sliced(first, last, distance, f"slice({first}, {last}, {distance})")
+
+    def repeat(self, times: int | None = None) -> Pipe:
+        """Begin again after the last sample: for ever, or until there were `times` repetitions.
+
+        Samples that are shuffled before come in another order each time. Without a number, the result is a stream.
+
+        Example:
+            >>> import feedline
+            >>> list(feedline.pipe([1, 2]).repeat(2)), list(feedline.pipe([1, 2]).repeat().take(3))
+            ([1, 2, 1, 2], [1, 2, 1])
+        """
+        number = None if times is None else checked_count("times", times, 1)
+        if isinstance(self.stage, MapStage):
+            if number is None:
+                if not len(self.stage):
+                    raise BadOption(f"{self!r} has no samples, so repeat() would never return one.")
+                return StreamPipe(InOrder(self.stage, is_endless=True))
+            return MapPipe(RepeatedSamples(self.stage, number))
+        return _stream_pipe(RepeatedStream(self._stream(), number))
+
+    def enumerate(self, start: int = 0) -> Pipe:
+        """Number the samples: each becomes a pair of its number and itself.
+
+        Example:
+            >>> import feedline
+            >>> feedline.pipe(["a", "b", "c"]).enumerate()[2]
+            (2, 'c')
+        """
+        first = operator.index(start)
+        return self._either(lambda stage: NumberedSamples(stage, first), lambda stage: NumberedStream(stage, first))
+
+    def cache(self, **options: Any) -> Pipe:
+        """Keep samples of a map-style pipe once they are made, in memory that all workers share, on disk, or both.
+
+        Args:
+            **options: those of `feedline.datasets.CachedDataset`: `memory="4GB"`, `disk="folder"` and others.
+
+        Raises:
+            BadOption: the pipe is a stream, or is shuffled before: cache first, then shuffle.
+
+        Example:
+            >>> import feedline
+            >>> cached = feedline.pipe(range(3)).map(lambda x: x * x).cache(memory="1MB")
+            >>> cached[2], cached[2]
+            (4, 4)
+        """
+        if not isinstance(self, MapPipe):
+            raise BadOption(
+                f"{self!r} is a stream, which has no indices to cache by. Call cache() before, on map-style data."
+            )
+        if self.stage.changes_with_epoch():
+            raise BadOption(
+                f"{self!r} gives other samples in another epoch, so caching them by index would repeat those of the "
+                "first epoch. Call cache() before shuffle() and mix()."
+            )
+        return pipe(CachedDataset(StageDataset(self.stage), **options))
+
+    def show(self) -> str:
+        """Return the operators, one to a line, from the last one back to the datasets.
+
+        Example:
+            >>> import feedline
+            >>> print(feedline.pipe(range(9)).shuffle().batch(3).show())
+            batch(3)
+              shuffle(seed=0)
+                range: 9 samples
+        """
+        return "\n".join(_lines(self.stage, 0))
+
+    def __repr__(self) -> str:
+        return _chain(self.stage)
+
+    def _stream(self) -> StreamStage:
+        if isinstance(self.stage, MapStage):
+            return InOrder(self.stage)
+        assert isinstance(self.stage, StreamStage)
+        return self.stage
+
+    def _either(self, of_map: Callable[[MapStage], MapStage], of_stream: Callable[[StreamStage], StreamStage]) -> Pipe:
+        """Return the operator for a map-style stage, or for a stream."""
+        if isinstance(self.stage, MapStage):
+            return MapPipe(of_map(self.stage))
+        return _stream_pipe(of_stream(self._stream()))
+
+    def _combined(
+        self,
+        name: str,
+        others: tuple[Any, ...],
+        of_maps: Callable[[tuple[MapStage, ...]], MapStage],
+        of_streams: Callable[[tuple[StreamStage, ...]], StreamStage],
+    ) -> Pipe:
+        parts = [self, *map(pipe, others)]
+        maps = tuple(part.stage for part in parts if isinstance(part.stage, MapStage))
+        if len(maps) == len(parts):
+            return MapPipe(of_maps(maps))
+        return _stream_pipe(of_streams(_streams(name, parts)))
+
+    def _sliced(self, start: int, stop: int | None, step: int, label: str) -> Pipe:
+        if isinstance(self.stage, MapStage):
+            return MapPipe(SlicedSamples(self.stage, range(len(self.stage))[start:stop:step], label))
+        return _stream_pipe(SlicedStream(self._stream(), start, stop, step, label))
+
+
+def _streams(name: str, parts: list[Pipe]) -> tuple[StreamStage, ...]:
+    stages = tuple(part._stream() for part in parts)
+    if len({stage.is_sharded for stage in stages}) > 1:
+        raise BadOption(
+            f"{name}() cannot combine a stream that splits itself over workers, such as that of tar shards, with data "
+            "that does not: each worker would read all of the latter. Use feedline.datasets.mix, or data of one kind."
+        )
+    return stages
+
+
+def _chain(stage: Stage) -> str:
+    if not stage.sources:
+        return f"pipe({stage.label})"
+    first, *others = stage.sources
+    if not stage.label:
+        return _chain(first)
+    if not others:
+        return f"{_chain(first)}.{stage.label}"
+    name, _, options = stage.label.partition("(")
+    shown = ", ".join([*map(_chain, others), *([options.removesuffix(")")] if options else [])])
+    return f"{_chain(first)}.{name}({shown})"
+
+
+def _lines(stage: Stage, depth: int) -> Iterator[str]:
+    if stage.label:
+        size = f": {len(stage):,} samples" if not stage.sources and isinstance(stage, MapStage) else ""
+        yield f"{'  ' * depth}{stage.label}{size}"
+        depth += 1
+    for source in stage.sources:
+        yield from _lines(source, depth)
+
+
+class MapPipe(Pipe, ColumnSource, EpochAware):
+    """A map-style pipe."""
+
+    def __init__(self, stage: MapStage) -> None:
+        self.stage: MapStage = stage
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which shuffles depend on. feedline's loaders call this automatically."""
+        self.epoch = operator.index(epoch)
+        self.stage.set_epoch(self.epoch)
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Any) -> Samples:
+        """Return the samples at several indices; loaders, including torch's, request batches this way."""
+        places = self._checked(indices)
+        return self.stage.read(places, self.epoch, Draws(range(len(places))))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def read_columns(self, indices: NDArray[np.int64]) -> object:
+        return self.stage.read_columns(self._checked(indices), self.epoch)
+
+    def _checked(self, indices: Any) -> NDArray[np.int64]:
+        places, count = np.asarray(indices), len(self)
+        if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+            raise TypeError(f"The samples of {self!r} are numbered, but the index is {indices!r:.100}.")
+        places = places.astype(np.int64, copy=False)
+        if places.size and (places.min() < -count or places.max() >= count):
+            wrong = next(place for place in places.tolist() if not -count <= place < count)
+            raise IndexError(f"index {wrong} is out of range for {self!r} of {count} samples")
+        return np.where(places < 0, places + count, places)
+
+
+class _Streamed(Pipe, Stream):
+    """An iterable pipe."""
+
+    stage: StreamStage
+    epoch = 0
+
+    def __init__(self, stage: StreamStage) -> None:
+        Stream.__init__(self)
+        self.stage = stage
+
+    def __iter__(self) -> PipeIterator:
+        return PipeIterator(self.stage, self.epoch)
+
+    def __len__(self) -> int:
+        count = self.stage.count()
+        if count is None:
+            raise TypeError(f"The length of {self!r} is not known before it is read.")
+        return count
+
+
+class StreamPipe(_Streamed, StreamSource, Epochs):
+    """An iterable pipe, whose samples the loader deals out to workers and ranks."""
+
+    draws_nothing = True  # operators seed the process-wide generators themselves, for each sample
+
+    def __iter__(self) -> PipeIterator:
+        number, count = (0, 1) if is_in_loader() else torch_worker()
+        stage = self.stage
+        return PipeIterator(stage if count == 1 else SlicedStream(stage, number, None, count, ""), self.epoch)
+
+
+class ShardedPipe(_Streamed, PartedStream, Epochs):
+    """An iterable pipe over a stream that splits itself over workers and ranks."""
+
+    def set_worker(self, number: int, count: int) -> None:
+        super().set_worker(number, count)
+        for dataset in _datasets(self.stage):
+            dataset.set_worker(number, count)
+
+
+def _datasets(stage: Stage) -> Iterator[Any]:
+    if isinstance(stage, StreamOrigin):
+        yield stage.dataset
+    for source in stage.sources:
+        yield from _datasets(source)
+
+
+class PipeIterator(Repeatable, Iterator[Any]):
+    """An iterator over a stream; `state_dict` returns its position after the last sample that it returned."""
+
+    def __init__(self, stage: StreamStage, epoch: int) -> None:
+        self._stage = stage
+        self._epoch = epoch
+        self._cursor: Cursor = stage.open(Lap(epoch))
+        self._ahead: Samples = []
+        """Samples made ahead in a loop by hand, in reverse."""
+        self._before: CursorState = {}
+        self._given = 0
+        self._chunk = 1
+        self._is_in_loader = is_in_loader()
+
+    def __next__(self) -> Any:
+        if not self._ahead:
+            self._read_ahead()
+        self._given += 1
+        return self._ahead.pop()
+
+    def _read_ahead(self) -> None:
+        self._before, self._given = self._cursor.state(), 0
+        # In a loader, the next sample may belong to another worker.
+        found = self._cursor.take(1 if self._is_in_loader else self._chunk)
+        if not found:
+            raise StopIteration
+        self._ahead = found[::-1]
+        self._chunk = min(2 * self._chunk, _READ_AHEAD)
+
+    def take(self, count: int) -> Samples:
+        """Return the next samples: at least one and at most `count`; none at the end."""
+        if self._ahead:
+            return [next(self) for _ in range(min(count, len(self._ahead)))]
+        return self._cursor.take(count)
+
+    def skip(self, count: int) -> int:
+        """Skip up to `count` samples, without making them where possible; return how many were skipped."""
+        made = min(count, len(self._ahead))
+        for _ in range(made):
+            next(self)
+        return made + (self._cursor.skip(count - made) if count > made else 0)
+
+    def try_again(self) -> bool:
+        return self._cursor.try_again()
+
+    def state_dict(self) -> CursorState:
+        """Return the position as plain values: no sample is part of it."""
+        if self._ahead:
+            return {"epoch": self._epoch, "cursor": self._before, "given": self._given}
+        return {"epoch": self._epoch, "cursor": self._cursor.state(), "given": 0}
+
+    # object: a state may come from anywhere.
+    def load_state_dict(self, state: object) -> None:
+        """Continue from a state that `state_dict` returned."""
+        if not isinstance(state, dict) or state.keys() != {"epoch", "cursor", "given"}:
+            raise BadState(
+                f"This is not the state of a pipe: {state!r:.200} Use the dataset that the state was saved with."
+            )
+        self._epoch = state["epoch"]
+        self._cursor, self._ahead = self._stage.open(Lap(self._epoch)), []
+        try:
+            self._cursor.restore(state["cursor"])
+        except (KeyError, TypeError, IndexError, ValueError) as exc:
+            raise BadState(
+                "The state is that of a pipe with other operators. Use the pipe that the state was saved with."
+            ) from exc
+        self._cursor.skip(state["given"])

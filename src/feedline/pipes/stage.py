@@ -1,0 +1,331 @@
+"""The contracts of pipes: a stage describes samples, a cursor reads those of a stream one after the other.
+
+Stages are plain objects that hold their sources and never change; everything that moves is in a cursor. So a pipe can
+be iterated over several times at once, and a position is a few numbers.
+
+There are two kinds of stages. A map-style one returns the sample at any place. Places do not end with the dataset:
+place p is sample p % len of pass p // len, so repeating a dataset needs no code, and a shuffle can use another order in
+each pass. A stream opens a cursor for a lap: the epoch, and how often an outer `repeat` has been through it.
+
+A cursor hands out samples in lists, because a Python call per sample and operator costs more than many samples do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Places: TypeAlias = NDArray[np.int64]
+Samples: TypeAlias = list[Any]  # Any: samples are of any kind
+CursorState: TypeAlias = dict[str, Any]  # Any: plain values, and the states of sources
+
+
+@dataclass(frozen=True)
+class Lap:
+    """Which of its orders a pipe uses: each epoch has its own, and so does each repetition in it."""
+
+    epoch: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of samples that are read together."""
+
+    numbers: Sequence[int]
+    """The position of each sample: it draws the numbers that belong to it."""
+    seeds: bool = False
+    """True to seed the process-wide generators for each sample; False if the loader does so for the batch."""
+
+    def of(self, chosen: Places) -> Draws:
+        """Return those of some of the samples."""
+        return Draws([self.numbers[number] for number in chosen.tolist()], self.seeds)
+
+
+class Stage:
+    """One operator of a pipe, or the dataset that it begins with."""
+
+    label = ""
+    """Names the operator and its options, for people, errors and statistics."""
+    sources: tuple[Stage, ...] = ()
+    depends_on_epoch = False
+    """True if this operator gives other samples in another epoch."""
+
+    @property
+    def depth(self) -> int:
+        """The number of operators up to this one: it keeps the random numbers of operators apart."""
+        return 1 + max((source.depth for source in self.sources), default=-1)
+
+    def changes_with_epoch(self) -> bool:
+        """True if this operator, or one before it, gives other samples in another epoch."""
+        return self.depends_on_epoch or any(source.changes_with_epoch() for source in self.sources)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass the epoch on to datasets that have a `set_epoch`."""
+        for source in self.sources:
+            source.set_epoch(epoch)
+
+
+class MapStage(Stage, ABC):
+    """Samples at places."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples of a pass."""
+
+    @abstractmethod
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        """Return the samples at these places, in their order. Called in any process, from several threads at once."""
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        """As `ColumnSource.read_columns`: None if the samples cannot be read as columns."""
+        return None
+
+
+class StreamStage(Stage, ABC):
+    """Samples in one order."""
+
+    is_endless = False
+    """True if the stream never ends, so that samples can be skipped without checking that they exist."""
+    is_sharded = False
+    """True if the stream splits itself over workers and ranks."""
+
+    @abstractmethod
+    def open(self, lap: Lap) -> Cursor:
+        """Return a cursor at the beginning."""
+
+    def count(self) -> int | None:
+        """Return the number of samples of a lap; None if that is unknown, or endless."""
+        return None
+
+
+class Cursor(ABC):
+    """A position in a stream."""
+
+    @abstractmethod
+    def take(self, count: int) -> Samples:
+        """Return the next samples: at least one and at most `count`. An empty list means the end.
+
+        If the first one fails, its exception is raised, and the next call continues after it. If a later one fails,
+        the samples before it are returned first.
+        """
+
+    @abstractmethod
+    def state(self) -> CursorState:
+        """Return the position, as plain values."""
+
+    @abstractmethod
+    def restore(self, state: CursorState) -> None:
+        """Go to a position that `state` returned; called on a new cursor of the same stage and lap."""
+
+    def skip(self, count: int) -> int:
+        """Go past up to `count` samples, without making them where possible; return how many there were.
+
+        A sample that fails counts as one.
+        """
+        skipped = 0
+        while skipped < count:
+            try:
+                found = len(self.take(count - skipped))
+            except Exception:  # raised where the sample is due, which is not here
+                found = 1
+            if not found:
+                break
+            skipped += found
+        return skipped
+
+    def try_again(self) -> bool:
+        """Make the next `take` retry the sample that failed; False if that is impossible."""
+        return False
+
+
+@dataclass
+class Kept:
+    """Samples that a cursor has made but not handed out, and the failure that comes after them."""
+
+    samples: Samples = field(default_factory=list)
+    at: int = 0
+    failure: Exception | None = None
+
+    def take(self, count: int) -> Samples:
+        found = self.samples[self.at : self.at + count]
+        self.at += len(found)
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        return self.at >= len(self.samples) and self.failure is None
+
+
+class OperatorCursor(Cursor):
+    """A cursor that makes its samples from those of another one.
+
+    Its position is where its source was before the samples that it works on, and how many it has handed out since. So
+    no sample is part of a state: they are made again. A sample that failed counts as one that was handed out.
+    """
+
+    def __init__(self, source: Cursor) -> None:
+        self._source = source
+        self._kept = Kept()
+        self._waiting: Samples = []
+        """Samples of the source that are still to be processed."""
+        self._number = 0
+        """Samples taken from the source so far."""
+        self._before: CursorState = {}
+        self._number_before = 0
+        self._given = 0
+        """Samples handed out since `_before`."""
+        self._pending_drop = 0
+        """Samples to make again and drop, after a restoration."""
+        self._failed: Samples = []
+        """The source's samples of what failed last; empty if the source itself failed."""
+
+    @abstractmethod
+    def _process(self, items: Samples, first: int) -> Samples:
+        """Return what samples of the source, numbered from `first`, become; raise `Stopped` if one fails."""
+
+    def _need(self, count: int) -> int:
+        """Return how many samples of the source to take for `count` of our own."""
+        return count
+
+    def _finish(self) -> Samples:
+        """Return what is left to hand out when the source has ended."""
+        return []
+
+    def take(self, count: int) -> Samples:
+        if self._pending_drop:
+            self._drop()
+        return self._take(count)
+
+    def _drop(self) -> None:
+        left, self._pending_drop = self._pending_drop, 0
+        while left:
+            try:
+                gone = len(self._take(left))
+            except Exception:  # it was raised when the sample was due
+                gone = 1
+            if not gone:
+                break
+            left -= gone
+
+    def _take(self, count: int) -> Samples:
+        kept = self._kept
+        found = self._hand_out(count)
+        while len(found) < count:
+            if kept.failure is not None:
+                if found:
+                    break
+                failure, kept.failure = kept.failure, None
+                self._given += 1
+                raise failure
+            try:
+                made = self._make(count - len(found))
+            except Exception as exc:  # raised by the source
+                self._number += 1
+                self._failed = []
+                kept.failure = exc
+                continue
+            if made is None:
+                break
+            kept.samples, kept.at = made, 0
+            found += self._hand_out(count - len(found))
+        return found
+
+    def _hand_out(self, count: int) -> Samples:
+        found = self._kept.take(count)
+        self._given += len(found)
+        return found
+
+    def _make(self, count: int) -> Samples | None:
+        """Make further samples, perhaps none; None at the end."""
+        if not self._waiting:
+            if not self._holds():
+                self._mark()
+            items = self._source.take(self._need(count))
+            first, self._number = self._number, self._number + len(items)
+        else:
+            items, self._waiting = self._waiting, []
+            first = self._number - len(items)
+        try:
+            return self._process(items, first) if items else self._finish() or None
+        except Stopped as stop:
+            self._failed, self._waiting = stop.items, stop.rest
+            self._kept.failure = stop.reason
+            return stop.made
+
+    def _mark(self) -> None:
+        """Remember this position: everything before it is handed out."""
+        self._before, self._number_before = self._source.state(), self._number
+        self._given = 0
+
+    def try_again(self) -> bool:
+        if self._failed:
+            self._waiting[:0] = self._failed
+            self._failed = []
+        elif self._source.try_again():
+            self._number -= 1
+        else:
+            return False
+        self._given -= 1
+        return True
+
+    def state(self) -> CursorState:
+        if self._pending_drop:
+            return {"source": self._before, "number": self._number_before, "given": self._pending_drop, **self._own()}
+        if self._kept.is_empty and not self._waiting and not self._holds():
+            self._mark()
+        return {"source": self._before, "number": self._number_before, "given": self._given, **self._own()}
+
+    def _own(self) -> CursorState:
+        """Return what else belongs to a position, as it was at the last mark."""
+        return {}
+
+    def _holds(self) -> bool:
+        """True if samples of the source are held that no sample handed out so far contains."""
+        return False
+
+    def restore(self, state: CursorState) -> None:
+        self._before, self._number_before = state["source"], state["number"]
+        self._source.restore(self._before)
+        self._number, self._given = self._number_before, 0
+        self._kept, self._waiting = Kept(), []
+        self._pending_drop = state["given"]
+
+
+class OneToOneCursor(OperatorCursor):
+    """A cursor that makes one sample from each sample of its source, so it can skip without making any."""
+
+    def skip(self, count: int) -> int:
+        kept = self._kept
+        ready = len(kept.samples) - kept.at + (kept.failure is not None) + len(self._waiting)
+        skipped = super().skip(min(count, ready)) if ready else 0
+        if skipped < count:
+            past = self._source.skip(count - skipped)
+            self._number += past
+            self._mark()
+            skipped += past
+        return skipped
+
+    def restore(self, state: CursorState) -> None:
+        super().restore({**state, "given": 0})
+        self._number += self._source.skip(state["given"])
+
+
+class Stopped(Exception):
+    """A sample failed; what was made before it is handed out first.
+
+    Args:
+        reason: the exception.
+        made: samples made before.
+        items: the source's samples that the failed one was to be made from.
+        rest: the source's samples after them.
+    """
+
+    def __init__(self, reason: Exception, made: Samples, items: Samples, rest: Samples) -> None:
+        super().__init__(reason)
+        self.reason, self.made, self.items, self.rest = reason, made, items, rest

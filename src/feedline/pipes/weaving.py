@@ -1,0 +1,188 @@
+"""Streams that take turns: what `zip`, `interleave` and `mix` have in common.
+
+Whose turn it is at each position is known before anything is read. So each stream is asked for all its samples of a
+block at once, and a position that another worker makes costs nothing: an endless stream only counts what it has to
+skip, until one of its samples is needed. A worker that never needs a stream does not read it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from feedline.pipes.stage import Cursor, CursorState, Lap, Places, Samples, StreamStage
+
+_BLOCK = 1 << 12
+"""Positions to plan at a time while skipping."""
+
+
+class Buffer:
+    """A cursor whose next samples can be read ahead."""
+
+    def __init__(self, cursor: Cursor, *, is_endless: bool) -> None:
+        self._cursor = cursor
+        self._is_endless = is_endless
+        self._samples: Samples = []
+        self._at = 0
+        self._failure: Exception | None = None
+        """Raised once the samples are gone."""
+        self._before: CursorState = {}
+        """The cursor's state before the samples."""
+        self._owed = 0
+        """Samples to skip before another one is read."""
+
+    @property
+    def _ready(self) -> int:
+        return len(self._samples) - self._at
+
+    @property
+    def fails(self) -> bool:
+        """True if the next sample is known to fail."""
+        return self._failure is not None and self._ready == 0
+
+    def fill(self, count: int) -> None:
+        """Read ahead until `count` samples are ready, the stream ends, or a sample fails."""
+        if self._ready >= count or self._failure is not None:
+            return
+        if self._ready == 0:
+            self._pay()
+            self._before, self._samples, self._at = self._cursor.state(), [], 0
+        while self._ready < count:
+            try:
+                found = self._cursor.take(count - self._ready)
+            except Exception as exc:
+                self._failure = exc
+                return
+            if not found:
+                return
+            self._samples += found
+
+    def _pay(self) -> None:
+        if self._owed:
+            self._cursor.skip(self._owed)
+            self._owed = 0
+
+    def pop(self) -> object:
+        """Return the next sample; raises StopIteration at the end, or the exception of the sample."""
+        if self._ready == 0:
+            self.fill(1)
+        if self._ready:
+            self._at += 1
+            return self._samples[self._at - 1]
+        if self._failure is None:
+            raise StopIteration
+        failure, self._failure = self._failure, None
+        raise failure
+
+    def skip(self, count: int) -> int:
+        """As `Cursor.skip`."""
+        skipped = min(count, self._ready)
+        self._at += skipped
+        if skipped < count and self._failure is not None:
+            self._failure = None
+            skipped += 1
+        if skipped == count:
+            return count
+        if self._is_endless:
+            self._owed += count - skipped
+            return count
+        self._pay()
+        return skipped + self._cursor.skip(count - skipped)
+
+    def try_again(self) -> bool:
+        """As `Cursor.try_again`."""
+        return self._cursor.try_again()
+
+    def state(self) -> CursorState:
+        if self._ready == 0 and self._failure is None:
+            return {"source": self._cursor.state(), "owed": self._owed}
+        return {"source": self._before, "owed": self._at}
+
+    def restore(self, state: CursorState) -> None:
+        self._cursor.restore(state["source"])
+        self._owed = state["owed"]
+        self._samples, self._at, self._failure = [], 0, None
+
+
+class TurnsCursor(Cursor):
+    """A cursor over streams that take turns."""
+
+    def __init__(self, parts: Sequence[StreamStage], lap: Lap) -> None:
+        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in parts]
+        self._are_endless = all(part.is_endless for part in parts)
+        self._at = 0
+        """Positions so far, including those whose sample failed."""
+        self._ended = False
+        self._last = 0
+
+    @abstractmethod
+    def _turns(self, start: int, count: int) -> Places:
+        """Return the number of the stream whose turn it is at each of these positions."""
+
+    def _end_of(self, number: int) -> bool:
+        """Note that a stream has ended where it was due; return whether others go on without it."""
+        return False
+
+    def take(self, count: int) -> Samples:
+        found: Samples = []
+        while not found and not self._ended:
+            turns = self._turns(self._at, count)
+            for number, needed in enumerate(np.bincount(turns, minlength=len(self._buffers)).tolist()):
+                if needed:
+                    self._buffers[number].fill(needed)
+            self._collect(turns.tolist(), found)
+        return found
+
+    def _collect(self, turns: list[int], found: Samples) -> None:
+        for number in turns:
+            buffer = self._buffers[number]
+            if found and buffer.fails:
+                return
+            try:
+                sample = buffer.pop()
+            except StopIteration:
+                self._ended = not self._end_of(number)
+                return
+            except Exception:
+                self._last = number
+                self._at += 1
+                raise
+            found.append(sample)
+            self._at += 1
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count and not self._ended:
+            turns = self._turns(self._at, min(count - skipped, _BLOCK))
+            skipped += self._skip_all(turns) if self._are_endless else self._skip_each(turns.tolist())
+        return skipped
+
+    def _skip_all(self, turns: Places) -> int:
+        for number, needed in enumerate(np.bincount(turns, minlength=len(self._buffers)).tolist()):
+            self._buffers[number].skip(needed)
+        self._at += len(turns)
+        return len(turns)
+
+    def _skip_each(self, turns: list[int]) -> int:
+        for skipped, number in enumerate(turns):
+            if not self._buffers[number].skip(1):
+                self._ended = not self._end_of(number)
+                return skipped
+            self._at += 1
+        return len(turns)
+
+    def try_again(self) -> bool:
+        if not self._buffers[self._last].try_again():
+            return False
+        self._at -= 1
+        return True
+
+    def state(self) -> CursorState:
+        return {"at": self._at, "ended": self._ended, "sources": [buffer.state() for buffer in self._buffers]}
+
+    def restore(self, state: CursorState) -> None:
+        self._at, self._ended = state["at"], state["ended"]
+        for buffer, own in zip(self._buffers, state["sources"], strict=True):
+            buffer.restore(own)

@@ -1,0 +1,164 @@
+"""Laws that hold for every pipe: it resumes at every step, and neither chunks, skips nor workers change its samples."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline
+from feedline.abc.source import StreamSource
+
+Step = Callable[[Any], Any]
+
+
+class Plain:
+    """An iterable dataset without a state."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+class Counting(StreamSource):
+    """A stream whose iterator saves its position."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Any:
+        return _Counter(self.count)
+
+
+class _Counter:
+    def __init__(self, count: int) -> None:
+        self.count, self.at = count, 0
+
+    def __iter__(self) -> _Counter:
+        return self
+
+    def __next__(self) -> int:
+        if self.at >= self.count:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+SOURCES: list[Callable[[int], Any]] = [lambda n: list(range(n)), Plain, Counting]
+FLAT: list[Step] = [  # operators whose samples are numbers again
+    lambda p: p.map(lambda x: x * 3 + 1),
+    lambda p: p.map(lambda x: x + 1, num_threads=3),
+    lambda p: p.filter(lambda x: x % 3 != 1),
+    lambda p: p.flat_map(lambda x: [x] * (x % 3)),
+    lambda p: p.batch(3, collate_fn=list).unbatch(),
+    lambda p: p.batch(2).unbatch().map(int),
+    lambda p: p.window_shuffle(4, seed=3),
+    lambda p: p.take(9),
+    lambda p: p.skip(2),
+    lambda p: p.slice(1, 12, 3),
+    lambda p: p.repeat(2),
+    lambda p: p.repeat().take(25),
+    lambda p: p.enumerate().map(lambda pair: pair[0] * 100 + pair[1]),
+    lambda p: p.zip(range(7)).map(sum),
+    lambda p: p.zip(Counting(30)).map(sum),
+    lambda p: p.concat([50, 51]),
+    lambda p: p.concat(Plain(3)),
+    lambda p: p.interleave([70, 71, 72], Plain(2)),
+    lambda p: feedline.pipe(range(40, 43)).repeat().interleave(p.repeat()).take(20),
+    lambda p: p.mix(Counting(9), weights=[2, 1]),
+    lambda p: p.repeat().mix(feedline.pipe([8, 9]).shuffle().repeat(), weights={0: [1, 3], 7: [3, 1]}).take(21),
+    lambda p: p.mix(Plain(9), weights=[2, 1], measure=lambda x: x + 1),
+    lambda p: p.shuffle(seed=5) if isinstance(p, feedline.pipes.MapPipe) else p,
+]
+
+
+@st.composite
+def pipes(draw: st.DrawFn) -> Any:
+    source = draw(st.sampled_from(SOURCES))(draw(st.integers(1, 17)))
+    steps = draw(st.lists(st.sampled_from(FLAT), max_size=4))
+    made = feedline.pipe(source)
+    for step in steps:
+        made = step(made)
+        if next(iter(made), None) is None:  # an empty one cannot be repeated
+            return made
+    return made.take(60)
+
+
+def saved(state: Any) -> Any:
+    """Return a state as it comes back from a file."""
+    return json.loads(json.dumps(state))
+
+
+def as_stream(pipe: Any) -> Any:
+    """Return a pipe as a stream, whatever it is."""
+    return pipe.filter(lambda _: True)
+
+
+@given(pipes())
+def test_it_resumes_at_every_step(pipe: Any) -> None:
+    stream = as_stream(pipe)
+    whole = list(stream)
+    assert whole == list(pipe)
+    iterator = iter(stream)
+    for number in range(len(whole) + 1):
+        again = iter(stream)
+        again.load_state_dict(saved(iterator.state_dict()))
+        assert list(again) == whole[number:]
+        assert next(iterator, None) == (whole[number] if number < len(whole) else None)
+
+
+@given(pipes(), st.data())
+def test_chunks_and_skips_change_nothing(pipe: Any, data: st.DataObject) -> None:
+    stream = as_stream(pipe) if isinstance(pipe, feedline.pipes.MapPipe) else pipe
+    whole = list(stream)
+    iterator, at = iter(stream), 0
+    while at < len(whole):
+        count = data.draw(st.integers(1, 9))
+        if data.draw(st.booleans()):
+            skipped = iterator.skip(count)
+            assert skipped == min(count, len(whole) - at)
+            at += skipped
+        else:
+            found = iterator.take(count)
+            assert found
+            assert found == whole[at : at + len(found)]
+            at += len(found)
+        if data.draw(st.booleans()):
+            state, iterator = saved(iterator.state_dict()), iter(stream)
+            iterator.load_state_dict(state)
+    assert iterator.take(3) == []
+    assert iterator.skip(3) == 0
+
+
+@pytest.mark.parametrize("number", range(len(FLAT)))
+@pytest.mark.parametrize("source", range(len(SOURCES)))
+def test_the_number_of_workers_changes_nothing(number: int, source: int) -> None:
+    def loader(workers: int) -> Any:
+        pipe = FLAT[number](feedline.pipe(SOURCES[source](17)))
+        return feedline.Loader(pipe, 4, workers=workers, engine="thread" if workers else "inline", seed=7)
+
+    whole = [batch.tolist() for batch in loader(0)]
+    for workers in (1, 3):
+        with contextlib.closing(loader(workers)) as made:
+            assert [batch.tolist() for batch in made] == whole
+    for step in range(len(whole) + 1):
+        with contextlib.closing(loader(step % 4)) as made:
+            iterator = iter(made)
+            assert [next(iterator).tolist() for _ in range(step)] == whole[:step]
+            state = saved(made.state_dict())
+        with contextlib.closing(loader((step + 1) % 4)) as made:
+            made.load_state_dict(state)
+            assert [batch.tolist() for batch in made] == whole[step:]
