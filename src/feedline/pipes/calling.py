@@ -8,7 +8,7 @@ from typing import Any
 
 from feedline.errors import BadOption
 from feedline.pipes.stage import Draws, Samples, Stopped
-from feedline.randomness.global_states import seed_globals
+from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
@@ -16,6 +16,8 @@ from feedline.system.failures import add_note
 Function = Callable[[Any], Any]
 """A user's function: takes a sample."""
 
+_LOOKS = 4
+"""Calls without a draw after which a function is assumed not to draw."""
 _SHOWN = 200
 """Characters of a sample that a note shows."""
 
@@ -36,6 +38,58 @@ def name_of(function: object) -> str:
     return found or type(function).__name__
 
 
+class Seeding:
+    """Gives code that processes items the random numbers of each.
+
+    `feedline.rng()` follows the items at no cost. The process-wide generators are seeded for each item as long as the
+    code uses them. If it has not for a while, they are only watched; if it does so then, they are restored, and the
+    items are processed again.
+    """
+
+    def __init__(self) -> None:
+        self._looks: int | None = 0
+        """Calls that drew nothing so far; None once something was drawn."""
+        self._states: GlobalStates | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_looks": self._looks, "_states": None}
+
+    def run(self, items: Samples, draws: Draws, process: Callable[[Iterator[Any]], Samples]) -> Samples:
+        """Return what `process` makes from an iterator over the items."""
+        scope = current_scope()
+        if scope is None:
+            return process(iter(items))
+        if not (draws.seeds and scope.seeds_globals):
+            return process(scope.walking(items, draws.numbers))
+        if self._looks is not None and self._looks >= _LOOKS:
+            before = self._states = GlobalStates.now(self._states)
+            failure: Exception | None = None
+            made: Samples = []
+            try:
+                made = process(scope.walking(items, draws.numbers))
+            except Exception as exc:
+                failure = exc
+            if not before.have_moved():
+                if failure is not None:
+                    raise failure
+                return made
+            before.restore()
+            self._looks = None
+        with scope.kept():
+            made = process(_seeding(scope, items, draws))
+            if self._looks is not None:
+                has_drawn = not GlobalStates.now().is_seeded_with(scope.key())
+                self._looks = None if has_drawn else self._looks + 1
+            return made
+
+
+def _seeding(scope: Scope, items: Samples, draws: Draws) -> Iterator[Any]:
+    for number, item in zip(draws.numbers, items, strict=True):
+        scope.place = number
+        seed_globals(scope.key())
+        yield item
+
+
 class Caller:
     """Calls a function for the samples of one operator.
 
@@ -51,6 +105,7 @@ class Caller:
         self._function = function
         self._salt = salt
         self._threads = threads
+        self._seeding = Seeding()
 
     def __call__(self, items: Samples, draws: Draws) -> Samples:
         """Return the function's result for each item.
@@ -65,16 +120,12 @@ class Caller:
             if scope is None:
                 return self._each(iter(items), items, draws)
             with _salted(scope, self._salt):
-                if draws.seeds and scope.seeds_globals:
-                    with scope.kept():
-                        return self._each(seeding(scope, items, draws), items, draws)
-                return self._each(scope.walking(items, draws.numbers), items, draws)
+                return self._seeding.run(items, draws, lambda walk: self._each(walk, items, draws))
 
     def _each(self, walk: Iterator[Any], items: Samples, draws: Draws) -> Samples:
-        function, made = self._function, []
+        made: Samples = []
         try:
-            for item in walk:
-                made.append(function(item))
+            made.extend(map(self._function, walk))  # keeps what was made before a failure
         except Exception as exc:
             raise self._stopped(exc, made, items, draws) from None
         return made
@@ -108,14 +159,6 @@ class Caller:
         at = len(made)
         add_note(exc, f"Raised by {self._label} for sample {draws.numbers[at]} of its source: {_shown(items[at])}")
         return Stopped(exc, made, items[at : at + 1], items[at + 1 :])
-
-
-def seeding(scope: Scope, items: Samples, draws: Draws) -> Iterator[Any]:
-    """Yield items; before each one, seed the process-wide generators for it."""
-    for number, item in zip(draws.numbers, items, strict=True):
-        scope.place = number
-        seed_globals(scope.key())
-        yield item
 
 
 class _salted:  # noqa: N801  a context manager

@@ -10,7 +10,7 @@ import numpy as np
 from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
-from feedline.pipes.calling import seeding
+from feedline.pipes.calling import Seeding
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
@@ -25,6 +25,7 @@ class MapOrigin(MapStage):
         self.dataset = dataset
         self.label = type(dataset).__name__
         self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self._seeding = Seeding()
         several = getattr(dataset, "__getitems__", None)
         self._several: Callable[[list[int]], Samples] | None = several if callable(several) else None
 
@@ -33,16 +34,11 @@ class MapOrigin(MapStage):
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         indices = (places % max(len(self.dataset), 1)).tolist()
-        scope, dataset = current_scope(), self.dataset
-        seeds = scope is not None and draws.seeds and scope.seeds_globals
-        if self._several is not None and not seeds:
+        dataset = self.dataset
+        # Samples of a stream that are read together must not share random numbers: which ones they are is chance.
+        if self._several is not None and not (draws.seeds and getattr(dataset, "transform", None)):
             return list(self._several(indices))
-        if scope is None:
-            return [dataset[index] for index in indices]
-        if not seeds:
-            return [dataset[index] for index in scope.walking(indices, draws.numbers)]
-        with scope.kept():
-            return [dataset[index] for index in seeding(scope, indices, draws)]
+        return self._seeding.run(indices, draws, lambda walk: [dataset[index] for index in walk])
 
     def read_columns(self, places: Places, epoch: int) -> object:
         dataset, size = self.dataset, len(self)

@@ -34,7 +34,7 @@ from feedline.randomness.scope import is_in_loader
 from feedline.types import DatasetKind
 
 # Any, throughout: samples and datasets are of any kind.
-_READ_AHEAD = 64
+_READ_AHEAD = 256
 """Samples to make at a time in a loop by hand. The first ones come one by one."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
 from feedline.pipes.stage import Cursor, Draws, Lap, OperatorCursor, Samples, Stopped, StreamStage
 
-_LEAST = 16
-"""Samples to try at a time, at least: few of them may pass."""
+_MOST = 256
+"""Samples to try at a time, at most, if only one is needed: few of them may pass."""
 
 
 class Filter(StreamStage):
@@ -28,9 +28,11 @@ class _FilterCursor(OperatorCursor):
     def __init__(self, source: Cursor, call: Caller) -> None:
         super().__init__(source)
         self._call = call
+        self._chunk = 1
 
     def _need(self, count: int) -> int:
-        return max(count, _LEAST)
+        self._chunk = min(2 * self._chunk, _MOST)  # begins with few, so that the first sample comes soon
+        return max(count, self._chunk)
 
     def _process(self, items: Samples, first: int) -> Samples:
         try:

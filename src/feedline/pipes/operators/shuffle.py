@@ -18,6 +18,9 @@ from feedline.pipes.stage import (
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 
+_BLOCK = 1 << 10
+"""Consecutive places whose order is computed at once."""
+
 
 class Shuffle(MapStage):
     """The samples of a map-style stage in another order in each epoch and pass, without a list of indices."""
@@ -29,6 +32,8 @@ class Shuffle(MapStage):
         self._source = source
         self.seed = seed
         self.label = f"shuffle(seed={seed})"
+        self._block: tuple[int, int, Places] | None = None
+        """The last block of an order: epoch, number and contents."""
 
     def __len__(self) -> int:
         return len(self._source)
@@ -40,6 +45,17 @@ class Shuffle(MapStage):
         return self._source.read_columns(self._shuffled(places, epoch), epoch)
 
     def _shuffled(self, places: Places, epoch: int) -> Places:
+        number, last = int(places[0]) // _BLOCK, int(places[-1])
+        if last // _BLOCK != number or last - int(places[0]) != len(places) - 1:
+            return self._order(places, epoch)
+        # Consecutive places, as in a stream: a whole block takes hardly longer than a few places of it.
+        block = self._block
+        if block is None or block[:2] != (epoch, number):
+            start = number * _BLOCK
+            block = self._block = epoch, number, self._order(np.arange(start, start + _BLOCK), epoch)
+        return block[2][places - number * _BLOCK]
+
+    def _order(self, places: Places, epoch: int) -> Places:
         size = len(self._source)
         passes, indices = np.divmod(places, max(size, 1))
         key, found = epoch_key(self.seed, epoch), np.empty_like(places)
@@ -47,6 +63,9 @@ class Shuffle(MapStage):
             own = passes == number
             found[own] = number * size + Bijection(size, mix(key, number))(indices[own])
         return found
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_block": None}
 
 
 class WindowShuffledSamples(MapStage):
