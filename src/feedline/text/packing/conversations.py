@@ -115,13 +115,19 @@ def _ended(ids: NDArray[np.generic], eos: int | None) -> NDArray[np.generic]:
 
 def _role_and_ids(number: int, turn: object) -> tuple[str, NDArray[np.generic]]:
     if not isinstance(turn, (tuple, list)) or len(turn) != 2 or not isinstance(turn[0], str):
-        raise CollateError(f"Turn {number} of a chat is {reprlib.repr(turn)}, which is not a pair of a role and token ids.")
+        raise CollateError(
+            f"Turn {number} of a chat is {reprlib.repr(turn)}, which is not a pair of a role and token ids."
+        )
     return turn[0], _ids(turn[1], f"Turn {number} of a chat, of {turn[0]!r},")
 
 
 def _ids_of(sample: object, name: str) -> NDArray[np.generic]:
     if not isinstance(sample, Mapping) or name not in sample:
-        found = f"the fields {sorted(sample)}" if isinstance(sample, Mapping) else f"no fields: it is {reprlib.repr(sample)}"
+        found = (
+            f"the fields {sorted(sample)}"
+            if isinstance(sample, Mapping)
+            else f"no fields: it is {reprlib.repr(sample)}"
+        )
         raise CollateError(f"A sample has no token ids in {name!r}; it has {found}.")
     return _ids(sample[name], f"Field {name!r} of a sample")
 

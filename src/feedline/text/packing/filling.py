@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CollateError
-from feedline.text.packing.document import LABELS, LOSS_MASK, SEGMENT, TOKENS, Documents
+from feedline.text.packing.document import LABELS, LOSS_MASK, SEGMENT, TOKENS, Document, Documents
+from feedline.text.packing.layout import Array, Layout
 from feedline.text.packing.rows import Plan
 
 IGNORED = -100
 """The label without loss: the default `ignore_index` of torch's cross-entropy and of Hugging Face's models."""
-
-# Any: fields of any type.
-Array = NDArray[Any]
 
 
 def build(
@@ -71,125 +68,62 @@ def build(
     fields = _pieces(plan, documents, tokens)
     padding = {LABELS: IGNORED, **(pad if isinstance(pad, Mapping) else {tokens: pad})}
     _check_names(fields, padding, tokens)
-    segments = _Layout.of_segments(plan, fields.pop(SEGMENT, None))
+    layout = segments = Layout(plan.counts, plan.row_starts, plan.length)
+    if SEGMENT in fields:
+        segments = Layout.of_segments(plan, fields.pop(SEGMENT))
     types = {name: _type_of(pieces) for name, pieces in fields.items()}
     types[tokens] = np.result_type(types[tokens], np.int32)
-    layout = _Layout(plan.counts, plan.row_starts, plan.length)
-    batch = {name: layout.filled(pieces, padding.get(name, 0), types[name], name) for name, pieces in fields.items()}
+    batch = {name: layout.filled(name, pieces, types[name], padding.get(name, 0)) for name, pieces in fields.items()}
     if labels:
-        source = fields[LABELS if LABELS in fields else tokens]
-        batch[LABELS] = layout.filled(source, IGNORED, np.dtype(np.int64), LABELS)
+        batch[LABELS] = layout.filled(LABELS, fields.get(LABELS, fields[tokens]), np.dtype(np.int64), IGNORED)
         if LOSS_MASK in batch:
             batch[LABELS][batch[LOSS_MASK] == 0] = IGNORED
         if mask_first:
             batch[LABELS].reshape(-1)[segments.starts()] = IGNORED
-    return {**batch, "segment_ids": segments.ids(), "positions": segments.positions()}
-
-
-class _Layout:
-    """How pieces lie in rows: the tokens of each piece, and where rows start among the pieces."""
-
-    def __init__(self, counts: NDArray[np.int64], row_starts: NDArray[np.int64], length: int) -> None:
-        self._counts = counts
-        self._row_starts = row_starts
-        self._length = length
-        ends = np.concatenate(([0], np.cumsum(counts)))
-        self._free = length - np.diff(ends[row_starts])
-
-    @classmethod
-    def of_segments(cls, plan: Plan, pieces: list[Array] | None) -> _Layout:
-        """Return the layout of segments: the pieces, or parts of them where documents have a field `segment`."""
-        if pieces is None or not pieces:
-            return cls(plan.counts, plan.row_starts, plan.length)
-        numbers = np.concatenate(pieces)
-        ends = np.cumsum(plan.counts)
-        begins = np.ones(len(numbers), np.bool_)
-        begins[1:] = numbers[1:] != numbers[:-1]
-        begins[ends[:-1]] = True
-        starts = np.flatnonzero(begins)
-        row_starts = np.searchsorted(starts, np.concatenate(([0], ends))[plan.row_starts])
-        return cls(np.diff(starts, append=len(numbers)), row_starts, plan.length)
-
-    def filled(self, pieces: list[Array], pad: float, dtype: np.dtype[Any], name: str) -> Array:
-        """Return rows with these pieces, and padding at their ends."""
-        shape = pieces[0].shape[1:] if pieces else ()
-        out = np.empty((len(self._free), self._length, *shape), dtype)
-        padding = np.full((int(self._free.max(initial=0)), *shape), _pad_value(pad, dtype, name), dtype)
-        bounds, free = self._row_starts.tolist(), self._free.tolist()
-        parts: list[Array] = []
-        for row, space in enumerate(free):
-            parts += pieces[bounds[row] : bounds[row + 1]]
-            if space:
-                parts.append(padding[:space])
-        if parts:
-            try:
-                np.concatenate(parts, out=out.reshape(-1, *shape), casting="same_kind")
-            except (ValueError, TypeError) as exc:
-                shapes = sorted({piece.shape[1:] for piece in pieces}), sorted({str(piece.dtype) for piece in pieces})
-                raise CollateError(
-                    f"Documents differ in field {name!r}: values have the shapes {shapes[0]} and types {shapes[1]}. "
-                    "Make them alike, or remove the field."
-                ) from exc
-        return out
-
-    def ids(self) -> NDArray[np.int32]:
-        """Return the number of the piece in its row for every token, from 1; 0 for padding."""
-        sizes = np.diff(self._row_starts)
-        numbers = np.arange(1, len(self._counts) + 1) - np.repeat(self._row_starts[:-1], sizes)
-        padded = np.insert(numbers, self._row_starts[1:], 0).astype(np.int32)
-        counts = np.insert(self._counts, self._row_starts[1:], self._free)
-        ids: NDArray[np.int32] = np.repeat(padded, counts).reshape(-1, self._length)
-        return ids
-
-    def positions(self) -> NDArray[np.int32]:
-        """Return the position in its piece for every token; 0 for padding."""
-        upwards = np.arange(self._length, dtype=np.int32)
-        pieces = [upwards[:count] for count in self._counts.tolist()]
-        return self.filled(pieces, 0, upwards.dtype, "positions")
-
-    def starts(self) -> NDArray[np.int64]:
-        """Return where pieces start in all rows, one row after the other."""
-        gaps = np.repeat(np.cumsum(self._free) - self._free, np.diff(self._row_starts))
-        starts: NDArray[np.int64] = np.cumsum(self._counts) - self._counts + gaps
-        return starts
+    return {**batch, "segment_ids": segments.segment_ids(), "positions": segments.positions()}
 
 
 def _pieces(plan: Plan, documents: Documents, tokens: str) -> dict[str, list[Array]]:
     """Return the pieces of each field of the documents."""
-    found: dict[str, list[Array]] = {}
-    for number, start, count in zip(plan.documents.tolist(), plan.starts.tolist(), plan.counts.tolist(), strict=True):
-        document = documents[number]
-        fields = document if isinstance(document, Mapping) else {tokens: document}
-        if fields.keys() != found.keys():
-            if found:
-                raise _other_fields(number, fields, found)
-            found = {name: [] for name in fields}
-        for name, pieces in found.items():
-            pieces.append(_piece(fields[name], number, name, start, count))
-    return found or {tokens: []}
+    numbers = plan.documents.tolist()
+    found = [documents[number] for number in numbers]
+    cuts = list(zip(plan.starts.tolist(), plan.counts.tolist(), numbers, strict=True))
+    first = found[0] if found else ()
+    if not isinstance(first, Mapping):
+        return {tokens: [_piece(document, tokens, *cut) for document, cut in zip(found, cuts, strict=True)]}
+    mappings = [_same_fields(document, first, number) for document, number in zip(found, numbers, strict=True)]
+    return {
+        name: [_piece(mapping[name], name, *cut) for mapping, cut in zip(mappings, cuts, strict=True)] for name in first
+    }
 
 
-def _piece(field: Any, number: int, name: str, start: int, count: int) -> Array:  # Any: whatever makes an array
+# Any: whatever makes an array.
+def _piece(field: Any, name: str, start: int, count: int, number: int) -> Array:
     array = np.asarray(field)
-    if array.ndim and len(array) == count and not start:
+    size = len(array) if array.ndim else -1
+    if size == count and start == 0:
         return array
-    if array.ndim and name == SEGMENT:
-        raise BadOption(
-            f"Document {number} has several sequences that must stay in one row, but the plan cuts it after "
-            f"{start or count} of {len(array)} tokens. Plan with strategy='best_fit' and too_long='drop' or 'raise'."
-        )
-    if not array.ndim or len(array) < start + count:
-        size = len(array) if array.ndim else "no"
+    if isinstance(field, Mapping):
+        raise CollateError(f"Document {number} is a mapping, and others are arrays. Make them all alike.")
+    if size < start + count:
         raise CollateError(
-            f"Document {number} has {size} values in field {name!r}, but the plan uses tokens {start} to "
-            f"{start + count}. Plan with the lengths of these documents, which document_lengths() returns."
+            f"Document {number} has {max(size, 0)} values in field {name!r}, but the plan uses the tokens from {start} "
+            f"to {start + count}. Plan with the lengths of these documents, which document_lengths() returns."
+        )
+    if name == SEGMENT:
+        raise BadOption(
+            f"Document {number} has sequences that must stay in one row, but only tokens {start} to {start + count} of "
+            f"{size} are in this one. Plan with strategy='best_fit' and too_long='drop' or 'raise'."
         )
     return array[start : start + count]
 
 
-def _other_fields(number: int, fields: Mapping[str, object], found: Mapping[str, object]) -> CollateError:
-    return CollateError(
-        f"Document {number} has the fields {sorted(fields)}, and those before it {sorted(found)}. "
+def _same_fields(document: Document, first: Mapping[str, object], number: int) -> Mapping[str, Any]:
+    if isinstance(document, Mapping) and document.keys() == first.keys():
+        return document
+    fields = f"the fields {sorted(document)}" if isinstance(document, Mapping) else "no fields"
+    raise CollateError(
+        f"Document {number} has {fields}, and the first one of the batch has {sorted(first)}. "
         "Documents in one batch must have the same fields."
     )
 
@@ -207,12 +141,3 @@ def _check_names(fields: Mapping[str, object], padding: Mapping[str, float], tok
 
 def _type_of(pieces: list[Array]) -> np.dtype[Any]:
     return np.result_type(*{piece.dtype for piece in pieces}) if pieces else np.dtype(np.int32)
-
-
-def _pad_value(pad: float, dtype: np.dtype[Any], name: str) -> Any:  # Any: a scalar of that type
-    value = np.asarray(pad)
-    with np.errstate(invalid="ignore"):
-        cast = value.astype(dtype)
-    if cast != value and value == value:
-        raise BadOption(f"Field {name!r} of type {dtype} cannot hold the padding value {pad}. Choose another one.")
-    return cast
