@@ -110,7 +110,7 @@ def _joined(parts: list[tuple[NDArray[np.generic], bool]]) -> Fields:
 
 
 def _ended(ids: NDArray[np.generic], eos: int | None) -> NDArray[np.generic]:
-    return ids if eos is None else np.append(ids, np.array(eos, ids.dtype))
+    return ids if eos is None else np.append(ids, np.array(eos, np.min_scalar_type(eos)))
 
 
 def _role_and_ids(number: int, turn: object) -> tuple[str, NDArray[np.generic]]:

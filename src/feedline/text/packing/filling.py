@@ -72,14 +72,14 @@ def build(
     if SEGMENT in fields:
         segments = Layout.of_segments(plan, fields.pop(SEGMENT))
     types = {name: _type_of(pieces) for name, pieces in fields.items()}
-    types[tokens] = np.result_type(types[tokens], np.int32)
+    types[tokens] = _token_type(fields[tokens], tokens)
     batch = {name: layout.filled(name, pieces, types[name], padding.get(name, 0)) for name, pieces in fields.items()}
     if labels:
         batch[LABELS] = layout.filled(LABELS, fields.get(LABELS, fields[tokens]), np.dtype(np.int64), IGNORED)
         if LOSS_MASK in batch:
             batch[LABELS][batch[LOSS_MASK] == 0] = IGNORED
         if mask_first:
-            batch[LABELS].reshape(-1)[segments.starts()] = IGNORED
+            batch[LABELS].reshape(-1, *batch[LABELS].shape[2:])[segments.starts()] = IGNORED
     return {**batch, "segment_ids": segments.segment_ids(), "positions": segments.positions()}
 
 
@@ -137,6 +137,14 @@ def _check_names(fields: Mapping[str, object], padding: Mapping[str, float], tok
     taken = sorted(fields.keys() & {"segment_ids", "positions"})
     if taken:
         raise BadOption(f"Documents have a field {taken[0]!r}, which packing makes itself. Rename or remove it.")
+
+
+def _token_type(pieces: list[Array], name: str) -> np.dtype[Any]:
+    types = {piece.dtype for piece in pieces}
+    wrong = [dtype for dtype in types if dtype.kind not in "iu"]
+    if wrong:
+        raise CollateError(f"Field {name!r} holds {wrong[0]} values, which are no token ids. Tokenize text first.")
+    return np.dtype(np.int32 if all(np.can_cast(dtype, np.int32) for dtype in types) else np.int64)
 
 
 def _type_of(pieces: list[Array]) -> np.dtype[Any]:

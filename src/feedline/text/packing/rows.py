@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import SupportsIndex
 
@@ -45,11 +46,16 @@ class Plan:
     def __len__(self) -> int:
         return len(self.row_starts) - 1
 
+    def __iter__(self) -> Iterator[Plan]:
+        return (self[row] for row in range(len(self)))
+
     def __getitem__(self, index: SupportsIndex | slice | list[int] | Numbers | NDArray[np.bool_]) -> Plan:
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
             if step == 1:  # without a table of all rows
                 return self._between(first, max(first, last))
+        elif isinstance(index, (int, np.integer)) and 0 <= index < len(self):
+            return self._between(int(index), int(index) + 1)
         rows = np.atleast_1d(np.arange(len(self))[index])
         sizes = np.diff(self.row_starts)[rows]
         row_starts = _ends(sizes)
