@@ -1,0 +1,1 @@
+"""Text for language models."""

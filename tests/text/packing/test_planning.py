@@ -1,0 +1,163 @@
+"""Plans: their laws for all strategies, and how full rows become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption, CollateError
+from feedline.text.packing import Plan, plan
+from tests.text.packing.reference import STRATEGIES, WHOLE, keys, length_lists, log_normal, row_lengths, rows_of
+
+strategies = st.sampled_from(STRATEGIES)
+
+
+def tokens_of(made: Plan) -> list[tuple[int, int]]:
+    """Every token of every row, as document and place in it."""
+    pieces = [piece for row in rows_of(made) for piece in row]
+    return [(document, start + place) for document, start, count in pieces for place in range(count)]
+
+
+@given(length_lists, row_lengths, strategies, keys)
+def test_every_token_is_in_one_row(lengths: list[int], length: int, strategy: Any, key: int | None) -> None:
+    made = plan(lengths, length, strategy, key=key)
+    assert sorted(tokens_of(made)) == [
+        (document, place) for document, size in enumerate(lengths) for place in range(size)
+    ]
+    assert (made.counts > 0).all()
+    assert (made.row_tokens <= length).all()
+    assert (np.diff(made.row_starts) > 0).all(), "no row is empty"
+
+
+@given(length_lists, row_lengths, strategies, keys)
+def test_documents_in_a_row_are_in_the_order_of_the_source(
+    lengths: list[int], length: int, strategy: Any, key: int | None
+) -> None:
+    for row in rows_of(plan(lengths, length, strategy, key=key)):
+        assert row == sorted(row)
+
+
+@given(length_lists, row_lengths)
+def test_concatenated_documents_are_in_order_and_fill_every_row_but_the_last(lengths: list[int], length: int) -> None:
+    made = plan(lengths, length, "concat")
+    assert tokens_of(made) == sorted(tokens_of(made))
+    assert (made.row_tokens[:-1] == length).all()
+
+
+@given(length_lists, row_lengths, st.sampled_from(WHOLE), keys)
+def test_documents_that_fit_stay_whole(lengths: list[int], length: int, strategy: Any, key: int | None) -> None:
+    made = plan(lengths, length, strategy, key=key)
+    for document, start, count in (piece for row in rows_of(made) for piece in row):
+        assert start % length == 0
+        assert count == min(lengths[document] - start, length), "cut into full rows and what remains"
+
+
+@given(length_lists, row_lengths, st.sampled_from(WHOLE))
+def test_rows_are_in_the_order_of_their_longest_documents(lengths: list[int], length: int, strategy: Any) -> None:
+    longest = [max(row, key=lambda piece: piece[2]) for row in rows_of(plan(lengths, length, strategy))]
+    assert longest == sorted(longest)
+
+
+@given(length_lists, row_lengths, strategies, st.integers(0, 2**64 - 1))
+def test_key_changes_nothing_but_the_order_of_rows(lengths: list[int], length: int, strategy: Any, key: int) -> None:
+    made = plan(lengths, length, strategy, key=key)
+    assert sorted(rows_of(made)) == sorted(rows_of(plan(lengths, length, strategy)))
+    assert rows_of(made) == rows_of(plan(np.array(lengths, np.uint16), length, strategy, key=key)), "as before"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_keys_shuffle(strategy: Any) -> None:
+    lengths = log_normal(400, seed=3)
+    orders = {str(rows_of(plan(lengths, 2048, strategy, key=key))) for key in (None, 1, 2)}
+    assert len(orders) == 3
+
+
+@pytest.mark.parametrize("strategy", WHOLE)
+@pytest.mark.parametrize("key", [None, 5])
+def test_rows_do_not_come_by_length(strategy: Any, key: int | None) -> None:
+    made = plan(log_normal(4096, seed=2), 2048, strategy, key=key)
+    longest = np.maximum.reduceat(made.counts, made.row_starts[:-1])
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.1
+
+
+@given(length_lists, row_lengths, strategies)
+def test_truncated_documents_have_their_first_tokens(lengths: list[int], length: int, strategy: Any) -> None:
+    made = plan(lengths, length, strategy, too_long="truncate")
+    assert sorted(tokens_of(made)) == sorted(
+        (document, place) for document, size in enumerate(lengths) for place in range(min(size, length))
+    )
+
+
+@given(length_lists, row_lengths, strategies)
+def test_dropped_documents_are_in_no_row(lengths: list[int], length: int, strategy: Any) -> None:
+    made = plan(lengths, length, strategy, too_long="drop")
+    assert sorted(tokens_of(made)) == sorted(
+        (document, place) for document, size in enumerate(lengths) if size <= length for place in range(size)
+    )
+
+
+@given(length_lists, row_lengths, strategies)
+def test_too_long_documents_are_reported(lengths: list[int], length: int, strategy: Any) -> None:
+    if max(lengths, default=0) <= length:
+        made = plan(lengths, length, strategy, too_long="raise")
+        assert rows_of(made) == rows_of(plan(lengths, length, strategy))
+        return
+    first = next(document for document, size in enumerate(lengths) if size > length)
+    with pytest.raises(CollateError, match=f"Document {first} has {lengths[first]} tokens, but a row holds {length}"):
+        plan(lengths, length, strategy, too_long="raise")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_best_fit_fills_rows_of_a_window_of_documents(seed: int) -> None:
+    lengths = log_normal(4096, seed)
+    best, first = (plan(lengths, 2048, strategy) for strategy in ("best_fit", "first_fit"))
+    assert best.fill >= 0.99
+    assert best.fill >= first.fill
+    assert plan(lengths, 2048, "best_fit", too_long="truncate").fill >= 0.99
+
+
+def test_plan_is_the_same_everywhere() -> None:
+    rows = [
+        [(0, 0, 7), (1, 0, 3)],
+        [(2, 0, 10)],
+        [(2, 10, 2), (8, 0, 2)],
+        [(3, 0, 5), (4, 0, 5)],
+        [(5, 0, 1), (7, 0, 9)],
+    ]
+    lengths = [7, 3, 12, 5, 5, 1, 0, 9, 2]
+    assert rows_of(plan(lengths, 10, "best_fit")) == rows
+    assert rows_of(plan(lengths, 10, "best_fit", key=7)) == [rows[place] for place in (0, 2, 4, 1, 3)]
+
+
+def test_rows_longer_than_16_bits() -> None:
+    made = plan([100_000, 70_000, 30_001, 1], 100_001)
+    assert rows_of(made) == [[(0, 0, 100_000), (3, 0, 1)], [(1, 0, 70_000), (2, 0, 30_001)]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (([1], 0), "length=0 is not a positive integer"),
+        (([1], True), "length=True"),
+        (([1], 2.0), "length=2.0"),
+        (([1], 4, "worst_fit"), "strategy='worst_fit' is not one of 'concat', 'first_fit', 'best_fit'"),
+        (([1.5], 4), "float64"),
+        (([[1]], 4), r"shape \(1, 1\)"),
+        (([3, -2], 4), r"lengths\[1\]=-2"),
+        ((["a"], 4), "must hold integers"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[Any, ...], complaint: str) -> None:
+    with pytest.raises(BadOption, match=complaint):
+        plan(*arguments)
+
+
+def test_bad_options() -> None:
+    with pytest.raises(BadOption, match="too_long='split' is not one of 'cut'"):
+        plan([1], 4, too_long="split")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(BadOption, match="key='a'"):
+        plan([1], 4, key="a")  # type: ignore[arg-type]  # wrong on purpose
