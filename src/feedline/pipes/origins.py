@@ -44,6 +44,12 @@ class MapOrigin(MapStage):
         dataset, size = self.dataset, len(self)
         return dataset.read_columns(places % size) if isinstance(dataset, ColumnSource) else None
 
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        # Only arrays: an attribute of this name can be anything.
+        known = getattr(self.dataset, "lengths", None)
+        is_fit = isinstance(known, np.ndarray) and known.shape == (len(self),) and known.dtype.kind in "iu"
+        return known[places % len(self)].astype(np.int64) if is_fit else None
+
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(epoch)

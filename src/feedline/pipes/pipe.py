@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from feedline.pipes.operators.flat_map import FlatMap, rows_of
 from feedline.pipes.operators.interleave import Interleaved
 from feedline.pipes.operators.map import MapSamples, MapStream
 from feedline.pipes.operators.mix import Measure, MixedSamples, MixedStream, Schedule, Weights
+from feedline.pipes.operators.pack import Packed, PackOptions, References
 from feedline.pipes.operators.repeat import RepeatedSamples, RepeatedStream
 from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, WindowShuffledStream
 from feedline.pipes.operators.slice import SlicedSamples, SlicedStream
@@ -31,6 +32,7 @@ from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
 from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Samples, Stage, StreamStage
 from feedline.randomness.scope import is_in_loader
+from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind
 
 # Any, throughout: samples and datasets are of any kind.
@@ -328,6 +330,56 @@ class Pipe:
         """
         first = operator.index(start)
         return self._either(lambda stage: NumberedSamples(stage, first), lambda stage: NumberedStream(stage, first))
+
+    def pack(
+        self,
+        length: int,
+        *,
+        strategy: Strategy = "best_fit",
+        window: int = 2048,
+        too_long: TooLong = "cut",
+        tokens: str = "tokens",
+        pad: float | Mapping[str, float] = 0,
+        labels: bool = False,
+        mask_first: bool = True,
+    ) -> Pipe:
+        """Pack documents into rows of `length` tokens. The result is a stream of rows.
+
+        A document is an array of token ids, or a dict of arrays with one value for each token. A row is a dict: the
+        fields of the documents (`tokens` for bare arrays), `segment_ids` (1, 2, ... for the documents of the row, 0 for
+        padding) and `positions`, which begin at 0 with each document. See `feedline.text.packing` for what attention
+        needs: `block_mask`, `attention_mask`, `cu_seqlens`.
+
+        If the pipe is map-style and its dataset knows the lengths of its documents, as `TokenDataset.documents` does,
+        workers only read the documents of their own rows. Otherwise every worker reads all documents, since it has to
+        know their lengths.
+
+        Args:
+            length: the tokens of a row.
+            strategy: "best_fit" and "first_fit" keep documents whole. "concat" cuts them at the ends of rows, so that
+                every row but the last is full.
+            window: the number of documents to plan at once. More of them make fuller rows, and take more memory.
+            too_long: what to do with longer documents: "cut" them into several rows, "truncate", "drop" or "raise".
+            tokens: the field that has the token ids.
+            pad: the token id of padding, or a dict with a value for each field.
+            labels: True to add `labels`: the tokens, with -100 for padding, for tokens whose `loss_mask` is 0, and for
+                the first token of each document.
+            mask_first: False to leave the labels of first tokens as they are.
+
+        Example:
+            >>> import feedline
+            >>> rows = feedline.pipe([[5, 6], [7, 8, 9], [3]]).pack(4)
+            >>> [(row["tokens"].tolist(), row["segment_ids"].tolist()) for row in rows]
+            [([5, 6, 0, 0], [1, 1, 0, 0]), ([7, 8, 9, 3], [1, 1, 1, 2])]
+        """
+        size = checked_count("window", window, 1)
+        options = PackOptions(length, strategy, size, too_long, tokens, pad, labels, mask_first)
+        stage, is_endless = self.stage, False
+        if isinstance(stage, InOrder):
+            stage, is_endless = stage.stage, stage.is_endless
+        if isinstance(stage, MapStage) and len(stage) and stage.lengths(np.zeros(1, np.int64), 0) is not None:
+            return StreamPipe(Packed(InOrder(References(stage), is_endless=is_endless), options, stage))
+        return _stream_pipe(Packed(self._stream(), options))
 
     def cache(self, **options: Any) -> Pipe:
         """Keep samples of a map-style pipe once they are made, in memory that all workers share, on disk, or both.

@@ -86,6 +86,10 @@ class MapStage(Stage, ABC):
         """As `ColumnSource.read_columns`: None if the samples cannot be read as columns."""
         return None
 
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        """Return the lengths of the documents at these places, if they are known without reading them."""
+        return None
+
 
 class StreamStage(Stage, ABC):
     """Samples in one order."""

@@ -24,6 +24,9 @@ class RepeatedSamples(MapStage):
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(places, epoch)
 
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        return self._source.lengths(places, epoch)
+
 
 class RepeatedStream(StreamStage):
     """A stream several times over, or for ever."""

@@ -44,6 +44,9 @@ class Shuffle(MapStage):
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(self._shuffled(places, epoch), epoch)
 
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        return self._source.lengths(self._shuffled(places, epoch), epoch)
+
     def _shuffled(self, places: Places, epoch: int) -> Places:
         number, last = int(places[0]) // _BLOCK, int(places[-1])
         if last // _BLOCK != number or last - int(places[0]) != len(places) - 1:
@@ -88,6 +91,9 @@ class WindowShuffledSamples(MapStage):
 
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(self._shuffled(places, epoch), epoch)
+
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        return self._source.lengths(self._shuffled(places, epoch), epoch)
 
     def _shuffled(self, places: Places, epoch: int) -> Places:
         count, size = len(self._source), self.size

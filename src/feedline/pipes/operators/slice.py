@@ -25,6 +25,9 @@ class SlicedSamples(MapStage):
     def read_columns(self, places: Places, epoch: int) -> object:
         return self._source.read_columns(self._inner(places), epoch)
 
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        return self._source.lengths(self._inner(places), epoch)
+
     def _inner(self, places: Places) -> Places:
         passes, numbers = np.divmod(places, max(len(self._chosen), 1))
         found: Places = passes * len(self._source) + self._chosen.start + numbers * self._chosen.step

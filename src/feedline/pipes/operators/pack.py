@@ -1,0 +1,332 @@
+"""`pack`: documents of different lengths in rows of one length.
+
+Documents are read in windows, and the rows of a window are planned from the lengths of its documents. If the lengths
+are known without reading the documents, as in a token file, a window consists of references, and a document is read
+when its row is made: then each worker reads only what its own rows need.
+
+A window is described by where its first document is: the state of the source at some earlier point, and how many
+documents to skip from there. With "concat", the tokens after the last full row are carried into the next window, which
+then begins with a part of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import CollateError
+from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.randomness.stages import stage as timed
+from feedline.text.packing import Plan, build, document_lengths, plan
+from feedline.text.packing.planning import Strategy, TooLong
+
+_EXACT = 1 << 16
+"""Documents up to which the number of rows is counted. With more it is estimated from the first ones."""
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """How documents are packed; see `Pipe.pack`."""
+
+    length: int
+    strategy: Strategy
+    window: int
+    too_long: TooLong
+    tokens: str
+    # What `build` takes: a token id, or one value for each field.
+    pad: float | Mapping[str, float]
+    labels: bool
+    mask_first: bool
+
+    def __post_init__(self) -> None:
+        plan([], self.length, self.strategy, too_long=self.too_long)  # checks them
+
+    def plan(self, lengths: Places) -> Plan:
+        """Plan rows for documents of which so many tokens are packed."""
+        return plan(lengths, self.length, self.strategy)
+
+    def fitting(self, length: int) -> int:
+        """Return how many tokens of a document are packed. Raises CollateError: it is too long."""
+        kept = plan([length], self.length, "concat", too_long=self.too_long) if length > self.length else None
+        return length if kept is None else kept.tokens
+
+    # Any: documents are of any kind that `build` takes.
+    def build(self, rows: Plan, documents: Mapping[int, Any] | Samples) -> Samples:
+        """Return rows as samples."""
+        batch = build(rows, documents, tokens=self.tokens, pad=self.pad, labels=self.labels, mask_first=self.mask_first)
+        return [{name: field[number] for name, field in batch.items()} for number in range(len(rows))]
+
+    def __str__(self) -> str:
+        return f"pack({self.length}, strategy={self.strategy!r})"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A document that is not read yet."""
+
+    place: int
+    length: int
+
+
+class References(MapStage):
+    """The documents of a map-style stage whose lengths are known, as references."""
+
+    def __init__(self, source: MapStage) -> None:
+        self.sources = (source,)
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        lengths = self.source.lengths(places, epoch)
+        assert lengths is not None
+        return [Reference(*both) for both in zip(places.tolist(), lengths.tolist(), strict=True)]
+
+
+class Packed(StreamStage):
+    """Packed rows of the documents of a stream.
+
+    Args:
+        source: the documents, or references to them.
+        options: how to pack.
+        documents: reads the documents of references; None if `source` has the documents themselves.
+    """
+
+    def __init__(self, source: StreamStage, options: PackOptions, documents: MapStage | None = None) -> None:
+        self.sources = (source,)
+        self.source = source
+        self.options = options
+        self.documents = documents
+        self.label = str(options)
+        self.is_endless = source.is_endless
+        self.is_sharded = source.is_sharded
+
+    def count(self) -> int | None:
+        documents, total = self.documents, self.source.count()
+        if documents is None or total is None:
+            return None
+        some = documents.lengths(np.arange(min(total, _EXACT)), 0)
+        if some is None:
+            return None
+        if not len(some):
+            return 0
+        window = self.options.window
+        if self.options.strategy == "concat":
+            window = len(some)
+        rows = sum(len(self.options.plan(some[start : start + window])) for start in range(0, len(some), window))
+        return -(-rows * total // len(some))
+
+    def open(self, lap: Lap) -> Cursor:
+        return _PackCursor(self.source.open(lap), self, lap)
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A document of a window."""
+
+    # Any: what `build` takes, or a `Reference`.
+    content: Any
+    length: int
+    base: CursorState
+    """A state of the source."""
+    skipped: int
+    """How many documents of the source lie between that state and this one."""
+
+
+class _PackCursor(Cursor):
+    def __init__(self, source: Cursor, stage: Packed, lap: Lap) -> None:
+        self._source = source
+        self._stage = stage
+        self._options = stage.options
+        self._lap = lap
+        self._window: list[_Document] = []
+        self._offset = 0
+        """Tokens of the first document that are packed already."""
+        self._carried = 0
+        """Documents that were carried over from the previous window."""
+        self._given = 0
+        """Rows of the window that were handed out."""
+        self._failures = 0
+        """Documents read for this window that failed. They are not in it."""
+        self._plan: Plan | None = None
+        self._base = source.state()
+        self._taken = 0
+        """Documents taken from the source since `_base`."""
+        self._unchecked: Samples = []
+        """Documents of the source that come next."""
+        self._has_source_failed = False
+        self._is_last = False
+
+    def take(self, count: int) -> Samples:
+        while True:
+            planned = self._planned()
+            if self._given < len(planned):
+                return self._rows(planned, count)
+            if self._is_last:
+                return []
+            self._next_window(planned)
+
+    def _planned(self) -> Plan:
+        """Return the rows of the window that can be made now: with "concat", not the last one unless all is read."""
+        if self._plan is None:
+            self._read(self._carried + self._options.window)
+            with timed(self._stage.label):
+                made = self._options.plan(self._lengths())
+                if self._options.strategy == "concat" and not self._is_last:
+                    made = made[: made.tokens // self._options.length]
+                self._plan = made
+        return self._plan
+
+    def _read(self, count: int) -> None:
+        """Read documents until the window has `count`. Raises the exception of a document that fails."""
+        while len(self._window) < count and (self._unchecked or not self._is_last):
+            if not self._unchecked:
+                self._unchecked = self._take(count - len(self._window))
+                self._is_last = not self._unchecked
+                continue
+            content = self._unchecked.pop(0)
+            self._taken += 1
+            try:
+                length = self._options.fitting(self._length_of(content))
+            except CollateError:
+                self._has_source_failed = False
+                self._failures += 1
+                raise
+            self._window.append(_Document(content, length, self._base, self._taken - 1))
+
+    def _take(self, count: int) -> Samples:
+        try:
+            return self._source.take(count)
+        except Exception:
+            self._has_source_failed = True
+            self._failures += 1
+            self._taken += 1
+            raise
+
+    def _length_of(self, content: Any) -> int:
+        return content.length if self._stage.documents is not None else int(document_lengths([content])[0])
+
+    def _lengths(self) -> Places:
+        lengths = np.array([document.length for document in self._window], np.int64)
+        if self._offset:
+            lengths[0] -= self._offset
+        return lengths
+
+    def _next_window(self, planned: Plan) -> None:
+        """Begin another window; with "concat", with the tokens after the last full row of this one."""
+        lengths = self._lengths()
+        left = int(lengths.sum()) - planned.tokens if self._options.strategy == "concat" else 0
+        keep = len(lengths)
+        while left > 0:
+            keep -= 1
+            left -= int(lengths[keep])
+        self._offset = -left + (self._offset if keep == 0 and left < 0 else 0)
+        self._window = self._window[keep:]
+        self._carried = len(self._window)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._base, self._taken = self._source.state(), 0
+        self._plan, self._given, self._failures = None, 0, 0
+
+    def _rows(self, planned: Plan, count: int) -> Samples:
+        first = self._given
+        last = min(first + count, len(planned))
+        try:
+            made = self._built(planned[first:last])
+        except Exception:
+            made = self._built_up_to_failure(planned, first, last)
+        self._given += len(made)
+        return made
+
+    def _built_up_to_failure(self, planned: Plan, first: int, last: int) -> Samples:
+        made: Samples = []
+        for number in range(first, last):
+            try:
+                made += self._built(planned[number])
+            except Exception:
+                if made:
+                    break
+                self._given += 1
+                raise
+        return made
+
+    def _built(self, rows: Plan) -> Samples:
+        numbers = np.unique(rows.documents)
+        documents = dict(zip(numbers.tolist(), self._documents(numbers), strict=True))
+        with timed(self._stage.label):
+            if self._offset and len(numbers) and numbers[0] == 0:
+                starts = np.where(rows.documents == 0, rows.starts + self._offset, rows.starts)
+                rows = Plan(rows.documents, starts, rows.counts, rows.row_starts, rows.length)
+            return self._options.build(rows, documents)
+
+    def _documents(self, numbers: Places) -> Samples:
+        chosen = [self._window[number].content for number in numbers.tolist()]
+        if self._stage.documents is None:
+            return chosen
+        places = np.array([reference.place for reference in chosen], np.int64)
+        return self._stage.documents.read(places, self._lap.epoch, Draws(places.tolist(), seeds=True))
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count:
+            try:
+                planned = self._planned()
+            except Exception:  # raised where the document is due, which is not here
+                skipped += 1
+                continue
+            past = min(count - skipped, len(planned) - self._given)
+            self._given += past
+            skipped += past
+            if skipped < count:
+                if self._is_last:
+                    break
+                self._next_window(planned)
+        return skipped
+
+    def try_again(self) -> bool:
+        if self._plan is not None:  # a row failed
+            self._given -= 1
+            return True
+        if not self._has_source_failed or not self._source.try_again():
+            return False
+        self._failures -= 1
+        self._taken -= 1
+        return True
+
+    def state(self) -> CursorState:
+        # Between windows, the next one begins where the source is. A window that has begun is read again.
+        first = self._window[0] if self._window else None
+        return {
+            "base": self._base if first is None else first.base,
+            "skipped": 0 if first is None or not self._carried else first.skipped,
+            "offset": self._offset,
+            "carried": self._carried,
+            "given": self._given,
+            "failures": self._failures,
+        }
+
+    def restore(self, state: CursorState) -> None:
+        self._source.restore(state["base"])
+        self._base, self._taken = state["base"], self._source.skip(state["skipped"])
+        self._offset, self._carried = state["offset"], state["carried"]
+        self._window, self._unchecked, self._is_last = [], [], False
+        self._read_past_failures(self._carried, None)
+        self._begin()
+        self._given = state["given"]
+        self._read_past_failures(self._carried + self._options.window, state["failures"])
+
+    def _read_past_failures(self, count: int, failures: int | None) -> None:
+        """Read documents. Stop after a number of failures, which were raised when they were due; None for all."""
+        left = failures
+        while left is None or left > 0:
+            try:
+                self._read(count)
+            except Exception:
+                left = None if left is None else left - 1
+                continue
+            return
