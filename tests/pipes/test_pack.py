@@ -69,10 +69,10 @@ sources = st.sampled_from([list, Plain, WithLengths])
 
 @given(lengths, strategies, sources, st.integers(1, 9), st.integers(1, 6))
 def test_every_token_is_in_one_row_and_it_resumes_at_every_step(
-    lengths: list[int], strategy: str, source: Any, length: int, window: int
+    lengths: list[int], strategy: Any, source: Any, length: int, window: int
 ) -> None:
     documents = numbered(lengths)
-    pipe: Any = feedline.pipe(source(documents)).pack(length, strategy=strategy, window=window)  # type: ignore[arg-type]
+    pipe: Any = feedline.pipe(source(documents)).pack(length, strategy=strategy, window=window)
     rows = [shown(row) for row in pipe]
     pieces = segments(rows)
     assert sorted(token for piece in pieces for token in piece) == list(range(1, sum(lengths) + 1))
@@ -116,7 +116,7 @@ def test_the_number_of_workers_changes_nothing(strategy: Any, source: Any) -> No
 
 def test_with_known_lengths_only_the_documents_of_a_row_are_read() -> None:
     source = WithLengths(numbered([4] * 40))
-    rows = iter(feedline.pipe(source).shuffle(seed=1).pack(8, window=10))
+    rows: Any = iter(feedline.pipe(source).shuffle(seed=1).pack(8, window=10))
     assert rows.skip(7) == 7
     assert source.read == []
     next(rows)
@@ -139,9 +139,9 @@ def test_a_document_that_fails_costs_one_place() -> None:
             return super().__getitem__(index)
 
     documents = numbered([3] * 8)
-    for source, lost in ((Broken(documents), 2), (list(documents), 1)):
-        if isinstance(source, list):
-            source[3] = {"tokens": [1, 2], "mask": [1]}  # type: ignore[call-overload]
+    mixed: list[Any] = [*documents]
+    mixed[3] = {"tokens": [1, 2], "mask": [1]}
+    for source, lost in ((Broken(documents), 2), (mixed, 1)):
         loader = feedline.Loader(feedline.pipe(source).pack(6), 1, on_error="skip")
         tokens = {token for batch in loader for token in batch["tokens"].reshape(-1).tolist()} - {0}
         assert len(tokens) == 3 * (8 - lost)
@@ -160,7 +160,7 @@ def test_documents_that_are_too_long() -> None:
         assert tokens(strategy=strategy, too_long="truncate") == [1, 2, 3, 4, 5, 6, 7, 13, 14]
         with pytest.raises(CollateError, match="9 tokens"):
             tokens(strategy=strategy, too_long="raise")
-        loader = feedline.Loader(pipe.pack(4, strategy=strategy, too_long="raise"), None, on_error="skip")  # type: ignore[arg-type]
+        loader = feedline.Loader(pipe.pack(4, strategy=strategy, too_long="raise"), None, on_error="skip")
         assert sum(int((row["tokens"] > 0).sum()) for row in loader) == 5
 
 

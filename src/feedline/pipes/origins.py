@@ -47,8 +47,9 @@ class MapOrigin(MapStage):
     def lengths(self, places: Places, epoch: int) -> Places | None:
         # Only arrays: an attribute of this name can be anything.
         known = getattr(self.dataset, "lengths", None)
-        is_fit = isinstance(known, np.ndarray) and known.shape == (len(self),) and known.dtype.kind in "iu"
-        return known[places % len(self)].astype(np.int64) if is_fit else None
+        if not isinstance(known, np.ndarray) or known.shape != (len(self),) or known.dtype.kind not in "iu":
+            return None
+        return known[places % len(self)].astype(np.int64)
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):

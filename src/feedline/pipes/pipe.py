@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +75,22 @@ def _stream_pipe(stage: StreamStage) -> Pipe:
     return ShardedPipe(stage) if stage.is_sharded else StreamPipe(stage)
 
 
-class Pipe:
+class Pipe(ABC):
     """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    stage: Stage
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the samples of an epoch."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples. Raises TypeError: it is not known before they are read."""
+
+    if TYPE_CHECKING:  # streams must not have it: loaders would take them for map-style datasets
+
+        def __getitem__(self, index: int) -> Any: ...
 
     def map(self, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipe:
         """Apply a function to each sample.
@@ -376,7 +388,7 @@ class Pipe:
         options = PackOptions(length, strategy, size, too_long, tokens, pad, labels, mask_first)
         stage, is_endless = self.stage, False
         if isinstance(stage, InOrder):
-            stage, is_endless = stage.stage, stage.is_endless
+            is_endless, stage = stage.is_endless, stage.stage
         if isinstance(stage, MapStage) and len(stage) and stage.lengths(np.zeros(1, np.int64), 0) is not None:
             return StreamPipe(Packed(InOrder(References(stage), is_endless=is_endless), options, stage))
         return _stream_pipe(Packed(self._stream(), options))

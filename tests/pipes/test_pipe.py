@@ -1,0 +1,444 @@
+"""What single operators do, through the public API."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline
+from feedline.abc.source import ShardedSource
+from feedline.errors import BadOption, BadState, SourceError
+from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
+from feedline.pipes.turns import Turns
+
+
+class Plain:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def is_odd(x: int) -> bool:
+    return x % 2 == 1
+
+
+def noisy(x: int) -> tuple[int, float, float, float]:
+    return x, random.random(), float(np.random.random()), float(feedline.rng().random())
+
+
+# --- map-style stays map-style ---------------------------------------------------------------------------------------
+
+
+def test_map_style_pipes_are_ordinary_datasets() -> None:
+    made = pipe(range(10)).map(double).slice(1, None, 2).zip(pipe(range(5)).shuffle()).batch(2, collate_fn=list)
+    assert isinstance(made, MapPipe)
+    assert len(made) == 3
+    assert [pair[0] for pair in made[0] + made[1] + made[-1]] == [2, 6, 10, 14, 18]
+    assert made[-1] == made[2]
+    with pytest.raises(IndexError, match="index 3 is out of range"):
+        made[3]
+    with pytest.raises(TypeError, match="numbered"):
+        made["a"]
+
+
+def test_what_makes_a_stream() -> None:
+    base = pipe(range(4))
+    streams = [base.filter(is_odd), base.flat_map(lambda x: [x]), base.repeat(), base.pack(2), base.concat(Plain(3))]
+    assert all(isinstance(made, StreamPipe) for made in streams)
+    assert all(isinstance(made, torch.utils.data.IterableDataset) for made in streams)
+
+
+def test_no_operator_copies_the_source() -> None:
+    class Huge:
+        def __len__(self) -> int:
+            return 10**15
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    made = pipe(Huge()).shuffle(seed=1).map(double).repeat(3).window_shuffle(100).batch(4).skip(10**14)
+    assert made[10**13].shape == (4,)
+    mixed = pipe(Huge()).mix(Huge(), weights=[3, 1])
+    assert mixed[10**14] < 10**15
+
+
+def test_a_shuffle_is_another_one_in_each_epoch_and_repetition() -> None:
+    made = pipe(range(50)).shuffle(seed=1).repeat(2)
+    assert isinstance(made, MapPipe)
+    first = list(made)
+    assert sorted(first[:50]) == sorted(first[50:]) == list(range(50))
+    assert first[:50] != first[50:]
+    made.set_epoch(1)
+    assert list(made) != first
+    assert list(pipe(range(50)).shuffle(seed=2)) != list(pipe(range(50)).shuffle(seed=1))
+    stream = pipe(range(50)).shuffle(seed=1).repeat().filter(lambda _: True)
+    assert list(stream.take(100)) == first
+
+
+def test_loaders_set_the_epoch() -> None:
+    loader = feedline.Loader(pipe(range(30)).shuffle().filter(lambda _: True), 30)
+    first, second = ([x for batch in loader for x in batch.tolist()] for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(30))
+    assert first != second
+
+
+def test_columns_are_read_at_once_through_index_operators() -> None:
+    class Squares(feedline.abc.ColumnSource):
+        calls = 0
+
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("samples are not read one by one")
+
+        def read_columns(self, indices: Any) -> Any:
+            Squares.calls += 1
+            return indices**2
+
+    made = pipe(Squares()).shuffle(seed=3).slice(0, 40).repeat(2)
+    batches = [batch.tolist() for batch in feedline.Loader(made, 16)]
+    assert Squares.calls == 5
+    found = [x for batch in batches for x in batch]
+    assert len({*found[:40]}) == len({*found[40:]}) == 40
+    assert {*found} <= {x * x for x in range(100)}
+
+
+# --- mixtures --------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.001, 50), min_size=1, max_size=7), st.integers(0, 2**64 - 1))
+def test_every_prefix_of_a_mixture_is_exact_to_one_sample(weights: list[float], key: int) -> None:
+    turns = Turns(weights, key)
+    shares = turns._shares / turns._shares.sum()
+    assert np.allclose(shares, np.array(weights) / sum(weights), atol=len(weights) / 32768)
+    places = np.arange(3000)
+    members, numbers = turns.at(places)
+    for member, share in enumerate(shares.tolist()):
+        counts = np.cumsum(members == member)
+        assert np.abs(counts - share * (places + 1)).max() < 1 + 1e-9
+        assert numbers[members == member].tolist() == list(range(counts[-1]))
+    assert turns.before(1234).tolist() == np.bincount(members[:1234], minlength=len(weights)).tolist()
+
+
+def test_a_mixture_does_not_follow_the_number_of_ranks() -> None:
+    members, _ = Turns([1, 1], key=3).at(np.arange(4096))
+    for rank in range(2):
+        assert 0.4 < members[rank::2].mean() < 0.6
+
+
+def test_a_schedule_changes_the_proportions() -> None:
+    weights = {0: [1, 0], 10: [1, 1], 30: [0, 1]}
+    made = pipe(["a"] * 50).mix(["b"] * 50, weights=weights, size=60)
+    samples = list(made)
+    assert isinstance(made, MapPipe)
+    assert [Counter(samples[low:high])["a"] for low, high in ((0, 10), (10, 30), (30, 60))] == [10, 10, 0]
+    streamed = pipe(["a"]).repeat().mix(pipe(["b"]).repeat(), weights=weights)
+    assert list(streamed.take(60)) == samples
+
+
+def test_a_mixture_by_tokens() -> None:
+    short, long = pipe([[1] * 5]).repeat(), pipe([[2] * 50]).repeat()
+    tokens = Counter[int]()
+    for sample in short.mix(long, weights=[0.5, 0.5], measure=len).take(400):
+        tokens[sample[0]] += len(sample)
+        assert abs(tokens[1] - tokens[2]) <= 50
+    with_schedule = short.mix(long, weights={0: [1, 0], 100: [0, 1]}, measure=len)
+    assert [len(sample) for sample in with_schedule.take(22)] == [5] * 20 + [50] * 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1], "1 weights for 2"),
+        ([1, -1], "must be 0 or more"),
+        ([0, 0], "all 0"),
+        ({5: [1, 1]}, "from position 0"),
+        ({"a": [1, 1]}, "keys are positions"),
+        ("ab", "not a list of numbers"),
+    ],
+)
+def test_weights_that_are_none(weights: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        pipe([1]).mix([2], weights=weights)
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_workers_read_only_the_streams_that_they_need() -> None:
+    opened: list[int] = []
+
+    class Shard:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __iter__(self) -> Iterator[int]:
+            for place in range(5):
+                opened.append(self.number)
+                yield self.number * 100 + place
+
+    shards = [pipe(Shard(number)).repeat() for number in range(4)]
+    iterator: Any = iter(shards[0].interleave(*shards[1:]))
+    assert iterator.skip(2) == 2
+    assert iterator.take(1) == [200]
+    assert {*opened} == {2}
+    assert iterator.skip(7) == 7
+    assert iterator.take(2) == [202, 302]
+    assert {*opened} == {2, 3}
+
+
+def test_an_empty_stream_is_not_repeated_for_ever() -> None:
+    with pytest.raises(SourceError, match="however often"):
+        list(pipe(range(3)).filter(lambda _: False).repeat())
+    with pytest.raises(BadOption, match="no samples"):
+        pipe([]).repeat()
+
+
+def test_a_stream_is_shuffled_within_windows_only() -> None:
+    with pytest.raises(BadOption, match="window_shuffle"):
+        pipe(Plain(3)).shuffle()
+    found = list(pipe(Plain(10)).window_shuffle(4, seed=1))
+    assert found != list(range(10))
+    assert [sorted(found[low : low + 4]) for low in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert found == list(pipe(range(10)).window_shuffle(4, seed=1))
+
+
+def test_the_state_of_a_shuffle_window_has_no_samples() -> None:
+    iterator: Any = iter(pipe(Plain(1000)).map(str).window_shuffle(500))
+    next(iterator)
+    assert len(repr(iterator.state_dict())) < 300
+
+
+def test_a_heavy_function_after_a_filter_runs_only_where_it_is_needed() -> None:
+    calls: list[int] = []
+
+    def heavy(x: int) -> int:
+        calls.append(x)
+        return x
+
+    loader = feedline.Loader(pipe(range(64)).filter(is_odd).map(heavy), 4, workers=2, engine="thread")
+    assert [x for batch in loader for x in batch.tolist()] == list(range(1, 64, 2))
+    assert sorted(calls) == list(range(1, 64, 2))
+
+
+class Shards(ShardedSource):
+    number, count = 0, 1
+
+    def set_worker(self, number: int, count: int) -> None:
+        self.number, self.count = number, count
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.number, 24, self.count)
+
+
+def test_a_pipe_over_shards_splits_itself() -> None:
+    made = pipe(Shards()).map(double)
+    assert isinstance(made, ShardedPipe)
+    found = [x for batch in feedline.Loader(made, 3, workers=2) for x in batch.tolist()]
+    assert sorted(found) == list(range(0, 48, 2))
+    with pytest.raises(BadOption, match="splits itself"):
+        pipe(Shards()).interleave([1, 2])
+
+
+# --- random numbers, errors, statistics ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_sample_draws_its_own_random_numbers(workers: int) -> None:
+    def epoch(workers: int, skip: int = 0) -> list[Any]:
+        made = pipe(range(20)).map(noisy).filter(lambda _: True).map(lambda one: (*one, noisy(0)))
+        loader = feedline.Loader(made, 3, workers=workers, seed=5, collate_fn=list)
+        iterator = iter(loader)
+        for _ in range(skip):
+            next(iterator)
+        if skip:
+            state = loader.state_dict()
+            loader = feedline.Loader(made, 3, seed=5, collate_fn=list)
+            loader.load_state_dict(state)
+            iterator = iter(loader)
+        return [sample for batch in iterator for sample in batch]
+
+    whole = epoch(0)
+    assert epoch(workers) == whole
+    assert epoch(workers, skip=3) == whole[9:]
+    numbers = [number for one in whole for number in (*one[1:4], *one[4][1:])]
+    assert len({*numbers}) == len(numbers)
+
+
+def test_the_training_loops_own_generators_are_left_alone() -> None:
+    made = pipe(range(20)).map(noisy).filter(lambda _: True)
+    random.seed(3)
+    expected = [random.random() for _ in range(5)]
+    random.seed(3)
+    iterator = iter(feedline.Loader(made, 4, seed=5, collate_fn=list))
+    assert [(next(iterator), random.random())[1] for _ in range(5)] == expected
+
+
+def sometimes(x: int) -> int:
+    if x == 6:
+        raise ValueError("six is broken")
+    return x
+
+
+def notes(exc: BaseException) -> str:
+    return "\n".join(getattr(exc, "__notes__", ()))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pipe(range(9)).map(double).map(sometimes),
+        pipe(Plain(9)).map(double).map(sometimes),
+        pipe(range(9)).map(double).map(sometimes, num_threads=3),
+        pipe(range(9)).map(double).filter(sometimes),
+        pipe(range(9)).map(double).flat_map(lambda x: [sometimes(x)]),
+    ],
+)
+def test_an_error_names_operator_position_and_sample(made: Any) -> None:
+    with pytest.raises(ValueError, match="six is broken") as caught:
+        list(made)
+    assert "for sample 3 of its source: 6" in notes(caught.value).replace("sample 0", "sample 3")
+    assert "Raised by" in notes(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "made",
+    [
+        pipe(range(16)).map(sometimes).filter(lambda _: True),
+        pipe(Plain(16)).map(sometimes),
+        pipe(Plain(16)).map(sometimes, num_threads=3).batch(2, collate_fn=list).unbatch(),
+        pipe(Plain(16)).filter(lambda x: sometimes(x) >= 0).window_shuffle(5),
+        pipe(Plain(16)).map(sometimes).enumerate().map(lambda pair: pair[1]),
+        pipe(range(16)).repeat().map(sometimes).take(16),
+        pipe(Plain(8)).concat(range(8, 16)).map(sometimes),
+        pipe(range(8)).map(sometimes).interleave(range(8, 16)),
+        pipe(range(8)).filter(lambda _: True).map(sometimes).mix(range(8, 16), weights=[1, 1]),
+    ],
+)
+def test_a_bad_sample_costs_only_itself(made: Any, workers: int) -> None:
+    loader = feedline.Loader(made, 2, workers=workers, engine="thread" if workers else "inline", on_error="skip")
+    found = [x for batch in loader for x in batch.tolist()]
+    assert sorted(found) == [x for x in range(16) if x != 6]
+
+
+class FailsOnce:
+    def __init__(self) -> None:
+        self.failed: set[int] = set()
+
+    def __call__(self, x: int) -> int:
+        if x % 3 == 0 and x not in self.failed:
+            self.failed.add(x)
+            raise OSError("try again")
+        return x
+
+
+@pytest.mark.parametrize("kind", [range, Plain])
+def test_a_sample_that_fails_once_is_tried_again(kind: Any) -> None:
+    made = pipe(kind(12)).map(FailsOnce()).filter(lambda _: True).map(FailsOnce()).batch(2, collate_fn=list).unbatch()
+    loader = feedline.Loader(made, 4, on_error="retry")
+    assert [x for batch in loader for x in batch.tolist()] == list(range(12))
+
+
+def test_statistics_have_the_operators_by_name() -> None:
+    made = (
+        pipe(range(64))
+        .map(double)
+        .filter(
+            is_odd,
+        )
+        .concat(range(8))
+        .map(double)
+    )
+    loader = feedline.Loader(made, 4)
+    list(loader)
+    stages = loader.stats().epoch.stages
+    assert {"map(double)", "filter(is_odd)"} <= stages.keys()
+
+
+# --- everywhere ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_torchs_own_loader(workers: int) -> None:
+    stream: Any = pipe(range(20)).map(double).filter(lambda x: x % 3)
+    loader: Any = torch.utils.data.DataLoader(stream, batch_size=3, num_workers=workers)
+    assert sorted(x for batch in loader for x in batch.tolist()) == [2 * x for x in range(20) if 2 * x % 3]
+    mapped: Any = pipe(range(20)).map(double)
+    loader = torch.utils.data.DataLoader(mapped, batch_size=3, num_workers=workers)
+    assert [x for batch in loader for x in batch.tolist()] == list(range(0, 40, 2))
+
+
+def test_ranks_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        loader = feedline.Loader(pipe(range(30)).map(double).filter(lambda x: x % 3), 2, shard="drop")
+        found.append([x for batch in loader for x in batch.tolist()])
+    assert len({len(one) for one in found}) == 1
+    assert {x for one in found for x in one} <= {2 * x for x in range(30)}
+    assert len({x for one in found for x in one}) == sum(map(len, found))
+
+
+def test_pipes_can_be_pickled() -> None:
+    made = pipe(range(12)).shuffle().map(double).filter(is_odd).concat(pipe(range(3)).mix(range(9))).window_shuffle(4)
+    assert list(pickle.loads(pickle.dumps(made))) == list(made)
+
+
+def test_text_for_people() -> None:
+    made = pipe(range(9)).shuffle(seed=1).mix([1, 2], weights=[2, 1]).map(double).filter(is_odd).batch(3)
+    assert repr(made) == (
+        "pipe(range).shuffle(seed=1).mix(pipe(list), weights=[2, 1], seed=0).map(double).filter(is_odd).batch(3)"
+    )
+    assert made.show().splitlines()[-2:] == ["          range: 9 samples", "        list: 2 samples"]
+
+
+def test_arguments_that_are_none() -> None:
+    base: Any = pipe(range(3))
+    wrongs: list[Callable[[], Any]] = [
+        lambda: base.map(3),
+        lambda: base.filter("x"),
+        lambda: base.batch(0),
+        lambda: base.take(-1),
+        lambda: base.slice(0, 2, 0),
+        lambda: base.repeat(0),
+        lambda: base.window_shuffle(0),
+        lambda: base.map(double, num_threads=-1),
+        lambda: base.filter(is_odd).cache(memory="1MB"),
+        lambda: base.shuffle().cache(memory="1MB"),
+        lambda: pipe("file.txt"),
+        lambda: pipe(3),
+    ]
+    for wrong in wrongs:
+        with pytest.raises(BadOption):
+            wrong()
+    with pytest.raises(BadOption, match="returned a int"):
+        list(base.flat_map(lambda x: x))
+
+
+def test_states_of_other_pipes() -> None:
+    iterator: Any = iter(pipe(range(9)).filter(is_odd))
+    state = iterator.state_dict()
+    others: list[Any] = [pipe(range(9)).repeat().mix(pipe(range(2)).repeat()), pipe(range(9)).interleave([1])]
+    for other in others:
+        with pytest.raises(BadState, match="other operators"):
+            iter(other).load_state_dict(state)
+    with pytest.raises(BadState, match="not the state of a pipe"):
+        iterator.load_state_dict({"at": 3})
