@@ -224,7 +224,7 @@ class _PackCursor(Cursor):
         while left > 0:
             keep -= 1
             left -= int(lengths[keep])
-        self._offset = -left + (self._offset if keep == 0 and left < 0 else 0)
+        self._offset = -left + (self._offset if keep == 0 else 0)
         self._window = self._window[keep:]
         self._carried = len(self._window)
         self._begin()
