@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrayDataset
-from feedline.datasets.mixture import Mixture, Orders, Quota
+from feedline.datasets.mixture import Mixture, Orders
 from feedline.errors import BadOption
 from feedline.randomness.orders import LARGEST
 from feedline.types import EngineName
-from tests.samplers.chi_square import assert_fits
 from tests.sampling import examples
 
 
@@ -208,62 +207,3 @@ def test_large_datasets(size: int) -> None:
     assert indices == [passes.one(*pair) for pair in zip(numbers.tolist(), turns.tolist(), strict=True)]
     assert all(0 <= index < size for index in indices)
     assert len(set(indices)) == 4
-
-
-weights = st.lists(st.integers(0, 100) | st.floats(0, 1e6) | st.just(1), min_size=1, max_size=8)
-keys = st.integers(0, 2**64 - 1)
-
-
-@settings(max_examples=examples(40))
-@given(weights, keys)
-def test_proportions_hold_up_to_every_place(weights: list[float], key: int) -> None:
-    assume(any(weights))
-    numbers, turns = Quota(weights, key).at(np.arange(600))
-    shares = np.array(weights) / sum(weights)
-    counts = np.cumsum(numbers[:, None] == np.arange(len(weights)), axis=0)
-    assert np.abs(counts - np.arange(1, 601)[:, None] * shares).max() < (2 if len(weights) <= 4 else 3)
-    for number, weight in enumerate(weights):
-        assert turns[numbers == number].tolist() == list(range(counts[-1, number]))
-        assert weight > 0 or counts[-1, number] == 0
-
-
-@settings(max_examples=examples(40))
-@given(weights, keys, st.lists(st.integers(0, 2**63 - 1), max_size=8))
-def test_one_place_equals_one_of_many(weights: list[float], key: int, places: list[int]) -> None:
-    assume(any(weights))
-    quota = Quota(weights, key)
-    numbers, turns = quota.at(np.array(places, np.int64))
-    assert list(zip(numbers.tolist(), turns.tolist(), strict=True)) == [quota.one(place) for place in places]
-
-
-@settings(max_examples=examples(40))
-@given(weights, keys, st.integers(2**40, 2**62))
-def test_turns_follow_each_other_far_out(weights: list[float], key: int, start: int) -> None:
-    assume(any(weights))
-    numbers, turns = Quota(weights, key).at(np.arange(start, start + 300))
-    for number in set(numbers.tolist()):
-        assert (np.diff(turns[numbers == number]) == 1).all()
-
-
-@pytest.mark.parametrize("weights", [[1, 1], [3, 1], [1, 1, 1, 1], [2, 1, 1], [7, 1]])
-@pytest.mark.parametrize("stride", [2, 3, 4, 8])
-def test_no_rank_gets_another_share(weights: list[float], stride: int) -> None:
-    numbers, _ = Quota(weights, key=1).at(np.arange(24_000))
-    shares = np.array(weights) / sum(weights)
-    for rank in range(stride):
-        own = numbers[rank::stride]
-        assert_fits(np.bincount(own, minlength=len(weights)), shares * len(own))
-
-
-def test_another_key_is_another_order() -> None:
-    orders = [tuple(Quota([1, 2, 3], key).at(np.arange(50))[0].tolist()) for key in range(5)]
-    assert len(set(orders)) == 5
-
-
-def test_extremes() -> None:
-    only, turns = Quota([0, 5, 0], key=1).at(np.arange(4))
-    assert only.tolist() == [1] * 4
-    assert turns.tolist() == [0, 1, 2, 3]
-    rare, _ = Quota([1, 1e-300], key=1).at(np.arange(10_000))
-    assert rare.sum() <= 1
-    assert pickle.loads(pickle.dumps(Quota([1, 2], 3))).one(5) == Quota([1, 2], 3).one(5)

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import feedline
 from feedline.abc.source import ShardedSource
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
-from feedline.pipes.turns import Turns
 
 
 class Plain:
@@ -120,26 +117,6 @@ def test_columns_are_read_at_once_through_index_operators() -> None:
 
 
 # --- mixtures --------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(0.001, 50), min_size=1, max_size=7), st.integers(0, 2**64 - 1))
-def test_every_prefix_of_a_mixture_is_exact_to_one_sample(weights: list[float], key: int) -> None:
-    turns = Turns(weights, key)
-    shares = turns._shares / turns._shares.sum()
-    assert np.allclose(shares, np.array(weights) / sum(weights), atol=len(weights) / 32768)
-    places = np.arange(3000)
-    members, numbers = turns.at(places)
-    for member, share in enumerate(shares.tolist()):
-        counts = np.cumsum(members == member)
-        assert np.abs(counts - share * (places + 1)).max() < 1 + 1e-9
-        assert numbers[members == member].tolist() == list(range(counts[-1]))
-    assert turns.before(1234).tolist() == np.bincount(members[:1234], minlength=len(weights)).tolist()
-
-
-def test_a_mixture_does_not_follow_the_number_of_ranks() -> None:
-    members, _ = Turns([1, 1], key=3).at(np.arange(4096))
-    for rank in range(2):
-        assert 0.4 < members[rank::2].mean() < 0.6
 
 
 def test_a_schedule_changes_the_proportions() -> None:

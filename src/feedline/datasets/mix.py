@@ -25,7 +25,7 @@ def mix(
     """Return a dataset that takes its samples from several others, in given proportions.
 
     Proportions hold everywhere, not only on average: among the first m samples, each dataset has m times its share,
-    plus or minus two. Each dataset is read in random order, and again in another order once all of its samples have
+    rounded down or up. Each dataset is read in random order, and again in another order once all of its samples have
     been used.
 
     If all datasets are map-style, so is the mixture: sample i depends only on i, seed, epoch and weights, so the
@@ -42,7 +42,8 @@ def mix(
 
     Args:
         datasets: map-style or iterable datasets.
-        weights: the proportions, with any sum; equal if None.
+        weights: the proportions, with any sum; equal if None. Those without a small common denominator are rounded to
+            multiples of 1 / 16,384 of their sum.
         size: the number of samples in the mixture. By default the total of its datasets; a mixture with an iterable
             dataset has no limit by default.
         seed: determines the order.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,95 +17,7 @@ from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, index_at, indices_at
-
-_BITS = 32
-_ONE = 1 << _BITS
-_MASK = _ONE - 1
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Two members that take turns; each is a dataset number or another pair."""
-
-    less: _Pair | int
-    more: _Pair | int
-    share: int
-    """Share of the member with less weight, in units of 2**-32."""
-    key: int
-
-
-class Quota:
-    """Decides which dataset supplies each place of an endless order, and which of that dataset's turns it is.
-
-    Two members with the shares p <= 1/2 and 1 - p take turns as follows. Place m belongs to stretch floor(m p), so each
-    stretch is 1/p places long, rounded down or up. In each stretch the first member has one turn, at a random place. So
-    before place m it has had m p turns, within less than one; the exact number is computed directly; and there is no
-    rhythm that could coincide with the number of ranks or workers. More than two members form a tree: the two with the
-    least weight are repeatedly merged into one (Huffman), which keeps the sum of rounding errors small.
-
-    Shares are multiples of 2**-32 and all arithmetic is on integers: the same on every machine, at places up to 2**63.
-
-    Args:
-        weights: not negative, not all 0. Members with weight 0 never have a turn.
-        key: determines the order. Counts depend on the weights: up to every place, each member has had its share of
-            turns, plus or minus two (three if there are many with very different weights).
-    """
-
-    def __init__(self, weights: Sequence[float], key: int) -> None:
-        heap: list[tuple[float, int, _Pair | int]] = [(w, number, number) for number, w in enumerate(weights) if w > 0]
-        heapq.heapify(heap)
-        pairs = 0
-        while len(heap) > 1:
-            weight, _, less = heapq.heappop(heap)
-            other, _, more = heapq.heappop(heap)
-            share = min(max(round(weight / (weight + other) * _ONE), 1), _ONE // 2)
-            pair = _Pair(less, more, share, mix(key, pairs))
-            pairs += 1
-            # The second entry breaks ties between equal weights, so that the tree is the same everywhere.
-            heapq.heappush(heap, (weight + other, len(weights) + pairs, pair))
-        self._root = heap[0][2]
-
-    def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for each place the number of the dataset whose turn it is, and the number of that turn, from 0."""
-        numbers = np.empty(len(places), np.int64)
-        turns = np.empty(len(places), np.int64)
-        waiting = [(self._root, np.arange(len(places)), places.astype(np.uint64))]
-        while waiting:
-            node, where, counts = waiting.pop()
-            if isinstance(node, int):
-                numbers[where] = node
-                turns[where] = counts.view(np.int64)
-            elif len(where):
-                is_less, earlier = _turns_of_less(node, counts)
-                waiting.append((node.less, where[is_less], earlier[is_less]))
-                waiting.append((node.more, where[~is_less], (counts - earlier)[~is_less]))
-        return numbers, turns
-
-    def one(self, place: int) -> tuple[int, int]:
-        """Return what `at` returns for one place."""
-        node, count = self._root, place
-        while isinstance(node, _Pair):
-            share = node.share
-            stretch, rest = divmod(count * share, _ONE)
-            step, first = divmod(rest, share)
-            length = (_ONE - first + share - 1) // share
-            chosen = (mix(node.key, stretch) >> _BITS) * length >> _BITS
-            earlier = stretch + (step > chosen)
-            node, count = (node.less, earlier) if step == chosen else (node.more, count - earlier)
-        return node, count
-
-
-def _turns_of_less(pair: _Pair, places: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-    """Return the places where the member with less weight has its turn, and how many turns it has had before each."""
-    share, bits, mask = np.uint64(pair.share), np.uint64(_BITS), np.uint64(_MASK)
-    # places * share in two words, since it may have more than 64 bits.
-    product = (places & mask) * share
-    stretches = (places >> bits) * share + (product >> bits)
-    steps, first = np.divmod(product & mask, share)
-    lengths = (np.uint64(_ONE) - first + share - np.uint64(1)) // share
-    chosen = ((mix_array(pair.key, stretches.view(np.int64)) >> bits) * lengths) >> bits
-    return steps == chosen, stretches + (steps > chosen)
-
+from feedline.randomness.turns import Turns
 
 _SHIFT = 40
 """A pass is encoded as one number: the dataset number above the pass number. 2**40 passes are never reached."""
@@ -150,7 +60,7 @@ class Mixture(Mixed, Derived):
         are already running keep their weights. Raises BadOption: these are not valid weights for the datasets.
         """
         self.weights = check_weights(weights, self._sizes)
-        self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
+        self._turns = Turns(self.weights, mix(epoch_key(self.seed, 0), 0))
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return the origin of the sample at an index: the number of the dataset, and the index in it.
@@ -160,7 +70,7 @@ class Mixture(Mixed, Derived):
         place = operator.index(index)
         if not -self.size <= place < self.size:
             raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
-        number, turn = self._quota.one(place % self.size + self.epoch * self.size)
+        number, turn = self._turns.one(place % self.size + self.epoch * self.size)
         return number, self._orders.one(number, turn)
 
     @property
@@ -207,7 +117,7 @@ class Mixture(Mixed, Derived):
         wrong = places[(places < -self.size) | (places >= self.size)]
         if len(wrong):
             self.locate(int(wrong[0]))  # raises the error
-        numbers, turns = self._quota.at(places % self.size + self.epoch * self.size)
+        numbers, turns = self._turns.at(places % self.size + self.epoch * self.size)
         return list(zip(numbers.tolist(), self._orders.at(numbers, turns).tolist(), strict=True))
 
     def __repr__(self) -> str:

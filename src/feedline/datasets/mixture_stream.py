@@ -16,10 +16,11 @@ import numpy as np
 
 from feedline.abc.source import Repeatable, ShardedSource
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
+from feedline.datasets.mixture import Mixed, Orders, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
 from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.turns import Turns
 from feedline.system.failures import broke_generator
 from feedline.types import DatasetKind, State
 
@@ -133,7 +134,7 @@ class _MixturePass(Pass[int]):
         number, count = part
         self._epoch = mixture.epoch
         self._size = None if mixture.size is None else len(range(number, mixture.size, count))
-        self._quota = Quota(mixture.weights, mix(secret, 0) if number == 0 else mix(mix(secret, 2), number))
+        self._turns = Turns(mixture.weights, mix(secret, 0) if number == 0 else mix(mix(secret, 2), number))
         orders = Orders([size or 1 for size in mixture._sizes], mix(secret, 1))
         self._parts: list[_MapPart | _StreamPart] = [
             _StreamPart(dataset, place, mixture.repeat)
@@ -152,7 +153,7 @@ class _MixturePass(Pass[int]):
             raise StopIteration
         number = next(self._block, None)
         if number is None:
-            numbers, _ = self._quota.at(np.arange(self._taken, self._taken + _BLOCK))
+            numbers, _ = self._turns.at(np.arange(self._taken, self._taken + _BLOCK))
             self._block = iter(numbers.tolist())
             number = next(self._block)
         self._taken += 1

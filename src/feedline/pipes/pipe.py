@@ -255,7 +255,7 @@ class Pipe(ABC):
             others: further datasets.
             weights: a number for each dataset, this one first; equal if not given. A dict is a schedule: it maps
                 positions to the weights that apply from there on, as in `{0: [0.9, 0.1], 1_000_000: [0.5, 0.5]}`.
-                Weights without a small common denominator are rounded to multiples of 1 / 32,768 of their sum.
+                Weights without a small common denominator are rounded to multiples of 1 / 16,384 of their sum.
             size: the number of samples of a map-style mixture; by default as many as its datasets have together.
             seed: determines the order.
             measure: returns the size of a sample, such as `len` for its number of tokens. Weights then apply to sizes,

@@ -124,7 +124,8 @@ class Scope:
         if items is None:
             return self._place
         if self._numbers is not None:
-            return self._numbers[self._count - items.__length_hint__() - 1]
+            number: int = self._numbers[self._count - items.__length_hint__() - 1]
+            return number
         return self._count + len(items) if type(items) is list else self._count - items.__length_hint__() - 1
 
     @place.setter

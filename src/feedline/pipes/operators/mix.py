@@ -14,9 +14,9 @@ from feedline.errors import BadOption
 from feedline.pipes.calling import name_of
 from feedline.pipes.operators.concat import gathered
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
-from feedline.pipes.turns import Turns
 from feedline.pipes.weaving import Buffer, TurnsCursor
 from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.turns import Turns
 
 # Any: a sample of any kind.
 Measure = Callable[[Any], int]

@@ -1,0 +1,88 @@
+"""Turns of a mixture: exact for every prefix, and without a rhythm."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from feedline.randomness.turns import SIZE, Turns
+from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
+
+weights = st.lists(st.integers(0, 100) | st.floats(0, 1e6) | st.just(1), min_size=1, max_size=8)
+keys = st.integers(0, 2**64 - 1)
+
+
+@settings(max_examples=examples(15))
+@given(st.lists(st.floats(0.001, 50), min_size=1, max_size=7), st.integers(0, 2**64 - 1))
+def test_every_prefix_of_a_mixture_is_exact_to_one_sample(weights: list[float], key: int) -> None:
+    turns = Turns(weights, key)
+    shares = turns._shares / turns._shares.sum()
+    assert np.allclose(shares, np.array(weights) / sum(weights), atol=len(weights) / SIZE)
+    places = np.arange(3000)
+    members, numbers = turns.at(places)
+    for member, share in enumerate(shares.tolist()):
+        counts = np.cumsum(members == member)
+        assert np.abs(counts - share * (places + 1)).max() < 1 + 1e-9
+        assert numbers[members == member].tolist() == list(range(counts[-1]))
+    assert turns.before(1234).tolist() == np.bincount(members[:1234], minlength=len(weights)).tolist()
+
+
+@settings(max_examples=examples(15))
+@given(weights, keys)
+def test_proportions_hold_up_to_every_place(weights: list[float], key: int) -> None:
+    assume(any(weights))
+    numbers, turns = Turns(weights, key).at(np.arange(600))
+    shares = np.array(weights) / sum(weights)
+    counts = np.cumsum(numbers[:, None] == np.arange(len(weights)), axis=0)
+    # Shares are rounded to multiples of 1 / SIZE.
+    assert np.abs(counts - np.arange(1, 601)[:, None] * shares).max() < 1 + 600 * len(weights) / SIZE
+    for number, weight in enumerate(weights):
+        assert turns[numbers == number].tolist() == list(range(counts[-1, number]))
+        assert weight > 0 or counts[-1, number] == 0
+
+
+@settings(max_examples=examples(15))
+@given(weights, keys, st.lists(st.integers(0, 2**63 - 1), max_size=8))
+def test_one_place_equals_one_of_many(weights: list[float], key: int, places: list[int]) -> None:
+    assume(any(weights))
+    turns_of = Turns(weights, key)
+    numbers, turns = turns_of.at(np.array(places, np.int64))
+    assert list(zip(numbers.tolist(), turns.tolist(), strict=True)) == [turns_of.one(place) for place in places]
+
+
+@settings(max_examples=examples(15))
+@given(weights, keys, st.integers(2**40, 2**62))
+def test_turns_follow_each_other_far_out(weights: list[float], key: int, start: int) -> None:
+    assume(any(weights))
+    numbers, turns = Turns(weights, key).at(np.arange(start, start + 300))
+    for number in set(numbers.tolist()):
+        assert (np.diff(turns[numbers == number]) == 1).all()
+
+
+@pytest.mark.parametrize("weights", [[1, 1], [3, 1], [1, 1, 1, 1], [2, 1, 1], [7, 1]])
+@pytest.mark.parametrize("stride", [2, 3, 4, 8])
+def test_no_rank_gets_another_share(weights: list[float], stride: int) -> None:
+    numbers, _ = Turns(weights, key=1).at(np.arange(24_000))
+    shares = np.array(weights) / sum(weights)
+    for rank in range(stride):
+        own = numbers[rank::stride]
+        assert_fits(np.bincount(own, minlength=len(weights)), shares * len(own))
+
+
+def test_another_key_is_another_order() -> None:
+    orders = [tuple(Turns([1, 2, 3], key).at(np.arange(50))[0].tolist()) for key in range(5)]
+    assert len(set(orders)) == 5
+
+
+def test_extremes() -> None:
+    only, turns = Turns([0, 5, 0], key=1).at(np.arange(4))
+    assert only.tolist() == [1] * 4
+    assert turns.tolist() == [0, 1, 2, 3]
+    rare, _ = Turns([1, 1e-300], key=1).at(np.arange(SIZE))
+    assert rare.sum() == 1
+    assert pickle.loads(pickle.dumps(Turns([1, 2], 3))).one(5) == Turns([1, 2], 3).one(5)
