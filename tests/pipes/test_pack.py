@@ -177,3 +177,14 @@ def test_prompts_and_responses_have_loss_on_the_response() -> None:
     (row,) = pipe
     assert row["tokens"].tolist() == [5, 6, 7, 8, 9, 3, 0, 0]
     assert row["labels"].tolist() == [-100, -100, 7, -100, 9, 3, -100, -100]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_statistics_say_how_full_the_rows_are(workers: int) -> None:
+    loader = feedline.Loader(feedline.pipe(numbered([3] * 40)).pack(4, window=8), 5, workers=workers)
+    list(loader)
+    assert loader.stats().epoch.packed == pytest.approx(0.75)
+    assert "rows full" in str(loader.stats())
+    plain = feedline.Loader(range(8), 2)
+    list(plain)
+    assert plain.stats().epoch.packed is None

@@ -88,7 +88,7 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
 
 _SUMS = (
     *("started", "batches", "samples", "bytes", "ready", "opened", "waited", "late"),
-    *("timed", "computed", "queued", "made"),
+    *("timed", "computed", "queued", "made", "packed_tokens", "packed_places"),
 )
 _AFTERWARDS = ("device", "deliver")
 """Causes of waiting after the batch has reached the training process."""
@@ -132,6 +132,10 @@ class Totals:
         self.body = Histogram()
         self.busy: dict[int, int] = {}
         """By worker."""
+        self.packed_tokens = 0
+        """Tokens of packed rows, without padding."""
+        self.packed_places = 0
+        """Tokens and padding of packed rows."""
         self.timed = 0
         """Batches whose CPU time is known."""
         self.computed = 0

@@ -217,6 +217,9 @@ class Observer:
         epoch = self._epoch
         number = len(epoch.rows)
         epoch.named.extend((number, name, spent) for name, spent in notes.stages.items())
+        tokens, places = notes.packed
+        epoch.totals.packed_tokens += tokens
+        epoch.totals.packed_places += places
         slowest = self._slowest
         for spent, index in notes.slow:
             key = repr(index)

@@ -48,6 +48,9 @@ class Period:
     alone_s: float | None = None
     """Time to make a batch with a core of its own, on average; None if it was not measured."""
 
+    packed: float | None = None
+    """The share of packed rows that is not padding, from 0 to 1; None if nothing was packed."""
+
     @property
     def batches_per_s(self) -> float:
         """Batches per second, as the training loop received them."""
@@ -121,5 +124,6 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         data_bytes=totals.bytes,
         cpu_s=totals.computed / 1e9 / totals.timed if totals.timed else None,
         queued_s=totals.queued / 1e9 / totals.timed if totals.timed else 0.0,
+        packed=totals.packed_tokens / totals.packed_places if totals.packed_places else None,
         alone_s=(totals.made - totals.queued) / 1e9 / totals.timed if totals.timed else None,
     )

@@ -233,6 +233,9 @@ class Stats(Mapping[str, Any]):
             ["waited", *(f"{100 * period.stall:.1f} %" for period in known.values())],
             ["start-up", *(shown(period.start_s) for period in known.values())],
         ]
+        if any(period.packed is not None for period in known.values()):
+            shares = ["" if period.packed is None else f"{100 * period.packed:.1f} %" for period in known.values()]
+            table.append(["rows full", *shares])
         if any(period.worker_utilisation for period in known.values()):
             table.append(["workers busy %", *(_busy(period.worker_utilisation) for period in known.values())])
             table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])

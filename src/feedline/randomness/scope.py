@@ -58,6 +58,7 @@ class Scope:
         "is_common",
         "is_timed",
         "keeps_globals",
+        "packed",
         "salt",
         "seeds_globals",
         "slow",
@@ -90,6 +91,8 @@ class Scope:
         """When collating last began, in nanoseconds, if `is_timed`."""
         self.stages: dict[str, int] = {}
         """Nanoseconds that the task spent in each named stage."""
+        self.packed = (0, 0)
+        """Of packed rows that the task has made: their tokens, and the tokens and padding together."""
         self.slow: list[tuple[int, object]] | None = None
         """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
         self.unfit: list[object] | None = None

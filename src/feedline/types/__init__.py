@@ -226,6 +226,8 @@ class TaskNotes:
     """Nanoseconds in stages named by the user, or "transform"."""
     slow: list[tuple[int, object]] = field(default_factory=list)
     """Slow samples: nanoseconds, and the index."""
+    packed: tuple[int, int] = (0, 0)
+    """Of packed rows: their tokens, and the tokens and padding together."""
 
 
 TIMES = struct.Struct("<qqqqq")

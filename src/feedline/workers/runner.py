@@ -163,6 +163,7 @@ class Runner:
         self._scope.is_timed = is_timed
         if is_timed:
             self._scope.stages.clear()  # they may be from several tasks that were not timed
+            self._scope.packed = (0, 0)
 
     def times(self, began: int, ended: int, indices: object) -> tuple[int, int, TaskNotes | None]:
         """Return how long fetching and collating a task took, and extra timings if there are any."""
@@ -173,15 +174,16 @@ class Runner:
         fetch = collating - began
         task_notes = None
         are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
-        if are_slow or scope.stages or scope.slow is not None:
+        if are_slow or scope.stages or scope.slow is not None or scope.packed[1]:
             task_notes = self._task_notes(are_slow)
         return fetch, ended - collating, task_notes
 
     def _task_notes(self, are_slow: bool) -> TaskNotes | None:
         """Return the times of named stages, and of samples that are among this worker's slowest."""
         scope = self._scope
-        task_notes = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0})
+        task_notes = TaskNotes({name: spent for name, spent in scope.stages.items() if spent > 0}, packed=scope.packed)
         scope.stages.clear()
+        scope.packed = (0, 0)
         for spent, index in scope.slow or ():
             if len(self._slowest) < _SLOWEST:
                 heapq.heappush(self._slowest, spent)
@@ -191,7 +193,7 @@ class Runner:
                 continue
             task_notes.slow.append((spent, plain_index(index)))
         scope.slow = [] if are_slow else None
-        return task_notes if task_notes.stages or task_notes.slow else None
+        return task_notes if task_notes.stages or task_notes.slow or task_notes.packed[1] else None
 
     def _count_of(self, indices: object) -> int:
         if not self._spec.batched:

@@ -19,6 +19,7 @@ import numpy as np
 
 from feedline.errors import CollateError
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.randomness.scope import current_scope
 from feedline.randomness.stages import stage as timed
 from feedline.text.packing import Plan, build, document_lengths, plan
 from feedline.text.packing.planning import Strategy, TooLong
@@ -262,7 +263,11 @@ class _PackCursor(Cursor):
             if self._offset and len(numbers) and numbers[0] == 0:
                 starts = np.where(rows.documents == 0, rows.starts + self._offset, rows.starts)
                 rows = Plan(rows.documents, starts, rows.counts, rows.row_starts, rows.length)
-            return self._options.build(rows, documents)
+            made = self._options.build(rows, documents)
+        if (scope := current_scope()) is not None:
+            tokens, places = scope.packed
+            scope.packed = tokens + rows.tokens, places + len(rows) * rows.length
+        return made
 
     def _documents(self, numbers: Places) -> Samples:
         chosen = [self._window[number].content for number in numbers.tolist()]
