@@ -77,7 +77,7 @@ class Encoder:
 def text_of(sample: Any, field: str | int | None) -> str:
     """Return the text of a sample. Raises BadOption: it has no such field, or the field is not a text."""
     value = sample
-    if field is not None and not isinstance(sample, str):
+    if field is not None and not isinstance(sample, (str, bytes)):
         try:
             value = sample[field]
         except (KeyError, IndexError, TypeError) as exc:

@@ -46,6 +46,7 @@ class TokenPass(Pass[Item]):
         """What the dataset raised after the texts that are ready."""
         self._returned = 0
         """Texts taken since the texts were last read."""
+        self._has_ended = False
 
     def _take(self) -> Item:
         if not self._ready:
@@ -63,6 +64,7 @@ class TokenPass(Pass[Item]):
                 samples.append(next(self._iterator))
         except StopIteration:
             if not samples:
+                self._has_ended = True
                 raise
         except Exception as exc:
             if not samples:
@@ -101,6 +103,7 @@ class TokenPass(Pass[Item]):
         self._returned += done
         if done < count and self._pending is None:
             done += self._skip_texts(count - done)
+            self._has_ended = done < count
             self._remember()
         return done
 
@@ -125,16 +128,17 @@ class ResumableTokenPass(TokenPass):
     def _remember(self) -> None:
         super()._remember()
         holder = self._iterator if is_stateful(self._iterator) else self._options.source
-        self._before = holder.state_dict()
+        if not self._has_ended and is_stateful(holder):
+            self._before = holder.state_dict()
 
     def state_dict(self) -> State:
         """Return the position: after the last sample that the pass returned."""
-        return {"source": self._before, "returned": self._returned}
+        return {"source": self._before, "returned": self._returned, "ended": self._has_ended}
 
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Resume at a state. Raises BadState: it is not one of such a pass."""
-        if not isinstance(state, dict) or state.keys() != {"source", "returned"}:
+        if not isinstance(state, dict) or state.keys() != {"source", "returned", "ended"}:
             raise BadState(
                 "This is not the state of a pass over tokenized texts: it was saved by another version of feedline, or "
                 f"with another dataset. Begin the epoch anew, without the state. It is {state!r:.200}"
@@ -144,6 +148,10 @@ class ResumableTokenPass(TokenPass):
         else:
             self._options.source.load_state_dict(state["source"])
             self._iterator = iter(self._options.source)
+        # The state of a dataset at its end may be that of its beginning.
+        self._has_ended = state["ended"]
+        if self._has_ended:
+            self._iterator = iter(())
         self._ready.clear()
         self._pending = self._again = self._failed = None
         self.has_broken_off = False

@@ -22,10 +22,10 @@ from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.text.encoder import Encoder, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, find_tokens, verify
-from feedline.text.writing import LENGTHS, TokenWriter
+from feedline.text.writing import LENGTHS, UNFINISHED, TokenWriter
 from feedline.tools.packing.output import WorkFolder, sync
 from feedline.tools.packing.run import Stage
-from feedline.types import State
+from feedline.types import JsonObject, State
 
 CHECKPOINT_TOKENS = 1 << 25
 """A note is written after this many tokens: seconds of work for fast tokenizers."""
@@ -125,7 +125,7 @@ class TokenRun:
     def _resume(self) -> State | Literal["finished"] | None:
         """Continue the files of an interrupted run; return the loader's state there, None to start."""
         note = self.work.note
-        if note is None:
+        if note is None or self._was_delivered(note):
             return None
         self._shards, self._done = note["shards"], note["done"]
         state: State | Literal["finished"] = note["loader"]
@@ -146,6 +146,12 @@ class TokenRun:
         if note["is_full"]:
             self._complete()
         return state
+
+    def _was_delivered(self, note: JsonObject) -> bool:
+        """True if the run was killed after it had moved its output, and before it had removed its note."""
+        path = self._path(note["shards"])
+        places = (path, path.with_name(path.name + UNFINISHED))
+        return note["loader"] == "finished" and not any(place.exists() for place in places)
 
     def _opened(self, resume: dict[str, object] | None = None) -> TokenWriter:
         chosen = self.encoder.tokenizer
