@@ -32,9 +32,10 @@ def test_blocks_are_those_of_plain_numpy(
     dtypes = data.draw(st.lists(st.sampled_from(["uint16", "uint32"]), min_size=len(files), max_size=len(files)))
     for number, (one, dtype) in enumerate(zip(files, dtypes, strict=True)):
         write(folder / f"tokens-{number:05d}.bin", one, dtype)
-    labels = data.draw(st.sampled_from(["shifted", "same", None]))
+    labels: Any = data.draw(st.sampled_from(["shifted", "same", None]))
     mask = labels is not None and data.draw(st.booleans())
-    positions, segments = data.draw(st.sampled_from([False, True, "document"])), data.draw(st.booleans())
+    positions: Any = data.draw(st.sampled_from([False, True, "document"]))
+    segments = data.draw(st.booleans())
     expected = Expected(files, block, stride or block, labels)
     dataset = TokenDataset(
         folder, block, stride=stride, labels=labels, mask_crossing=mask, positions=positions, segment_ids=segments

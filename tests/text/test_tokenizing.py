@@ -90,13 +90,13 @@ class Tiktoken:
 def test_every_tokenizer(tokenizer: Any, dtype: type, end: int | None) -> None:
     dataset = tokenize(TEXTS, tokenizer)
     assert [one.tolist() for one in dataset] == [encode(text) for text in TEXTS]
-    assert dataset[0].dtype == dtype  # type: ignore[index]
+    assert dataset[0].dtype == dtype
     if end is None:
         with pytest.raises(BadOption, match="append_eos=50256"):
             tokenize(TEXTS, tokenizer, append_eos=True)
     else:
-        assert tokenize(TEXTS, tokenizer, append_eos=True)[3].tolist() == [*encode(TEXTS[3]), end]  # type: ignore[index]
-    assert tokenize(TEXTS, tokenizer, append_eos=9, dtype="int64")[0].tolist()[-1] == 9  # type: ignore[index]
+        assert tokenize(TEXTS, tokenizer, append_eos=True)[3].tolist() == [*encode(TEXTS[3]), end]
+    assert tokenize(TEXTS, tokenizer, append_eos=9, dtype="int64")[0].tolist()[-1] == 9
 
 
 def test_a_batch_is_one_call() -> None:
@@ -111,7 +111,7 @@ def test_a_batch_is_one_call() -> None:
     [("a", "text"), ({"body": "a"}, "body"), (("a", 1), 0), (b"a", "text"), ({"text": b"a"}, "text"), ("a", None)],
 )
 def test_fields(sample: object, field: Any) -> None:
-    assert tokenize([sample], encode, field=field)[0].tolist() == [97]  # type: ignore[index]
+    assert tokenize([sample], encode, field=field)[0].tolist() == [97]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_fields(sample: object, field: Any) -> None:
 )
 def test_samples_without_a_text(sample: object, field: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        tokenize([sample], encode, field=field)[0]  # type: ignore[index]
+        tokenize([sample], encode, field=field)[0]
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_samples_without_a_text(sample: object, field: Any, message: str) -> Non
 )
 def test_what_a_tokenizer_must_not_return(tokenizer: Callable[[str], Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        tokenize(["a"], tokenizer, dtype="uint16")[0]  # type: ignore[index]
+        tokenize(["a"], tokenizer, dtype="uint16")[0]
 
 
 def test_options() -> None:
     for wrong in ({"batch": 0}, {"append_eos": -1}, {"append_eos": "</s>"}, {"dtype": "float32"}, {"dtype": "int8"}):
         with pytest.raises(BadOption, match="="):
-            tokenize(TEXTS, encode, **wrong)  # type: ignore[arg-type]
+            tokenize(TEXTS, encode, **wrong)
     with pytest.raises(BadOption, match="append_eos=70000"):
         tokenize(TEXTS, encode, append_eos=70_000, dtype="uint16")
     with pytest.raises(BadOption, match="encode_batch"):

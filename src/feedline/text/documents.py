@@ -19,6 +19,18 @@ class TokenDocuments(Source):
 
     Documents differ in length: batch them with a collate function such as `feedline.collate.pad()`, or pack several
     into one row.
+
+    Example:
+        >>> import tempfile
+        >>> from feedline.text import TokenDataset, TokenWriter
+        >>> path = f"{tempfile.mkdtemp()}/tokens.bin"
+        >>> with TokenWriter(path, dtype="uint16") as writer:
+        ...     writer.write([[5, 6, 7], [8]])
+        >>> documents = TokenDataset(path).documents
+        >>> documents
+        TokenDocuments(2 samples of int64[tokens])
+        >>> documents[0].tolist(), documents.lengths.tolist()
+        ([5, 6, 7], [3, 1])
     """
 
     _lazy = ("_lengths",)

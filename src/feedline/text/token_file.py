@@ -49,7 +49,18 @@ _AGAIN = "Get another copy, or write it again."
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A token file, as its header describes it."""
+    """A token file, as its header describes it; `TokenDataset.files` and `verify` return it.
+
+    Example:
+        >>> import tempfile
+        >>> from feedline.text import TokenDataset, TokenWriter
+        >>> path = f"{tempfile.mkdtemp()}/tokens.bin"
+        >>> with TokenWriter(path, dtype="uint16", tokenizer="bytes", end_token=0) as writer:
+        ...     writer.write([[5, 6, 0], [8, 0]])
+        >>> (file,) = TokenDataset(path).files
+        >>> file.token_count, file.document_count, file.dtype, file.tokenizer, file.end_token
+        (5, 2, dtype('uint16'), 'bytes', 0)
+    """
 
     path: str
     """Absolute."""

@@ -18,7 +18,7 @@ from feedline.text.token_pass import ResumableTokenPass, TokenPass
 from feedline.types import DatasetKind
 
 
-# Any, throughout: a dataset and a tokenizer of any class.
+# Any, throughout: a dataset and a tokenizer of any class; the result is a map-style or an iterable dataset.
 def tokenize(
     source: Any,
     tokenizer: Any,
@@ -27,7 +27,7 @@ def tokenize(
     batch: int = 64,
     append_eos: EndOption = False,
     dtype: object = None,
-) -> TokenizedDataset | TokenizedStream:
+) -> Any:
     """Return a dataset whose samples are the tokens of the texts of another.
 
     A map-style dataset gives a map-style dataset, and the texts of a batch are tokenized in one call. An iterable
