@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import feedline
-from feedline import DataLoader, DataLoader2, Loader, images
+from feedline import DataLoader, DataLoader2, Loader, images, text
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
 from feedline.datasets.tar.stream import TarStream
@@ -99,9 +99,9 @@ def test_batches_are_what_is_made_of_them() -> None:
     for number in DataLoader([1, 2, 3], batch_size=None):
         assert_type(number, int)
         assert number in (1, 2, 3)
-    for text in DataLoader(Words(), None, shuffle=True):
-        assert_type(text, str)
-        assert len(text) == 1
+    for word in DataLoader(Words(), None, shuffle=True):
+        assert_type(word, str)
+        assert len(word) == 1
     for batch in DataLoader(squares, 4):  # what the default collate function makes is not known
         assert_type(batch, Any)
     for pair in DataLoader(squares, None):  # of a tuple torch makes a list
@@ -160,6 +160,22 @@ def test_datasets_of_feedline(tmp_path: Path) -> None:
     assert_type(stream, TarStream)
     assert len(DataLoader(table, 2)) == 2
     assert sum(1 for _ in DataLoader(stream, None)) == 4
+
+
+def test_tokens(tmp_path: Path) -> None:
+    texts = ["to be", "or not to be"]
+    path = tmp_path / "tokens.bin"
+    written = text.write_tokens(texts, path, lambda one: list(one.encode()), append_eos=0, dtype="uint16", workers=0)
+    assert_type(written.token_count, int)
+    with text.TokenWriter(tmp_path / "more.bin", dtype=np.uint16, end_token=0) as writer:
+        writer.write([[1, 2, 0], np.arange(3)])
+    dataset = text.TokenDataset([path, tmp_path / "more.bin"], block=4, positions="document", segment_ids=True)
+    for batch in DataLoader(dataset, batch_size=2, shuffle=True):
+        assert text.cu_seqlens(batch["segment_ids"])[-1] == batch["input_ids"].numel()
+    assert_type(dataset.documents, text.TokenDocuments)
+    assert int(dataset.documents.lengths.sum()) == dataset.token_count
+    assert_type(text.verify(path), text.TokenFile)
+    assert len(text.tokenize(texts, lambda one: list(one.encode()))) == 2
 
 
 def test_images() -> None:

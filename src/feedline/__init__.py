@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors, faults, images, samplers, testing
+    from feedline import abc, collate, datasets, errors, faults, images, samplers, testing, text
     from feedline.datasets.split import split
     from feedline.delivery.state.ranks import merge_states
     from feedline.loader.install import install, uninstall
@@ -47,6 +47,7 @@ __all__ = [
     "split",
     "stage",
     "testing",
+    "text",
     "uninstall",
 ]
 
@@ -76,6 +77,7 @@ _PLACES = {
     "split": "feedline.datasets.split",
     "stage": "feedline.randomness.stages",
     "testing": "feedline.testing",
+    "text": "feedline.text",
     "uninstall": "feedline.loader.install",
 }
 """Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""

@@ -26,12 +26,25 @@ def open_object(source: str) -> Any:
     Modules in the current folder are found, and so are files, as `path/to/file.py:object`, and modules beside them.
     Raises BadOption: there is no such dataset; DatasetFailed: the user's module, class or function raised an exception.
     """
+    found = open_named(source)
+    if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
+        found = _called(found, source)
+    if not _is_dataset(found) or isinstance(found, (str, bytes, ModuleType)):
+        raise BadOption(
+            f"{source} is {_describe(found)}, which is no dataset: a dataset has __getitem__ and __len__, or __iter__. "
+            "Name one, a class of one that needs no arguments, or a function that returns one."
+        )
+    return found
+
+
+def open_named(source: str) -> Any:
+    """Return the object that `module:object` names, without calling it. Raises the same errors as `open_object`."""
     module_name, _, attribute = source.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
     parts = [*(module_name.split(".") if file is None else [file.stem]), *attribute.split(".")]
     if not all(map(str.isidentifier, parts)):
         raise BadOption(
-            f"{source!r} is neither the path of something that is there nor module:object. A dataset in Python is "
+            f"{source!r} is neither the path of something that is there nor module:object. An object in Python is "
             "named like package.module:name, in the folder of the package, or like path/to/file.py:name."
         )
     if file is not None and not file.is_file():
@@ -41,13 +54,6 @@ def open_object(source: str) -> Any:
         if not hasattr(found, name):
             raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
         found = getattr(found, name)
-    if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
-        found = _called(found, source)
-    if not _is_dataset(found) or isinstance(found, (str, bytes, ModuleType)):
-        raise BadOption(
-            f"{source} is {_describe(found)}, which is no dataset: a dataset has __getitem__ and __len__, or __iter__. "
-            "Name one, a class of one that needs no arguments, or a function that returns one."
-        )
     return found
 
 

@@ -1,1 +1,57 @@
-"""Text for language models."""
+"""Tokens for language models: files of them, datasets of blocks, and turning texts into tokens."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feedline.text import packing
+    from feedline.text.boundaries import cu_seqlens
+    from feedline.text.documents import TokenDocuments
+    from feedline.text.token_dataset import TokenDataset
+    from feedline.text.token_file import TokenFile, verify
+    from feedline.text.tokenizing import tokenize
+    from feedline.text.writing import TokenWriter
+    from feedline.tools.packing.tokens import write_tokens
+
+__all__ = [
+    "TokenDataset",
+    "TokenDocuments",
+    "TokenFile",
+    "TokenWriter",
+    "cu_seqlens",
+    "packing",
+    "tokenize",
+    "verify",
+    "write_tokens",
+]
+
+_PLACES = {
+    "TokenDataset": "feedline.text.token_dataset",
+    "TokenDocuments": "feedline.text.documents",
+    "TokenFile": "feedline.text.token_file",
+    "TokenWriter": "feedline.text.writing",
+    "cu_seqlens": "feedline.text.boundaries",
+    "packing": "feedline.text.packing",
+    "tokenize": "feedline.text.tokenizing",
+    "verify": "feedline.text.token_file",
+    "write_tokens": "feedline.tools.packing.tokens",
+}
+"""The module that defines each name; imported on first use."""
+
+
+# Any: a class or a function.
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "packing":
+        return importlib.import_module("feedline.text.packing")
+    value = getattr(importlib.import_module(place), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

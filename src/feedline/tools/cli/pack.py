@@ -11,13 +11,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
+from feedline.errors import BadOption
 from feedline.tools.packing import Packed, Stage, pack
 from feedline.tools.packing.output import WorkFolder
+from feedline.tools.packing.token_run import WrittenTokens
+from feedline.tools.packing.tokens import write_tokens
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
 from feedline.types.terminal import plain_console, plain_progress
 
 _REASONS_SHOWN = 10
+_UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
+"""What a stage counts, unless it is samples."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -25,12 +30,18 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises BadOption: an option cannot work; SourceError: there is no such source; PackError: packing failed.
     """
+    check_outputs(arguments)
+    out = Path(arguments.out if arguments.tokens is None else arguments.tokens)
     try:
-        packed = _packed(arguments)
+        if arguments.tokens is None:
+            summary = summary_of(_packed(arguments), is_checked=not arguments.no_verify)
+        else:
+            summary = summary_of_tokens(_tokenized(arguments), is_checked=not arguments.no_verify)
     except KeyboardInterrupt:
-        sys.stderr.write(printable(f"feedline: {interruption_of(Path(arguments.out))}\n"))
+        done = "complete shard" if arguments.tokens is None else "document that is safe on the disk"
+        sys.stderr.write(printable(f"feedline: {interruption_of(out, done)}\n"))
         raise
-    sys.stdout.write(printable(summary_of(packed, is_checked=not arguments.no_verify)))
+    sys.stdout.write(printable(summary))
 
 
 def _packed(arguments: argparse.Namespace) -> Packed:
@@ -52,14 +63,60 @@ def _packed(arguments: argparse.Namespace) -> Packed:
             overwrite=arguments.overwrite,
             restart=arguments.restart,
             verify=not arguments.no_verify,
+            engine=arguments.engine,
             report=bar.show,
         )
 
 
-def interruption_of(out: Path) -> str:
-    """Return the message for an interrupted run: whether the next run can resume it."""
+def _tokenized(arguments: argparse.Namespace) -> WrittenTokens:
+    with Bar(quiet=arguments.quiet) as bar:
+        return write_tokens(
+            arguments.source,
+            arguments.tokens,
+            arguments.tokenizer,
+            field=arguments.field,
+            append_eos=arguments.append_eos,
+            dtype=arguments.token_type,
+            shard_tokens=arguments.tokens_per_shard,
+            workers=arguments.workers,
+            engine=arguments.engine,
+            overwrite=arguments.overwrite,
+            restart=arguments.restart,
+            check=not arguments.no_verify,
+            report=bar.show,
+        )
+
+
+_ONLY_SAMPLES = {
+    "format": None,
+    "fields": None,
+    "encode": "keep",
+    "resize": None,
+    "quality": 90,
+    "ragged": None,
+    "samples_per_shard": None,
+    "shard_size": None,
+    "compression": None,
+    "on_error": "raise",
+}
+"""Options that have no meaning for tokens, and their defaults."""
+_ONLY_TOKENS = {"tokenizer": None, "field": "text", "append_eos": False, "token_type": None, "tokens_per_shard": None}
+
+
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Check that all options belong to what is written, samples or tokens. Raises BadOption: one does not."""
+    if arguments.tokens is not None and arguments.tokenizer is None:
+        raise BadOption("--tokens needs --tokenizer: a tokenizer.json, module:function, or a name.")
+    kind, others = ("OUT", _ONLY_TOKENS) if arguments.tokens is None else ("--tokens", _ONLY_SAMPLES)
+    for name, default in others.items():
+        if getattr(arguments, name) != default:
+            raise BadOption(f"--{name.replace('_', '-')} does not apply to {kind}. Leave it out.")
+
+
+def interruption_of(out: Path, done: str = "complete shard") -> str:
+    """Return the message for an interrupted run: whether the next run can resume it, and after the last of what."""
     if WorkFolder.is_left(out):
-        return "Interrupted. Run the same command again to resume after the last complete shard."
+        return f"Interrupted. Run the same command again to resume after the last {done}."
     return "Interrupted before a shard was complete. Run the same command again to start over."
 
 
@@ -84,9 +141,24 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
     return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
 
 
+def summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
+    """Return the result of writing tokens as text for people."""
+    made = written.document_count - written.resumed
+    rate = f", {made / written.seconds:,.0f} documents/s" if written.seconds > 0 else ""
+    shards = f" in {len(written.files)} shards" if written.files != (written.path,) else ""
+    lines = [
+        f"{written.path}: {written.token_count:,} tokens of {written.document_count:,} documents, "
+        f"{bytes_text(written.size)}{shards}",
+        f"{made:,} documents in {written.seconds:.1f} s{rate}"
+        + (f"; {written.resumed:,} were written by the interrupted run" if written.resumed else "")
+        + ("; all were read back" if is_checked else "; not read back"),
+    ]
+    return "\n".join([*lines, "", "Read it with:", f"  {written.line}", ""])
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} samples/s")
+        return Text("" if task.speed is None else f"{task.speed:,.0f} {_UNITS.get(task.description, 'samples')}/s")
 
 
 class Bar:

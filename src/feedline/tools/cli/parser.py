@@ -245,8 +245,17 @@ def _add_pack(commands: _Commands) -> None:
         help="a folder of pictures or files, a store in any of the formats, a CSV file, or "
         "module:object for a dataset in Python or a function that returns one",
     )
-    pack.add_argument(
-        "out", metavar="OUT", help="a file whose suffix selects the format, or a folder (of shards, of arrays)"
+    out = pack.add_mutually_exclusive_group(required=True)
+    out.add_argument(
+        "out",
+        metavar="OUT",
+        nargs="?",
+        help="a file whose suffix selects the format, or a folder (of shards, of arrays)",
+    )
+    out.add_argument(
+        "--tokens",
+        metavar="OUT.bin",
+        help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
     )
     pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not select one")
     pack.add_argument("--workers", type=_at_least(0), help="processes that read and encode (as many as cores)")
@@ -277,6 +286,43 @@ def _add_pack(commands: _Commands) -> None:
     pack.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
     pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
+    pack.add_argument(
+        "--engine",
+        choices=("auto", "process", "thread", "ray"),
+        default="auto",
+        help="the loader's engine (%(default)s)",
+    )
+    _add_tokens(pack)
+
+
+def _add_tokens(pack: argparse.ArgumentParser) -> None:
+    tokens = pack.add_argument_group(
+        "texts as tokens",
+        "With --tokens, SOURCE is a dataset of texts, and of the options above only --workers, --engine, --overwrite, "
+        "--restart, --no-verify and --quiet apply.",
+    )
+    tokens.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="a tokenizer.json, module:function for a function that turns a text into token ids, or the name of a "
+        "tokenizer on the Hugging Face Hub",
+    )
+    tokens.add_argument("--field", default="text", help="the field with the text (%(default)s)")
+    tokens.add_argument(
+        "--append-eos",
+        type=_token,
+        default=False,
+        metavar="ID|auto",
+        help="token to append to each document; auto for the tokenizer's end-of-text token (none)",
+    )
+    tokens.add_argument(
+        "--token-type",
+        choices=("uint16", "uint32"),
+        help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
+    )
+    tokens.add_argument(
+        "--tokens-per-shard", type=_at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
+    )
 
 
 def _add_inspect(commands: _Commands) -> None:
@@ -365,6 +411,13 @@ def _stage(text: str) -> tuple[str, float]:
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=0.5x")
     return name, _factor(factor)
+
+
+def _token(text: str) -> int | bool:
+    try:
+        return True if text == "auto" else _at_least(0)(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a token id nor auto") from None
 
 
 def _names(text: str) -> tuple[str, ...]:

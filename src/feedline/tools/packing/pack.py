@@ -155,7 +155,7 @@ def pack(
         name = partial(called, dataset)
         run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))
         try:
-            with _explained(path, work):
+            with full_disk_explained(path, work):
                 packed = run.run(path, str(out), verify=verify)
         finally:
             output.close()
@@ -182,7 +182,7 @@ def _opened(dataset: object, out: Path, fields: Renamed | None) -> Iterator[Open
 
 
 @contextmanager
-def _explained(out: Path, work: WorkFolder) -> Iterator[None]:
+def full_disk_explained(out: Path, work: WorkFolder) -> Iterator[None]:
     """Turn a full disk into a PackError with advice."""
     try:
         yield

@@ -1,0 +1,59 @@
+"""The tokenizer that a name means, on the command line and in `write_tokens`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from feedline.datasets.objects import open_named
+from feedline.errors import BadOption, SourceError
+from feedline.system.failures import words
+from feedline.system.optional import require
+
+_FILE = "tokenizer.json"
+
+
+# Any: a tokenizer of any library.
+def open_tokenizer(name: str) -> Any:
+    """Return the tokenizer that a name means.
+
+    The name is the path of a `tokenizer.json`, or of a folder with one, as Hugging Face's libraries write it;
+    `module:object` or `path/to/file.py:object`, for a function of a text that returns token ids or for a tokenizer; or
+    the name of a tokenizer on the Hugging Face Hub.
+
+    Raises:
+        BadOption: there is no such tokenizer.
+        SourceError: the file cannot be read.
+        MissingExtra: the package `tokenizers` is not installed.
+    """
+    path = os.path.join(name, _FILE) if os.path.isdir(name) else name
+    if os.path.isfile(path):
+        return _from_file(path)
+    if name.endswith(".json") or os.path.isdir(name):
+        raise SourceError(f"There is no file {path}, which should hold the tokenizer.")
+    if ":" in name:
+        found = open_named(name)
+        if not callable(found) and not hasattr(found, "encode_batch"):
+            raise BadOption(
+                f"{name} is {found!r:.60}, which is no tokenizer: name a function of a text that returns token ids, or "
+                "an object with encode_batch."
+            )
+        return found
+    package = require("tokenizers", extra="text", purpose=f"The tokenizer {name!r}")
+    try:
+        return package.Tokenizer.from_pretrained(name)
+    except Exception as exc:  # that package raises Exception itself
+        raise BadOption(
+            f"{name!r} is neither a file, nor a folder with {_FILE}, nor module:object, and Hugging Face's Hub did not "
+            f"give a tokenizer of that name: {words(exc)}."
+        ) from exc
+
+
+def _from_file(path: str) -> Any:
+    package = require("tokenizers", extra="text", purpose=f"The tokenizer in {path}")
+    try:
+        return package.Tokenizer.from_file(path)
+    except Exception as exc:  # that package raises Exception itself
+        raise SourceError(
+            f"{path} does not hold a tokenizer as Hugging Face's libraries write it: {words(exc)}."
+        ) from exc

@@ -1,0 +1,148 @@
+"""The format: what is refused when a file is opened, and what `verify` finds."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.text import TokenDataset, verify
+from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, TokenFile, find_tokens, is_token_file
+from tests.sampling import examples
+from tests.text.token_files import write
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("one") / "tokens.bin"
+    return write(path, [[1, 2, 3], [], [4, 5]], tokenizer="gpt2", tokenizer_hash="ab", end_token=5).read_bytes()
+
+
+def saved(folder: Path, content: bytes) -> Path:
+    path = folder / "tokens.bin"
+    path.write_bytes(content)
+    return path
+
+
+def test_layout(tmp_path: Path, content: bytes) -> None:
+    """Written byte by byte, so that other programs can rely on it."""
+    found = find_tokens(str(saved(tmp_path, content)))
+    assert (found.token_count, found.document_count, found.dtype.name) == (5, 3, "uint16")
+    assert (found.end_token, found.tokenizer, found.tokenizer_hash) == (5, "gpt2", "ab")
+    assert content[:8] == b"\x93FEEDTOK"
+    assert np.frombuffer(content, "<u2", 5, HEADER_BYTES).tolist() == [1, 2, 3, 4, 5]
+    assert np.frombuffer(content, "<i8", 4, HEADER_BYTES + 16).tolist() == [0, 3, 3, 5]
+    assert len(content) == HEADER_BYTES + 16 + 4 * 8 + 4 == found.size
+
+
+def test_a_described_file_has_this_header(tmp_path: Path, content: bytes) -> None:
+    assert find_tokens(str(saved(tmp_path, content))).header() == content[:HEADER_BYTES]
+
+
+def test_cut_anywhere(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokens.bin"
+    for size in [*range(8, len(content), 97), len(content) - 1]:
+        path.write_bytes(content[:size])
+        with pytest.raises(CorruptSource, match="cut short"):
+            TokenDataset(path, 2)
+    path.write_bytes(content[:5])
+    with pytest.raises(BadOption, match="not a token file"):
+        TokenDataset(path, 2)
+    path.write_bytes(b"")
+    with pytest.raises(BadOption, match="it is empty"):
+        TokenDataset(path, 2)
+    path.write_bytes(content + b"x")
+    with pytest.raises(CorruptSource, match="behind its end"):
+        TokenDataset(path, 2)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.data())
+def test_every_flipped_bit_is_found(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    padding = range(HEADER_BYTES + 10, HEADER_BYTES + 16)
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    path = saved(tmp_path_factory.mktemp("flipped"), bytes(damaged))
+    if bit // 8 in padding:
+        verify(path)
+        return
+    with pytest.raises((CorruptSource, BadOption), match=r"damaged|not a token file|version"):
+        verify(path)
+
+
+def test_another_version(tmp_path: Path, content: bytes) -> None:
+    path = saved(tmp_path, content[:8] + (2).to_bytes(4, "little") + content[12:])
+    with pytest.raises(CorruptSource, match="of version 2, and this feedline reads version 1"):
+        TokenDataset(path, 2)
+
+
+def test_wrong_magic(tmp_path: Path, content: bytes) -> None:
+    path = saved(tmp_path, b"PK\3\4" + content[4:])
+    assert not is_token_file(str(path))
+    with pytest.raises(BadOption, match="PK"):
+        verify(path)
+
+
+def test_damaged_tokens_are_named(tmp_path: Path) -> None:
+    tokens = np.zeros(BLOCK_BYTES, np.uint16)  # two blocks and none left
+    path = write(tmp_path / "tokens.bin", [tokens, [1]])  # type: ignore[list-item]  # an array
+    reported: list[int] = []
+    assert verify(path, report=reported.append).token_count == BLOCK_BYTES + 1
+    assert reported == [BLOCK_BYTES, 2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 2]
+    with open(path, "r+b") as file:
+        file.seek(HEADER_BYTES + BLOCK_BYTES + 5)
+        file.write(b"x")
+    with pytest.raises(CorruptSource, match=r"in tokens 8,388,608 to 16,777,215"):
+        verify(path)
+    assert TokenDataset(path, 8, labels=None)[0].tolist() == [0] * 8  # reading does not compare
+
+
+def test_offsets_that_are_not_in_order(tmp_path: Path) -> None:
+    file = TokenFile(str(tmp_path / "tokens.bin"), 2, 4, 2)
+    tokens = bytes(8)
+    tail = np.array([0, 5, 4], "<i8").tobytes() + np.array([zlib.crc32(tokens)], "<u4").tobytes()
+    file = TokenFile(file.path, 2, 4, 2, tail_sum=zlib.crc32(tail))
+    Path(file.path).write_bytes(file.header() + tokens + tail)
+    with pytest.raises(CorruptSource, match="not in order"):
+        verify(file.path)
+
+
+def test_random_bytes_behind_the_magic(tmp_path: Path, content: bytes) -> None:
+    random_ = random.Random(1)
+    for _ in range(50):
+        path = saved(tmp_path, content[:12] + random_.randbytes(len(content) - 12))
+        with pytest.raises(CorruptSource, match="damaged"):
+            find_tokens(str(path))
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "float32", "x", None])
+def test_raw_types(tmp_path: Path, dtype: str | None) -> None:
+    path = saved(tmp_path, b"12345678")
+    with pytest.raises(BadOption, match="raw_dtype"):
+        TokenDataset(path, 2, raw_dtype=dtype)
+
+
+def test_raw_file_of_half_a_token(tmp_path: Path) -> None:
+    with pytest.raises(CorruptSource, match="no whole number of tokens"):
+        TokenDataset(saved(tmp_path, b"123"), 1, raw_dtype="uint16")
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be opened"):
+        verify(tmp_path)
+
+
+def test_an_unreadable_name(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="too long"):
+        write(tmp_path / "a.bin", [[1]], tokenizer="x" * 5000)
+    assert os.listdir(tmp_path) == []

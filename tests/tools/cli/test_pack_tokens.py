@@ -1,0 +1,138 @@
+"""`feedline pack --tokens`: texts into token files, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from feedline.errors import MissingExtra
+from feedline.text import TokenDataset, verify
+from feedline.text.opening import open_tokenizer
+from feedline.tools.cli.main import main
+from tests.tools.cli.packing import fails, run
+
+MODULE = """
+texts = [{"text": f"text {number}", "title": f"title {number}"} for number in range(300)]
+
+def encode(text):
+    return list(text.encode())
+
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def texts(path: str) -> list[str]:
+    return [bytes(one.tolist()).decode() for one in TokenDataset(path, 1).documents]
+
+
+def test_tokens_of_a_python_dataset(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode")
+    said = capsys.readouterr().out
+    assert "tokens of 300 documents" in said
+    assert "all were read back" in said
+    assert "feedline.text.TokenDataset('a.bin', block=2048)" in said
+    assert texts("a.bin") == [f"text {number}" for number in range(300)]
+
+
+def test_options(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--field", "title", "--append-eos", "33", "--token-type", "uint16", "--tokens-per-shard", "400")
+    run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}.py:encode", *options, "--no-verify")
+    said = capsys.readouterr().out
+    assert "shards" in said
+    assert "not read back" in said
+    assert texts("out") == [f"title {number}!" for number in range(300)]
+    assert len(os.listdir("out")) > 2
+    found = verify("out/tokens-00000.bin")
+    assert (found.token_bytes, found.end_token) == (2, 33)
+    assert "exists already" in fails(capsys, f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode")
+    run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}:encode", "--overwrite")
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_engines(module: str, engine: str) -> None:
+    command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
+    assert main(["pack", *command, "--workers", "2", "--engine", engine]) == 0
+    assert texts("a.bin") == [f"text {number}" for number in range(300)]
+
+
+@pytest.mark.ray
+def test_on_a_cluster(module: str) -> None:
+    command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
+    assert main(["pack", *command, "--workers", "2", "--engine", "ray"]) == 0
+    assert texts("a.bin") == [f"text {number}" for number in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("M:texts", "--tokens", "a.bin"), "--tokens needs --tokenizer"),
+        (("M:texts", "out.h5", "--tokenizer", "M:encode"), "--tokenizer does not apply to OUT"),
+        (("M:texts", "out.h5", "--tokens-per-shard", "5"), "--tokens-per-shard does not apply"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--shard-size", "5M"), "--shard-size does not"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--resize", "5"), "--resize does not apply"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:number"), "which is no tokenizer"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:nothing"), "has no 'nothing'"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "none.json"), "no file none.json"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "."), "tokenizer.json"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one that is"),
+    ],
+)
+def test_what_cannot_work(
+    module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    said = fails(capsys, *(option.replace("M:", f"{module}:") for option in options))
+    assert message in " ".join(said.split())
+    assert os.listdir() == [f"{module}.py"] or "__pycache__" in os.listdir()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--tokens", "a.bin", "--append-eos", "end"), "'end' is neither a token id nor auto"),
+        ((), "one of the arguments OUT --tokens is required"),
+        (("out.h5", "--tokens", "a.bin"), "not allowed with argument"),
+    ],
+)
+def test_wrong_use(module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", f"{module}:texts", *options])
+    assert message in capsys.readouterr().err
+
+
+def test_the_package_that_reads_tokenizer_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in (str(tmp_path), str(tmp_path / "tokenizer.json"), "gpt2"):
+        with pytest.raises(MissingExtra, match=r"feedline\[text\]"):
+            open_tokenizer(name)
+
+
+def test_a_tokenizer_file(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
+    vocabulary = {"<unk>": 0, "<|endoftext|>": 1, "text": 2, **{str(number): 3 + number for number in range(300)}}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save("tokenizer.json")
+    options = ["pack", f"{module}:texts", "--tokens", "a.bin", "--append-eos", "auto", "--quiet"]
+    assert main([*options, "--tokenizer", "tokenizer.json", "--workers", "2"]) == 0
+    documents = [one.tolist() for one in TokenDataset("a.bin", 1).documents]
+    assert documents == [[2, 3 + number, 1] for number in range(300)]
+    found = verify("a.bin")
+    assert (found.token_bytes, found.end_token, found.tokenizer) == (2, 1, "WordLevel")
+    Path("tokenizer.json").write_text(json.dumps({"version": "1.0"}))
+    assert "does not hold a tokenizer" in fails(
+        capsys, f"{module}:texts", "--tokens", "b.bin", "--tokenizer", "tokenizer.json"
+    )
