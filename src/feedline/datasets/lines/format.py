@@ -148,7 +148,7 @@ class JSONFormat(LineFormat):
         """The function of orjson, which is used if it is installed."""
         if importlib.util.find_spec("orjson") is None:
             return None
-        loads: Callable[[bytes], object] = require("orjson", extra="lines", purpose="reading JSON quickly").loads
+        loads: Callable[[bytes], object] = require("orjson", extra="json", purpose="reading JSON quickly").loads
         return loads
 
     def __getstate__(self) -> dict[str, object]:
