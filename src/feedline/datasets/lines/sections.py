@@ -105,19 +105,15 @@ class Sections:
         """Return the next lines; None at the end. Raises CorruptSource: the file is damaged."""
         if not self._has_begun:
             self._begin()
-        if self._damage is not None:
-            raise self._damage
         if self._has_ended:
             return None
         pieces, size, has_end = [self._rest], len(self._rest), b"\n" in self._rest
-        while size < SECTION_BYTES or not has_end:
+        while self._damage is None and (size < SECTION_BYTES or not has_end):
             if size > self._limit and not has_end:
                 return self._too_long(b"".join(pieces))
             try:
                 piece = self._next_piece()
-            except CorruptSource as exc:  # return the lines before it first
-                if not has_end:
-                    raise
+            except CorruptSource as exc:
                 self._damage = exc
                 break
             if not piece:
@@ -125,6 +121,8 @@ class Sections:
                 break
             pieces.append(piece)
             size, has_end = size + len(piece), has_end or b"\n" in piece
+        if self._damage is not None and not has_end:  # otherwise return the lines before it first
+            raise self._damage
         content = b"".join(pieces)
         cut = len(content) if self._has_ended else content.rindex(b"\n") + 1
         self._rest = content[cut:]
@@ -140,7 +138,11 @@ class Sections:
         self._has_begun = True
         missing = self._start - self._pieces.offset
         while missing > 0 or (self._start == 0 and len(self._rest) < 3):
-            piece = self._next_piece()
+            try:
+                piece = self._next_piece()
+            except CorruptSource as exc:
+                self._damage = exc
+                return
             if not piece:
                 break
             self._rest += piece[max(0, missing) :]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
-from feedline.errors import CorruptSource
+from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
 from feedline.types.shown import counted, shown_address
 from feedline.types.sizes import byte_count, most_bytes
@@ -83,7 +83,9 @@ class LineSource(Source):
         )
         self.cache = checked_cache(cache)
         self.unpack = None
-        if checked_cache(unpack) is not False:
+        if not isinstance(unpack, (bool, str, os.PathLike)):
+            raise BadOption(f"unpack={unpack!r} is neither True, False nor the path of a folder.")
+        if unpack is not False:
             self.unpack = UnpackedFiles(None if isinstance(unpack, bool) else unpack)
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self.part_bytes = byte_count("part_bytes", part_bytes)
@@ -152,6 +154,15 @@ class LineSource(Source):
     def row_group_sizes(self) -> NDArray[np.int64]:
         """How many samples each part of about `part_bytes` has; `feedline.samplers.BlockSampler` needs this."""
         return self.index.group_sizes(self.part_bytes)
+
+    @overload
+    def stream(self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4) -> LineStream: ...
+
+    @overload
+    def stream(self, *, shuffle: Literal[True], seed: int = 0, window: int = 4) -> ShuffledLines: ...
+
+    @overload
+    def stream(self, *, shuffle: bool, seed: int = 0, window: int = 4) -> LineStream | ShuffledLines: ...
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> LineStream | ShuffledLines:
         """Return an iterable dataset of the same samples.
