@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import pickle
+import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from feedline.datasets.lines import format as format_module
-from feedline.datasets.lines.format import JSONFormat, TextFormat, has_long_number, joined_values
+from feedline.datasets.lines.format import JSONFormat, TextFormat, joined_values, long_integers
 from feedline.errors import CorruptSource
 from tests.datasets.lines.writing import VALUES
 from tests.sampling import examples
@@ -75,14 +76,10 @@ def test_the_string_between_lines_is_not_part_of_any() -> None:
             joined_values(lines)
 
 
-@given(digits=st.integers(0, 40), before=st.text("0a-.", max_size=5), after=st.text("a,]", max_size=5))
-def test_long_numbers(digits: int, before: str, after: str) -> None:
-    text = before + "7" * digits + after
-    assert has_long_number(text.encode()) == any("7" * n in text or len(run) >= 19 for n in [19] for run in runs(text))
-
-
-def runs(text: str) -> list[str]:
-    return "".join(sign if sign.isdigit() else " " for sign in text).split()
+@given(lines=st.lists(st.lists(st.sampled_from(["7" * 19, "1", "7" * 12, ".", "a", "-"]), max_size=4).map("".join)))
+def test_long_integers(lines: list[str]) -> None:
+    found = long_integers([line.encode() for line in lines])
+    assert found == {place for place, line in enumerate(lines) if re.search(r"(?<![.\d])\d{19}", line)}
 
 
 class Quick(ModuleType):
@@ -121,7 +118,7 @@ def test_orjson_gives_the_same(values: list[Any]) -> None:
             sys.modules["orjson"] = before
     assert bad is None
     assert repr(found) == repr([json.loads(line) for line in lines])
-    assert quick.used or has_long_number(b"\n".join(lines))
+    assert quick.used or long_integers(lines)
 
 
 def test_integers_that_python_refuses() -> None:

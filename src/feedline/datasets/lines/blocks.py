@@ -18,7 +18,6 @@ from feedline.datasets.lines.format import SPACE
 from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, LineIndex, chunks_of
 from feedline.datasets.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.lines.scan import Numbers
-from feedline.datasets.lines.sections import may_have_blank
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
@@ -27,6 +26,8 @@ _MOST_OPEN = 64
 """Files that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
 _MOST_INFLATING = 8
 """Compressed files that one thread keeps a position in. A guess."""
+_CHUNK = 1 << 17
+"""Bytes of a compressed file to read at a time: a block often needs no more. A guess."""
 _STRIDE = 1 << 22
 """Content between two copies of a decompressor's state, at least."""
 _MOST_COPIES = 256
@@ -43,7 +44,8 @@ class Block:
 
     def __init__(self, content: bytes, *, skips_blank: bool) -> None:
         self.content = content
-        ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 10)
+        codes = np.frombuffer(content, np.uint8)
+        ends = np.flatnonzero(codes == 10)
         has_end = content.endswith(b"\n")
         stops = ends if has_end or not content else np.append(ends, len(content))
         starts = np.concatenate([[0], ends + 1])[: len(stops)]
@@ -51,7 +53,7 @@ class Block:
         """The line that has no end, -1 if all have."""
         self._numbers: Numbers | None = None
         """Which lines are samples; None for all."""
-        if skips_blank and may_have_blank(content):
+        if skips_blank and (codes[starts] <= 32).any():
             spans = zip(starts.tolist(), stops.tolist(), strict=True)
             self._numbers = np.array([n for n, (a, b) in enumerate(spans) if content[a:b].strip(SPACE)], np.int64)
         self._starts = starts
@@ -126,7 +128,7 @@ class _Cursor:
         if pieces is None or is_behind or pieces.offset < best.offset:
             self.went_back = is_behind
             packing = self._index.packing
-            pieces = Inflating(packing, chunks_of(self.blob, best.at), self.blob.name, best)
+            pieces = Inflating(packing, chunks_of(self.blob, best.at, _CHUNK), self.blob.name, best)
             self._pieces, self._held = pieces, b""
         return pieces
 

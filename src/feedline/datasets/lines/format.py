@@ -161,9 +161,13 @@ class JSONFormat(LineFormat):
         return list(map(self._pick, values))
 
     def _values(self, lines: Sequence[bytes]) -> list[Any]:
-        if self._quick is not None and not has_long_number(b"\n".join(lines)):
-            return list(map(self._quick, lines))
-        return joined_values(lines)
+        quick = self._quick
+        if quick is None:
+            return joined_values(lines)
+        long = long_integers(lines)
+        if not long:
+            return list(map(quick, lines))
+        return [joined_values([line])[0] if place in long else quick(line) for place, line in enumerate(lines)]
 
     def _of(self, text: str) -> object:
         value = json.loads(text)
@@ -213,16 +217,18 @@ def joined_values(lines: Sequence[bytes]) -> list[Any]:
     return own
 
 
-def has_long_number(text: bytes) -> bool:
-    """True if there are 19 digits in a row: orjson turns integers beyond 64 bits into floats.
+def long_integers(lines: Sequence[bytes]) -> set[int]:
+    """Return the places of lines with an integer of 19 digits or more: orjson turns those beyond 64 bits into floats.
 
     Example:
-        >>> has_long_number(b"123456789012345678"), has_long_number(b"1234567890123456789")
-        (False, True)
+        >>> long_integers([b"123456789012345678", b"[1234567890123456789]", b"0.1234567890123456789"])
+        {1}
     """
+    text = b"\n".join(lines)
     digits = (np.frombuffer(text, np.uint8) - np.uint8(48)) < 10
-    for step in (1, 2, 4, 8, 3):  # runs of 2, 4, 8, 16 and 19 digits
+    for step in (1, 2, 4, 8, 3):  # where 2, 4, 8, 16 and 19 digits begin
         digits = digits[:-step] & digits[step:]
         if not digits.any():
-            return False
-    return True
+            return set()
+    begins = (place for place in np.flatnonzero(digits).tolist() if not text[place - 1 : place].isdigit())
+    return {text.count(b"\n", 0, place) for place in begins if text[place - 1 : place] != b"."}

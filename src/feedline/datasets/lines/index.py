@@ -73,9 +73,9 @@ class FileIndex:
         return Point(int(self.unit_at[unit]), int(self.unit_offset[unit]))
 
 
-def chunks_of(blob: Blob, start: int = 0) -> Callable[[], bytes]:
-    """Return a function that returns the bytes of a blob in chunks, and none at its end."""
-    size = _LOCAL_CHUNK if blob.is_local else _REMOTE_CHUNK
+def chunks_of(blob: Blob, start: int = 0, size: int | None = None) -> Callable[[], bytes]:
+    """Return a function that returns the bytes of a blob in chunks of some size, and none at its end."""
+    size = size or (_LOCAL_CHUNK if blob.is_local else _REMOTE_CHUNK)
     places = itertools.count(start, size)
 
     def next_chunk() -> bytes:

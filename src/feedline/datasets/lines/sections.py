@@ -6,8 +6,6 @@ import bisect
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
 
-import numpy as np
-
 from feedline.datasets.lines.format import SPACE, LineFormat
 from feedline.datasets.lines.inflating import Inflating, Point
 from feedline.errors import CorruptSource
@@ -62,18 +60,12 @@ def split_lines(content: bytes) -> list[bytes]:
         >>> split_lines(b"a\r\n\nb"), split_lines(b"a\n"), split_lines(b"")
         ([b'a', b'', b'b'], [b'a'], [])
     """
-    if b"\r\n" in content:
+    if b"\r" in content:  # which is found fifty times as fast as both together
         content = content.replace(b"\r\n", b"\n")
     lines = content.split(b"\n")
     if not lines[-1]:
         del lines[-1]
     return lines
-
-
-def may_have_blank(content: bytes) -> bool:
-    """False if certainly no line of some whole lines consists of white space only."""
-    codes = np.frombuffer(content, np.uint8)
-    return len(codes) > 0 and bool(codes[0] <= 32 or ((codes[:-1] == 10) & (codes[1:] <= 32)).any())
 
 
 class Sections:
@@ -127,7 +119,8 @@ class Sections:
         cut = len(content) if self._has_ended else content.rindex(b"\n") + 1
         self._rest = content[cut:]
         lines = split_lines(content[:cut])
-        return self._section(lines, cut, has_blank=may_have_blank(content[:cut])) if lines else None
+        # Blank lines come before all others that begin with a visible character.
+        return self._section(lines, cut, has_blank=min(lines)[:1] <= b" ") if lines else None
 
     def damaged(self, damage: CorruptSource) -> Section:
         """Return a section that stands for the rest of the file, which cannot be read."""
