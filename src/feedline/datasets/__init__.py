@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from feedline.datasets.csv import CSVDataset
     from feedline.datasets.files import FileDataset, ImageFolder
     from feedline.datasets.hdf5 import HDF5Dataset
+    from feedline.datasets.lines import JSONLines, TextLines
     from feedline.datasets.lmdb import LMDBDataset
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
@@ -29,6 +30,7 @@ __all__ = [
     "FileDataset",
     "HDF5Dataset",
     "ImageFolder",
+    "JSONLines",
     "LMDBDataset",
     "ParquetDataset",
     "PrecomputedDataset",
@@ -37,6 +39,7 @@ __all__ = [
     "SQLDataset",
     "StreamDataset",
     "TarDataset",
+    "TextLines",
     "mix",
     "open_dataset",
 ]
@@ -49,6 +52,7 @@ _PLACES = {
     "FileDataset": "files",
     "HDF5Dataset": "hdf5",
     "ImageFolder": "files",
+    "JSONLines": "lines",
     "LMDBDataset": "lmdb",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
@@ -57,6 +61,7 @@ _PLACES = {
     "SQLDataset": "sql",
     "StreamDataset": "streams",
     "TarDataset": "tar",
+    "TextLines": "lines",
     "open_dataset": "opening",
 }
 """The module that defines each name. A source is imported on first use: a loader needs none of them."""

@@ -27,6 +27,8 @@ from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
 from feedline.datasets.form import names_in
 from feedline.datasets.hdf5 import HDF5Dataset
+from feedline.datasets.lines import JSONLines, TextLines
+from feedline.datasets.lines.places import JSON_ENDINGS, TEXT_ENDINGS
 from feedline.datasets.lmdb import LMDBDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset
 from feedline.datasets.sql import SQLDataset
@@ -50,6 +52,8 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "npy": ArrayDataset,
     "npz": ArrayDataset,
     "csv": CSVDataset,
+    "jsonl": JSONLines,
+    "text": TextLines,
     "sqlite": SQLDataset,
     "precomputed": PrecomputedDataset,
     "pictures": ImageFolder,
@@ -66,6 +70,7 @@ SUFFIXES = {
     "arrow": (".arrow", ".feather"),
     "npy": (".npy",),
     "npz": (".npz",),
+    "jsonl": (".jsonl", ".ndjson", ".jsonlines"),
 }
 """Suffixes of files that hold samples; several files in a folder may be shards of one dataset. The usual one is
 first."""
@@ -78,7 +83,7 @@ _MAGIC = (
     (b"FDLVAULT", "precomputed"),
     (b"\x93NUMPY", "npy"),
 )
-_SHARDED = ("tar", "hdf5", "parquet", "arrow")
+_SHARDED = ("tar", "hdf5", "parquet", "arrow", "jsonl")
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _ENVIRONMENT = "data.mdb"
 """The file that makes its folder an LMDB environment."""
@@ -198,7 +203,7 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
     is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
     if found is not None and (os.path.isfile(text) or is_pattern):
         return Recognised(text, found)
-    known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
+    known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .txt, .csv, .tsv and SQLite"
     known = f"feedline reads folders, and files of {known}."
     if os.path.isfile(text):
         guess = guess_kind(text)
@@ -304,12 +309,15 @@ def files_below(path: str) -> Iterator[str]:
 
 
 def _store_of(path: str) -> str | None:
-    return _FORMATS.get(ending_of(path))
+    return "jsonl" if path.lower().endswith(JSON_ENDINGS) else _FORMATS.get(ending_of(path))
 
 
 def format_by_name(path: str) -> str | None:
     """Return the format that the name of a file or a pattern indicates; None if it indicates none."""
-    return "csv" if path.lower().endswith(CSV_ENDINGS) else _store_of(path)
+    for format_, endings in (("csv", CSV_ENDINGS), ("text", TEXT_ENDINGS)):
+        if path.lower().endswith(endings):
+            return format_
+    return _store_of(path)
 
 
 def ending_of(name: str) -> str:

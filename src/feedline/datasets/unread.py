@@ -103,18 +103,13 @@ def _binary(start: bytes, name: str) -> FileKind | None:
     return FileKind("binary data of an unknown kind", _MADE_ONCE) if re.search(r"[\0-\x08\x0e-\x1a]", text) else None
 
 
-_LINES = (
-    "There is no reader for JSON lines yet. If they fit into memory, a list of them is a dataset: "
-    "DataLoader([json.loads(line) for line in {open}]). Otherwise convert them once with "
-    "pyarrow.parquet.write_table(pyarrow.json.read_json(path), 'train.parquet') and open that, or pass "
-    "datasets.load_dataset('json', data_files=path, split='train') of Hugging Face to DataLoader."
-)
+_LINES = "feedline.datasets.JSONLines(path) reads it, under any name."
 _JSON = (
     "There is no reader for JSON. If it holds a list of samples, that list is a dataset: DataLoader(json.load({open}))."
 )
 _PLAIN = (
-    "If each line is a sample, the list of lines is a dataset: DataLoader({open}.read().splitlines()). If it is a "
-    "table, CSVDataset(path, delimiter=...) reads it."
+    "If each line is a sample, feedline.datasets.TextLines(path) reads it. If it is a table, CSVDataset(path, "
+    "delimiter=...) does."
 )
 
 

@@ -257,9 +257,9 @@ def test_a_file_that_is_gone_has_no_fingerprint(tmp_path: Path) -> None:
 
 
 def test_what_is_no_source(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
+    (tmp_path / "a.xyz").touch()
     with pytest.raises(SourceError, match="looks like an empty file"):
-        open_source(str(tmp_path / "a.txt"))
+        open_source(str(tmp_path / "a.xyz"))
     with pytest.raises(SourceError, match="There is nothing at"):
         open_source(str(tmp_path / "none"))
     (tmp_path / "a:b").mkdir()

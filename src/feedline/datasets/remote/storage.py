@@ -87,7 +87,9 @@ class StoreBlob(Blob):
             except FileNotFoundError:
                 raise SourceChanged(f"{self.name} was changed or deleted while it was read.") from None
         else:
-            data = system.cat_file(self._path, start=start, end=stop)
+            # Otherwise Hugging Face's file system reads 5 MB ahead in every call, and drops them.
+            options = {"cache_type": "none"} if protocol_of(self.address) == "hf" else {}
+            data = system.cat_file(self._path, start=start, end=stop, **options)
         return data
 
     def _query(self, ask: Callable[[Any], bytes]) -> bytes:
@@ -109,7 +111,7 @@ _PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
 # Any: fsspec has no types.
 def _version_of(found: Mapping[str, Any], pin: str) -> Version:
     """Return the version of an object from a store's response."""
-    keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "LastModified", "mtime")
+    keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime")
     return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
 
 

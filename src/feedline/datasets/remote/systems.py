@@ -10,7 +10,7 @@ from feedline.errors import BadOption, MissingExtra
 from feedline.system.failures import words
 from feedline.system.optional import require
 
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
 _PLAIN = ("endpoint_url", "region_name")
 """Options that help with debugging and do not identify the user."""
 
@@ -39,7 +39,9 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
         if isinstance(exc, MissingExtra):
             raise
         raise MissingExtra(
-            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
+            module=exc.name or {"s3": "s3fs", "hf": "huggingface_hub"}.get(extra, protocol),
+            extra=extra,
+            purpose=purpose,
         ) from exc
     except ValueError as exc:
         raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc

@@ -1,0 +1,258 @@
+"""Reads blocks of lines: from any place of a plain file, and of a compressed one from the nearest place before it.
+
+Members of gzip are long, so a process that reads in one keeps copies of the decompressor's state, and goes on from the
+nearest of them. Such a copy takes 3 microseconds and 40 KB; it cannot be stored on disk, so that each process makes its
+own while it reads.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.lines.format import SPACE
+from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, LineIndex, chunks_of
+from feedline.datasets.lines.inflating import Checkpoint, Inflating
+from feedline.datasets.lines.scan import Numbers
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.storage import Storage
+from feedline.errors import CorruptSource, SourceChanged
+
+_MOST_OPEN = 64
+"""Files that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
+_MOST_INFLATING = 8
+"""Compressed files that one thread keeps a position in. A guess."""
+_CHUNK = 1 << 17
+"""Bytes of a compressed file to read at a time: a block often needs no more. A guess."""
+_STRIDE = 1 << 22
+"""Content between two copies of a decompressor's state, at least."""
+_MOST_COPIES = 256
+"""Copies for one file: 10 MB."""
+_LOCAL_GAP = 1 << 14
+_REMOTE_GAP = 1 << 18
+"""The largest gap between two blocks to read and discard, rather than make two requests. Guesses."""
+_MOST = 1 << 24
+"""The most bytes of a read, unless a block has more."""
+
+
+class Block:
+    """The lines of a block that are samples."""
+
+    def __init__(self, content: bytes, *, skips_blank: bool) -> None:
+        self.content = content
+        codes = np.frombuffer(content, np.uint8)
+        ends = np.flatnonzero(codes == 10)
+        has_end = content.endswith(b"\n")
+        stops = ends if has_end or not content else np.append(ends, len(content))
+        starts = np.concatenate([[0], ends + 1])[: len(stops)]
+        self._open = -1 if has_end else len(stops) - 1
+        """The line that has no end, -1 if all have."""
+        self._numbers: Numbers | None = None
+        """Which lines are samples; None for all."""
+        if skips_blank and (codes[starts] <= 32).any():
+            spans = zip(starts.tolist(), stops.tolist(), strict=True)
+            self._numbers = np.array([n for n, (a, b) in enumerate(spans) if content[a:b].strip(SPACE)], np.int64)
+        self._starts = starts
+        self._stops = stops
+
+    def line(self, place: int) -> bytes:
+        """Return a line without its end."""
+        number = self.number(place)
+        line = self.content[int(self._starts[number]) : int(self._stops[number])]
+        return line[:-1] if line.endswith(b"\r") and number != self._open else line
+
+    def number(self, place: int) -> int:
+        """Return how many lines of the block precede a sample."""
+        return place if self._numbers is None else int(self._numbers[place])
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self._starts) if self._numbers is None else len(self._numbers)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes."""
+        return len(self.content) + 16 * len(self._starts) + 512
+
+
+class _Cursor:
+    """A position in a compressed file, and states to return to."""
+
+    def __init__(self, blob: Blob, index: FileIndex) -> None:
+        self.blob = blob
+        self._index = index
+        self._pieces: Inflating | None = None
+        self._held = b""
+        """Content that was decompressed last, up to the offset of the pieces."""
+        self._copies: list[Checkpoint] = []
+        self._stride = max(_STRIDE, int(index.starts[-1]) // _MOST_COPIES)
+        self.went_back = False
+        """True if content had to be decompressed again."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return content. Raises CorruptSource: the file is damaged."""
+        try:
+            return self._read(start, stop)
+        except BaseException:
+            self._pieces = None  # part of it may be lost
+            raise
+
+    def _read(self, start: int, stop: int) -> bytes:
+        pieces = self._at(start)
+        content = [self._held[start - (pieces.offset - len(self._held)) :]] if start < pieces.offset else []
+        while pieces.offset < stop:
+            before = pieces.offset
+            self._held = pieces.next_piece()
+            if not self._held:
+                raise CorruptSource(
+                    f"{self.blob.name} ends at byte {before} of its content, but had {int(self._index.starts[-1])} "
+                    "when its index was made."
+                )
+            self._note(pieces)
+            if pieces.offset > start:
+                content.append(self._held[max(0, start - before) :])
+        return b"".join(content)[: stop - start]
+
+    def _at(self, start: int) -> Inflating:
+        """Return the content from the nearest place before an offset on."""
+        unit = self._index.before(start)
+        copy = bisect.bisect_right(self._copies, start, key=lambda one: one.offset) - 1
+        best = self._copies[copy] if copy >= 0 and self._copies[copy].offset > unit.offset else unit
+        pieces = self._pieces
+        is_behind = pieces is not None and start < pieces.offset - len(self._held)
+        if pieces is None or is_behind or pieces.offset < best.offset:
+            self.went_back = is_behind
+            packing = self._index.packing
+            pieces = Inflating(packing, chunks_of(self.blob, best.at, _CHUNK), self.blob.name, best)
+            self._pieces, self._held = pieces, b""
+        return pieces
+
+    def _note(self, pieces: Inflating) -> None:
+        """Keep a copy of the state, unless there is another place to start from nearby."""
+        offset, copies = pieces.offset, self._copies
+        place = bisect.bisect_right(copies, offset, key=lambda one: one.offset)
+        before = max(pieces.point.offset, copies[place - 1].offset if place else 0)
+        after = copies[place].offset if place < len(copies) else offset + self._stride
+        if offset - before >= self._stride <= after - offset and (copy := pieces.checkpoint()) is not None:
+            copies.insert(place, copy)
+
+
+class BlockReader:
+    """The open files of one thread.
+
+    Args:
+        open_storage: opens a storage for this thread.
+        addresses: the files.
+        index: where their lines are.
+        limit: the most bytes of a line; of a longer one, only the beginning is read.
+        request_count: how many ranges of remote files are requested at the same time.
+    """
+
+    def __init__(
+        self,
+        open_storage: Callable[[], Storage],
+        addresses: Sequence[str],
+        index: LineIndex,
+        *,
+        limit: int,
+        request_count: int,
+    ) -> None:
+        self._storage = open_storage()
+        self._addresses = addresses
+        self._index = index
+        self._limit = limit
+        self._request_count = request_count
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
+        self._cursors = BoundedCache[int, _Cursor](_MOST_INFLATING)
+
+    def read(self, blocks: Sequence[int]) -> tuple[list[bytes], bool]:
+        """Return the contents of blocks, given in ascending order, and whether a file was decompressed again.
+
+        Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
+        """
+        by_file: dict[int, list[int]] = {}
+        for block in blocks:
+            file, number = self._index.place(block)
+            by_file.setdefault(file, []).append(number)
+        contents: list[bytes] = []
+        went_back = False
+        for file, numbers in by_file.items():
+            index = self._index.files[file]
+            blob = self._blob(file)
+            spans = [self._span(index, number) for number in numbers]
+            if index.packing:
+                cursor = self._cursor(file, blob)
+                contents += [cursor.read(*span) for span in spans]
+                went_back = went_back or cursor.went_back
+            else:
+                contents += self._ranges(blob, spans)
+            blob.check()  # what was read may be from another version
+        return contents, went_back
+
+    def _span(self, index: FileIndex, number: int) -> tuple[int, int]:
+        start, stop = index.starts[number : number + 2].tolist()
+        return start, min(stop, start + self._limit + 1 + (PACKED_BYTES if index.packing else BLOCK_BYTES))
+
+    def _blob(self, file: int) -> Blob:
+        blob, index = self._blobs.get(file), self._index.files[file]
+        if blob is not None and not _is_replaced(blob):
+            return blob
+        blob = self._storage.open(self._addresses[file])
+        if (blob.size, blob.tag) != (index.size, index.tag):
+            blob.close()
+            raise SourceChanged(
+                f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
+                f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
+            )
+        self._blobs.put(file, blob)
+        return blob
+
+    def _cursor(self, file: int, blob: Blob) -> _Cursor:
+        cursor = self._cursors.get(file)
+        if cursor is None or cursor.blob is not blob:
+            cursor = _Cursor(blob, self._index.files[file])
+            self._cursors.put(file, cursor)
+        return cursor
+
+    def _ranges(self, blob: Blob, spans: list[tuple[int, int]]) -> list[bytes]:
+        """Read ranges in ascending order, merging nearby ones; several at a time from remote files."""
+        gap = _LOCAL_GAP if blob.is_local else _REMOTE_GAP
+        reads: list[list[tuple[int, int]]] = []
+        for span in spans:
+            last = reads[-1] if reads else None
+            if last is not None and span[0] <= last[-1][1] + gap and span[1] - last[0][0] <= _MOST:
+                last.append(span)
+            else:
+                reads.append([span])
+
+        def read(own: list[tuple[int, int]]) -> list[bytes]:
+            first = own[0][0]
+            content = blob.read(first, own[-1][1])
+            return [content] if len(own) == 1 else [content[start - first : stop - first] for start, stop in own]
+
+        if len(reads) == 1 or blob.is_local:
+            return [content for own in reads for content in read(own)]
+        with ThreadPoolExecutor(min(self._request_count, len(reads)), "feedline-read") as threads:
+            return [content for contents in threads.map(read, reads) for content in contents]
+
+    def close(self) -> None:
+        """Close all files. May be called twice."""
+        self._cursors.clear()
+        self._blobs.clear()
+        self._storage.close()
+
+
+def _is_replaced(blob: Blob) -> bool:
+    """True if an open local file was modified; changes of remote files are detected after reading."""
+    if not blob.is_local:
+        return False
+    try:
+        blob.check()
+    except SourceChanged:
+        return True
+    return False

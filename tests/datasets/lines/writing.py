@@ -1,0 +1,72 @@
+"""Files of lines as tests write them: plain, and compressed in one unit or in many."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import json
+import lzma
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from hypothesis import strategies as st
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+FORMS = [(ending, is_split) for ending in PACKS for is_split in (False, True) if ending or not is_split]
+"""Suffixes, and whether the content is cut into many units."""
+
+# Any, throughout: values of any kind.
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+BETWEEN = st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n", "\n\r\n"])
+"""Line ends of JSON lines, some with blank lines behind them."""
+
+
+def packed(content: bytes, ending: str, cuts: Iterable[int] = ()) -> bytes:
+    """Compress content, cut into units."""
+    places = [0, *sorted({cut % (len(content) + 1) for cut in cuts}), len(content)]
+    parts = [content[start:stop] for start, stop in itertools.pairwise(places)]
+    return b"".join(map(PACKS[ending], parts))
+
+
+def write(path: Path, content: bytes, *, is_split: bool = False) -> Path:
+    """Write content in the form that the suffix of the name tells."""
+    cuts = range(0, len(content), max(1, len(content) // 13)) if is_split else ()
+    ending = path.suffix if path.suffix in PACKS else ""
+    path.write_bytes(packed(content, ending, cuts))
+    return path
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"number": i, "text": f"ä{i}" * (i % 7), "inner": {"a": [i, None]}} for i in range(count)]
+
+
+def lines_of(values: Iterable[object]) -> bytes:
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
+
+
+def all_of(stream: Any) -> list[Any]:
+    """Read a stream to its end in another way than one by one."""
+    samples, iterator = [], iter(stream)
+    while made := iterator.take(7):
+        samples += made
+    return samples
+
+
+def touch_later(path: Path) -> None:
+    """Let a file seem to be written at another time."""
+    now = path.stat()
+    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns + 10**9))
