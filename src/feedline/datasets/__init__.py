@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from feedline.datasets.csv import CSVDataset
     from feedline.datasets.files import FileDataset, ImageFolder
     from feedline.datasets.hdf5 import HDF5Dataset
+    from feedline.datasets.litdata import LitDataDataset
     from feedline.datasets.lmdb import LMDBDataset
+    from feedline.datasets.mds import MDSDataset
+    from feedline.datasets.megatron import MegatronDataset
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.ray_rows import RayRows
     from feedline.datasets.sql import SQLDataset
     from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
+    from feedline.datasets.tfrecord import TFRecordDataset
 
 __all__ = [
     "ArrayDataset",
@@ -30,12 +34,16 @@ __all__ = [
     "HDF5Dataset",
     "ImageFolder",
     "LMDBDataset",
+    "LitDataDataset",
+    "MDSDataset",
+    "MegatronDataset",
     "ParquetDataset",
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
     "SQLDataset",
     "StreamDataset",
+    "TFRecordDataset",
     "TarDataset",
     "mix",
     "open_dataset",
@@ -50,12 +58,16 @@ _PLACES = {
     "HDF5Dataset": "hdf5",
     "ImageFolder": "files",
     "LMDBDataset": "lmdb",
+    "LitDataDataset": "litdata",
+    "MDSDataset": "mds",
+    "MegatronDataset": "megatron",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
     "RayRows": "ray_rows",
     "RedisStream": "streams",
     "SQLDataset": "sql",
     "StreamDataset": "streams",
+    "TFRecordDataset": "tfrecord",
     "TarDataset": "tar",
     "open_dataset": "opening",
 }
