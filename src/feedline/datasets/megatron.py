@@ -191,10 +191,11 @@ class MegatronDataset(Source, ColumnSource):
 
     # Any: a batch, or None.
     def read_columns(self, indices: Indices) -> Any:
-        if self.transform is not None or has_own_samples(type(self)) or not len(indices):
+        checked = self._checked(indices)
+        if self.transform is not None or has_own_samples(type(self)) or not len(checked):
             return None
         pair = self._pair()
-        starts, lengths = pair.spans(self._checked(indices), documents=self.samples == "documents")
+        starts, lengths = pair.spans(checked, documents=self.samples == "documents")
         length = int(lengths[0])
         if (lengths != length).any():
             return None

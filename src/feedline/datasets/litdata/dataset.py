@@ -212,9 +212,9 @@ class LitDataDataset(Source, ColumnSource):
         return batch
 
     def read_columns(self, indices: Indices) -> Any:
+        checked = self._checked(indices)
         if self.block_size is None or self.transform is not None or has_own_samples(type(self)):
             return None
-        checked = self._checked(indices)
         return self._blocks(checked, memory.empty((len(checked), self.block_size), self._dtype()))
 
     def close(self) -> None:

@@ -133,7 +133,8 @@ class MDSDataset(TableSource):
         return [self._build(row) for row in self._rows(indices)]
 
     def read_columns(self, indices: Indices) -> Any:
-        return super().read_columns(indices) if self._has_columns and len(indices) else None
+        checked = self._checked(indices)
+        return super().read_columns(checked) if self._has_columns and len(checked) else None
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
         columns = [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]

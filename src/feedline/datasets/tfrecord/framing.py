@@ -133,12 +133,11 @@ def sums_of_lengths(sizes: NDArray[np.int64]) -> NDArray[np.uint32]:
         >>> [hex(value) for value in sums_of_lengths(np.array([0, 3])).tolist()]
         ['0x7980329', '0xe4999b0']
     """
-    crc = np.full(len(sizes), 0xFFFFFFFF, np.uint32)
+    crc: NDArray[np.uint32] = np.full(len(sizes), 0xFFFFFFFF, np.uint32)
     for digits in sizes.astype("<i8").view(np.uint8).reshape(-1, 8).T:
         crc = _table()[(crc ^ digits) & 0xFF] ^ (crc >> np.uint32(8))
     crc ^= np.uint32(0xFFFFFFFF)
-    masked: NDArray[np.uint32] = ((crc >> 15) | (crc << 17)) + np.uint32(_DELTA)
-    return masked
+    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(_DELTA)
 
 
 def data_sum(*, needed: bool) -> Callable[[bytes], int] | None:
