@@ -116,7 +116,7 @@ class Folder:
             packing: its compression.
             with_table: False if the size may or may not include the table at its beginning.
         """
-        if type(name) is not str or "\\" in name or "\0" in name or ":" in name or name != posixpath.normpath(name):
+        if type(name) is not str or "\\" in name or "\0" in name or name != posixpath.normpath(name):
             raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is not a name in its folder. {AGAIN}")
         if name.startswith(("/", "..")):
             raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is outside of its folder. {AGAIN}")

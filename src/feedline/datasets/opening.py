@@ -307,7 +307,7 @@ def _folder(path: str) -> Recognised:
     if few and len(found) == 1:
         (one,) = found
         shards = [Path(file) for file in files if _store_of(file) is not None]
-        is_same = len({ending_of(file) for file in files if _store_of(file)}) == 1
+        is_same = one == "tfrecord" or len({ending_of(file) for file in files if _store_of(file)}) == 1
         if one in _SHARDED and is_same:
             return Recognised(path, one, shards, [Path(other) for other in others])
         if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):

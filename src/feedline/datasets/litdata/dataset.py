@@ -175,6 +175,8 @@ class LitDataDataset(Source, ColumnSource):
             return self._shape.build([row[field] for field in self._shape.names])
         try:
             return self._decoded(data, decodings)
+        except BadOption:
+            raise
         except BROKEN as exc:
             raise CorruptSource(
                 f"Sample {index}, in {name}, cannot be decoded: {words(exc)}. Write or copy the chunk again."

@@ -131,6 +131,8 @@ def _form(folder: Folder, config: dict[str, Any]) -> tuple[tuple[str, ...], Node
         tree = _node(spec)
         if tree.leaves != len(serializers):
             raise ValueError("other values than serializers")
+    except BadOption:
+        raise
     except (ValueError, TypeError, LookupError, RecursionError) as exc:
         raise CorruptSource(f"{folder.name} does not describe the form of its samples: {exc!r:.100}. {AGAIN}") from exc
     return tuple(serializers), tree

@@ -56,6 +56,7 @@ def decoding_of(name: str, *, decode: str | None = None, pickles: bool = False) 
         "tensor": functools.partial(_shaped, ">", _TORCH),
         "pil": pixels_of,
         "pickle": pickle.loads,
+        "json": _nested,
         "jpeg_array": functools.partial(list_of, image, 0),
         **dict.fromkeys(_IMAGES, image),
         **dict.fromkeys(_MEDIA, bytes),
@@ -78,6 +79,13 @@ def token_type(name: str) -> np.dtype[Any]:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8")
+
+
+def _nested(data: bytes) -> object:
+    raise BadOption(
+        f"A value of the serializer 'json' has {len(data)} bytes in a format of LitData's own, which feedline does not "
+        "read. Leave the value out with fields=, or write the samples again with pyarrow installed."
+    )
 
 
 def _flat(dtype: np.dtype[Any], data: bytes) -> NDArray[Any]:

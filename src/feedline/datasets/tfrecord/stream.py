@@ -80,9 +80,15 @@ class TFRecordPass(ResumablePass[Record]):
         self._records: Iterator[Record] = iter(())
         self._has_ended = False
         self._place = 0
-        """How many records were taken."""
+        """How many records were taken, and how many files could not be read to their end."""
 
     def _take(self) -> Record:
+        try:
+            return self._next()
+        finally:
+            self._place += 1
+
+    def _next(self) -> Record:
         while not self._buffer.is_ready(ended=self._has_ended):
             if self._has_ended:
                 raise StopIteration
@@ -93,7 +99,6 @@ class TFRecordPass(ResumablePass[Record]):
                 self._records = read_records(path, checksums=self._stream.checksums)
             else:
                 self._has_ended = True
-        self._place += 1
         return self._buffer.take(ended=self._has_ended)
 
     def _make(self, item: Record) -> object:
@@ -110,19 +115,10 @@ class TFRecordPass(ResumablePass[Record]):
 
     def _enter(self, state: State) -> None:
         self._begin(state["epoch"])
-        self.skip(state["place"])
-
-    def skip(self, count: int) -> int:
-        """Skip up to `count` samples without parsing them; return how many were skipped."""
-        skipped = 0
-        while skipped < count:
-            with contextlib.suppress(SourceError):  # it was raised before, or others read that file
-                try:
+        with contextlib.suppress(StopIteration):
+            while self._place < state["place"]:
+                with contextlib.suppress(SourceError):  # it was raised before
                     self._take()
-                except StopIteration:
-                    break
-                skipped += 1
-        return skipped
 
 
 def read_records(path: str, *, checksums: bool | None) -> Iterator[Record]:
