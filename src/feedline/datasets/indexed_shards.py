@@ -118,7 +118,7 @@ class Folder:
         """
         if type(name) is not str or "\\" in name or "\0" in name or name != posixpath.normpath(name):
             raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is not a name in its folder. {AGAIN}")
-        if name.startswith(("/", "..")):
+        if name == "." or name.startswith(("/", "..")):
             raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is outside of its folder. {AGAIN}")
         if type(size) is not int or type(count) is not int or not 0 <= count <= size <= _MOST_BYTES:
             raise CorruptSource(

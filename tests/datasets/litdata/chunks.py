@@ -13,7 +13,7 @@ import pyarrow as pa
 import zstandard
 
 NUMPY = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
-LEAF = {"type": None, "context": None, "children_spec": []}
+LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 
 def leaf(value: Any) -> tuple[str, bytes]:
@@ -66,7 +66,7 @@ def arrow_chunk(samples: Sequence[dict[str, Any]]) -> bytes:
     with pa.ipc.new_file(sink, table.schema) as writer:
         for start in range(0, len(samples), 256):
             writer.write_table(table.slice(start, min(256, len(samples) - start)))
-    ipc = sink.getvalue().to_pybytes()
+    ipc: bytes = sink.getvalue().to_pybytes()
     return chunk_of([b""] * len(samples)) + ipc + struct.pack("<I", len(ipc)) + b"LDARW01\0"
 
 

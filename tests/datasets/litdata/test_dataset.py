@@ -22,7 +22,7 @@ from feedline.datasets.litdata.leaves import decoding_of
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
-from tests.datasets.litdata.chunks import NUMPY, write
+from tests.datasets.litdata.chunks import LEAF, NUMPY, write
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -71,8 +71,7 @@ class TestRows(SourceContract):
     def store(self, tmp_path: Path) -> None:
         self.path = write(tmp_path / "x", [ROWS[:4], ROWS[4:29]], arrow=True, data_format=["str", "int", "json"])
         spec = json.loads((self.path / "index.json").read_text())
-        leaf = {"type": None, "context": None, "children_spec": []}
-        tree = {"type": "builtins.dict", "context": '["text", "id", "tags"]', "children_spec": [leaf] * 3}
+        tree = {"type": "builtins.dict", "context": '["text", "id", "tags"]', "children_spec": [LEAF] * 3}
         spec["config"]["data_spec"] = json.dumps([1, tree])
         (self.path / "index.json").write_text(json.dumps(spec))
 

@@ -64,7 +64,13 @@ def write(
     names = sorted(columns)
     encodings, sizes = [columns[name] for name in names], [size_of(columns[name]) for name in names]
     described = {"column_encodings": encodings, "column_names": names, "column_sizes": sizes}
-    settings: dict[str, Any] = {"compression": compression, "format": "mds", "hashes": [], "size_limit": 1 << 26, "version": 2}
+    settings: dict[str, Any] = {
+        "compression": compression,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": 1 << 26,
+        "version": 2,
+    }
     config = json.dumps({**described, **settings}, sort_keys=True).encode()
     listed = []
     for number, samples in enumerate(shards):

@@ -68,21 +68,23 @@ def test_batches(tmp_path: Path, workers: int) -> None:
 
 def test_fields_and_parse(tmp_path: Path) -> None:
     path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
-    for options, expected in (
+    good: list[tuple[dict[str, Any], Any]] = [
         ({"fields": "image"}, SAMPLES[3]["image"]),
         ({"fields": ("image", "label")}, (SAMPLES[3]["image"], SAMPLES[3]["label"])),
         ({"fields": {"y": "label"}}, {"y": SAMPLES[3]["label"]}),
         ({"parse": bytes}, RECORDS[3]),
         ({"parse": len}, len(RECORDS[3])),
-    ):
-        with contextlib.closing(TFRecordDataset(path, **options)) as dataset:  # type: ignore[arg-type]
+    ]
+    for options, expected in good:
+        with contextlib.closing(TFRecordDataset(path, **options)) as dataset:
             assert_same(dataset[3], expected)
             assert "30 samples" in repr(dataset)
     with contextlib.closing(TFRecordDataset(path, "nope")) as dataset, pytest.raises(BadOption, match=r"'nope'.*label"):
         dataset[3]
-    for options in ({"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}, {"fields": ()}, {"cache": 3}):
+    bad: list[dict[str, Any]] = [{"parse": 3}, {"parse": bytes, "fields": "image"}, {"checksums": 1}, {"fields": ()}]
+    for options in bad:
         with pytest.raises(BadOption):
-            TFRecordDataset(path, **options)  # type: ignore[arg-type]
+            TFRecordDataset(path, **options)
 
 
 def test_other_messages(tmp_path: Path) -> None:

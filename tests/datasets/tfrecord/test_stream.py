@@ -6,12 +6,14 @@ import gzip
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import feedline
 from feedline.datasets import TFRecordDataset
+from feedline.datasets.tar.members import Bytes
 from feedline.errors import BadOption, BadState, CorruptSource
 from tests.datasets.tfrecord.records import file_of
 
@@ -38,7 +40,7 @@ def test_every_record_comes_once(tmp_path: Path, pack: bool, workers: int) -> No
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_the_loader_of_torch(tmp_path: Path, workers: int) -> None:
     stream = write(tmp_path, 7, 12, 5).stream()
-    loader = torch.utils.data.DataLoader(stream, batch_size=4, num_workers=workers)  # type: ignore[arg-type]
+    loader: Any = torch.utils.data.DataLoader(stream, batch_size=4, num_workers=workers)  # type: ignore[arg-type]
     assert sorted(torch.cat(list(loader)).tolist()) == list(range(24))
 
 
@@ -105,3 +107,20 @@ def test_a_record_that_cannot_be_parsed_is_tried_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two"):
         next(samples)
     assert list(samples) == [3]
+
+
+def test_an_interrupt_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pack in (False, True):
+        stream = write(tmp_path, 7, 5, pack=pack).stream(shuffle=True, buffer=3)
+        whole, samples = list(stream), iter(stream)
+        found = [next(samples) for _ in range(4)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Bytes, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                found.extend(samples)  # as far as the buffer reaches
+        assert 4 <= len(found) < len(whole)
+        assert found + list(samples) == whole
+
+
+def interrupted(self: Bytes, count: int) -> bytes:
+    raise KeyboardInterrupt

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import CorruptSource
+from feedline.system.failures import words
 
 # Any, throughout: float32 or int64.
 Feature = bytes | list[bytes] | NDArray[Any]
@@ -43,7 +44,7 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     except SequenceExample:
         raise
     except (ValueError, IndexError, struct.error) as exc:
-        raise CorruptSource(f"it is not a tf.train.Example: {exc}") from exc
+        raise CorruptSource(f"it is not a tf.train.Example: {words(exc)}.") from exc
 
 
 def _features(data: bytes) -> Iterator[tuple[str, bytes]]:

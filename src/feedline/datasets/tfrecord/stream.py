@@ -20,6 +20,7 @@ from feedline.datasets.tfrecord.framing import HEADER, TRAILER, damaged_record, 
 from feedline.errors import SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
+from feedline.system.failures import words
 from feedline.types import State
 from feedline.types.sizes import check_size, most_bytes
 
@@ -78,15 +79,23 @@ class TFRecordPass(ResumablePass[Record]):
         self._files = iter([stream.files[number] for number in order[self._part[0] :: self._part[1]].tolist()])
         self._buffer = ShuffleBuffer[Record](mix(mix(key, 1), self._part[0]), max(1, stream.buffer))
         self._records: Iterator[Record] = iter(())
-        self._has_ended = False
+        self._has_ended = self._was_interrupted = False
         self._place = 0
         """How many records were taken, and how many files could not be read to their end."""
 
     def _take(self) -> Record:
+        if self._was_interrupted:
+            self._enter({"epoch": self._epoch, "place": self._place})
         try:
-            return self._next()
-        finally:
+            record = self._next()
+        except (SourceError, StopIteration):
             self._place += 1
+            raise
+        except BaseException:  # an interrupt has ended the generator in the middle of a file
+            self._was_interrupted = True
+            raise
+        self._place += 1
+        return record
 
     def _next(self) -> Record:
         while not self._buffer.is_ready(ended=self._has_ended):
@@ -147,12 +156,17 @@ def _opened(path: str) -> Bytes:
     """Return the bytes of a file, decompressed if needed. The file is open only during reads."""
     places = itertools.count(0, _PIECE)
 
-    def next_piece() -> bytes:
-        with open(path, "rb") as file:
-            file.seek(next(places))
-            return file.read(_PIECE)
+    def piece(start: int, size: int) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                return file.read(size)
+        except OSError as exc:
+            raise SourceError(f"{path} cannot be read: {words(exc)}.") from exc
 
-    with open(path, "rb") as file:
-        head = file.read(HEADER.size)
+    def next_piece() -> bytes:
+        return piece(next(places), _PIECE)
+
+    head = piece(0, HEADER.size)
     packing = packing_of(head)
     return Bytes(next_piece) if packing is None or is_record(head) else unpacked_file(path, packing)
