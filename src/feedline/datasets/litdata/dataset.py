@@ -150,7 +150,9 @@ class LitDataDataset(Source, ColumnSource):
             try:
                 found[place] = decoding_of(name, decode=self.decode, pickles=self.allow_pickle)
             except BadOption as exc:
-                raise BadOption(f"Value {place} of the samples in {self._name} is a {name!r:.100}. {words(exc)}.") from exc
+                raise BadOption(
+                    f"Value {place} of the samples in {self._name} is a {name!r:.100}. {words(exc)}."
+                ) from exc
         return found
 
     def _read(self, indices: Indices) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from feedline.datasets.indexed_shards import AGAIN, Folder, Shard
 from feedline.datasets.litdata.leaves import token_type
 from feedline.errors import BadOption, CorruptSource
+from feedline.system.failures import words
 
 _KINDS = {
     "builtins.dict": "dict",
@@ -91,8 +92,12 @@ def read_layout(folder: Folder) -> Layout:
     counts = tuple(one for one in tokens if type(one) is int)
     if not is_tokens or len(counts) < len(tokens):
         return Layout(serializers, tree, tuple(chunks), None)
+    try:
+        item = token_type(serializers[0]).itemsize
+    except BadOption as exc:
+        raise BadOption(f"{folder.name} cannot be used: {words(exc)}.") from exc
     for chunk, one in zip(chunks, counts, strict=True):
-        size = 8 + 4 * chunk.count + one * token_type(serializers[0]).itemsize
+        size = 8 + 4 * chunk.count + one * item
         if size not in chunk.sizes:
             raise CorruptSource(
                 f"{folder.name}: {one} tokens of a chunk take {size} bytes, but it has {chunk.sizes[0]}. {AGAIN}"
@@ -131,8 +136,8 @@ def _form(folder: Folder, config: dict[str, Any]) -> tuple[tuple[str, ...], Node
         tree = _node(spec)
         if tree.leaves != len(serializers):
             raise ValueError("other values than serializers")
-    except BadOption:
-        raise
+    except BadOption as exc:
+        raise BadOption(f"{folder.name} cannot be used: {words(exc)}.") from exc
     except (ValueError, TypeError, LookupError, RecursionError) as exc:
         raise CorruptSource(f"{folder.name} does not describe the form of its samples: {exc!r:.100}. {AGAIN}") from exc
     return tuple(serializers), tree

@@ -103,7 +103,9 @@ class MDSDataset(TableSource):
         try:
             return decoding_of(encoding, decode=self.decode, pickles=self.allow_pickle)
         except BadOption as exc:
-            raise BadOption(f"The column {name!r} in {self._name} has the encoding {encoding!r:.100}. {words(exc)}.") from exc
+            raise BadOption(
+                f"The column {name!r} in {self._name} has the encoding {encoding!r:.100}. {words(exc)}."
+            ) from exc
 
     def __len__(self) -> int:
         return int(self._starts[-1])

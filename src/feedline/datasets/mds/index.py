@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from feedline.datasets.indexed_shards import AGAIN, Folder, Shard
 from feedline.datasets.mds.encodings import size_of
 from feedline.errors import BadOption, CorruptSource
+from feedline.system.failures import words
 from feedline.types import JsonObject
 
 _PACKINGS = {"zstd": "zstd", "gz": "gzip", "bz2": "bzip2"}
@@ -96,7 +97,12 @@ def _columns(
     is_text = all(isinstance(one, str) for one in (*names, *encodings))
     if not names or not is_text or len(set(names)) < len(names) or not len(names) == len(encodings) == len(sizes):
         raise CorruptSource(f"{name} does not describe the columns of its shards. {AGAIN}")
-    columns = tuple(Column(str(one), str(two), size_of(str(two))) for one, two in zip(names, encodings, strict=True))
+    try:
+        columns = tuple(
+            Column(str(one), str(two), size_of(str(two))) for one, two in zip(names, encodings, strict=True)
+        )
+    except BadOption as exc:
+        raise BadOption(f"{name} cannot be used: {words(exc)}.") from exc
     for column, size in zip(columns, sizes, strict=True):
         if size != column.size:
             raise CorruptSource(
