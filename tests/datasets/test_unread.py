@@ -128,7 +128,6 @@ def zip_file() -> bytes:
         ("a.mp4", b"\0\0\0\x20ftypisom", "a video"),
         ("a.wav", b"RIFF\0\0\0\0WAVE", "a sound"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as MNIST's"),
-        ("a.tfrecord", b"\x05\0\0\0\0\0\0\0abcd", "TFRecord"),
         ("a.bin", bytes(range(256)), "binary data of an unknown kind"),
         ("a.xyz", b"", "an empty file"),
     ],

@@ -32,17 +32,25 @@ from feedline.datasets import (
     FileDataset,
     HDF5Dataset,
     ImageFolder,
+    LitDataDataset,
     LMDBDataset,
+    MDSDataset,
+    MegatronDataset,
     ParquetDataset,
     PrecomputedDataset,
     SQLDataset,
     TarDataset,
+    TFRecordDataset,
 )
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.tools.packing.inspection import inspect
 from feedline.types import records
+from tests.datasets import test_megatron as megatron
+from tests.datasets.litdata import chunks
+from tests.datasets.mds import shards
+from tests.datasets.tfrecord.records import example, file_of
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
@@ -564,6 +572,65 @@ def _recording_target(ending: str, *values: str) -> Target:
     )
 
 
+# -- shards of other libraries -----------------------------------------------------------------------------------------
+
+_SHARD = {"image": "ndarray:uint8", "vector": "ndarray:float32:16", "label": "int", "name": "str"}
+_ROWS = [{"name": one["name"], "label": one["label"]} for one in samples()]
+
+
+def _one_of(name: str, write: Callable[[Path], object], read: Callable[[Path], Any], file: str, *values: str) -> Target:
+    """Return the target in which one file of a folder that another library writes is damaged."""
+
+    def make(folder: Path) -> bytes:
+        write(folder)
+        return (folder / file).read_bytes()
+
+    def place(folder: Path, data: bytes) -> Path:
+        write(folder / VICTIM)
+        (folder / VICTIM / file).write_bytes(data)
+        return folder / VICTIM
+
+    return Target(name, make, place, lambda path: all_of(read(path)), values)
+
+
+def _pair(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    megatron.write(folder / "x", [[list(range(one, one + 9)), [one]] for one in range(COUNT)])
+
+
+def _examples() -> bytes:
+    features = [{**one, "image": one["image"].tobytes(), "name": one["name"].encode()} for one in samples()]
+    return file_of(example({**one, "label": np.array([one["label"]])}) for one in features)
+
+
+_SHARDS = [
+    _one_of("megatron", _pair, lambda path: MegatronDataset(path / "x"), "x.idx", TRUNCATE),
+    *(
+        _one_of(name, functools.partial(shards.write, columns=_SHARD, shards=[samples()]), MDSDataset, file, TRUNCATE)
+        for name, file in (("mds", "shard.00000.mds"), ("mds-index", "index.json"))
+    ),
+    *(
+        _one_of(name, functools.partial(chunks.write, chunks=[content], **options), LitDataDataset, file, TRUNCATE)
+        for name, content, options, file in (
+            ("litdata", samples(), {}, "chunk-0-0.bin"),
+            ("litdata-index", samples(), {}, "index.json"),
+            ("litdata-zstd", samples(), {"compression": "zstd"}, "chunk-0-0.zstd.bin"),
+            ("litdata-rows", _ROWS, {"arrow": True}, "chunk-0-0.bin"),
+        )
+    ),
+    Target(
+        "tfrecord", lambda folder: _examples(), at(".tfrecord"), lambda path: all_of(TFRecordDataset(path)), (FLIP,)
+    ),
+    Target(
+        "tfrecord.gz",
+        lambda folder: gzip.compress(_examples()),
+        at(".tfrecord.gz"),
+        lambda path: list(TFRecordDataset(path).stream()),
+        ALL,
+    ),
+]
+
+
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
@@ -695,9 +762,10 @@ _OTHERS = [
 ]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
 _LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, _LOOKED_AT)]}
+TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
+    "shards": [one.name for one in _SHARDS],
     "own": ["unpacked", "cache", "index", "record"],
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],

@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from feedline.datasets.files import FileDataset, ImageFolder
     from feedline.datasets.hdf5 import HDF5Dataset
     from feedline.datasets.lines import JSONLines, TextLines
+    from feedline.datasets.litdata import LitDataDataset
     from feedline.datasets.lmdb import LMDBDataset
+    from feedline.datasets.mds import MDSDataset
+    from feedline.datasets.megatron import MegatronDataset
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.ray_rows import RayRows
     from feedline.datasets.sql import SQLDataset
     from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
+    from feedline.datasets.tfrecord import TFRecordDataset
 
 __all__ = [
     "ArrayDataset",
@@ -32,12 +36,16 @@ __all__ = [
     "ImageFolder",
     "JSONLines",
     "LMDBDataset",
+    "LitDataDataset",
+    "MDSDataset",
+    "MegatronDataset",
     "ParquetDataset",
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
     "SQLDataset",
     "StreamDataset",
+    "TFRecordDataset",
     "TarDataset",
     "TextLines",
     "mix",
@@ -54,12 +62,16 @@ _PLACES = {
     "ImageFolder": "files",
     "JSONLines": "lines",
     "LMDBDataset": "lmdb",
+    "LitDataDataset": "litdata",
+    "MDSDataset": "mds",
+    "MegatronDataset": "megatron",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
     "RayRows": "ray_rows",
     "RedisStream": "streams",
     "SQLDataset": "sql",
     "StreamDataset": "streams",
+    "TFRecordDataset": "tfrecord",
     "TarDataset": "tar",
     "TextLines": "lines",
     "open_dataset": "opening",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
+import re
 import sqlite3
 import tarfile
 import zipfile
@@ -27,14 +29,21 @@ from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
 from feedline.datasets.form import names_in
 from feedline.datasets.hdf5 import HDF5Dataset
+from feedline.datasets.indexed_shards import INDEX
 from feedline.datasets.lines import JSONLines, TextLines
 from feedline.datasets.lines.places import JSON_ENDINGS, TEXT_ENDINGS
+from feedline.datasets.litdata import LitDataDataset
 from feedline.datasets.lmdb import LMDBDataset
+from feedline.datasets.mds import MDSDataset
+from feedline.datasets.megatron import MAGIC as MEGATRON
+from feedline.datasets.megatron import MegatronDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset
 from feedline.datasets.sql import SQLDataset
 from feedline.datasets.tar import TarDataset
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.datasets.tar.packed import packing_of
+from feedline.datasets.tfrecord import TFRecordDataset
+from feedline.datasets.tfrecord.framing import is_record
 from feedline.datasets.unread import beginning_of, described, guess_kind
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
@@ -56,6 +65,10 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "text": TextLines,
     "sqlite": SQLDataset,
     "precomputed": PrecomputedDataset,
+    "mds": MDSDataset,
+    "litdata": LitDataDataset,
+    "megatron": MegatronDataset,
+    "tfrecord": TFRecordDataset,
     "pictures": ImageFolder,
     "files": FileDataset,
 }
@@ -71,6 +84,7 @@ SUFFIXES = {
     "npy": (".npy",),
     "npz": (".npz",),
     "jsonl": (".jsonl", ".ndjson", ".jsonlines"),
+    "tfrecord": (".tfrecord", ".tfrecords"),
 }
 """Suffixes of files that hold samples; several files in a folder may be shards of one dataset. The usual one is
 first."""
@@ -82,8 +96,13 @@ _MAGIC = (
     (b"SQLite format 3\0", "sqlite"),
     (b"FDLVAULT", "precomputed"),
     (b"\x93NUMPY", "npy"),
+    (MEGATRON, "megatron"),
 )
-_SHARDED = ("tar", "hdf5", "parquet", "arrow", "jsonl")
+_SHARDED = ("tar", "hdf5", "parquet", "arrow", "jsonl", "tfrecord")
+_RECORDS = re.compile(r".*\.tfrecords?(-\d+-of-\d+|-\*)?(\.gz)?", re.DOTALL)
+"""What the names of TFRecord files end in. TensorFlow Datasets appends the number of a shard."""
+_PAIR = (".idx", ".bin")
+"""Suffixes of the two files that Megatron-LM writes."""
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 _ENVIRONMENT = "data.mdb"
 """The file that makes its folder an LMDB environment."""
@@ -108,11 +127,12 @@ class Recognised:
 
     @property
     def is_compressed(self) -> bool:
-        """True for tar files that can only be read from front to back."""
+        """True for tar and TFRecord files that can only be read from front to back."""
         first = self.files[0] if self.files else self.path
         if os.path.isfile(first):
             with open(first, "rb") as file:
-                return packing_of(file.read(8)) is not None
+                head = file.read(12)
+                return packing_of(head) is not None and not is_record(head)
         return str(first).lower().endswith(COMPRESSED)
 
     # Any: options of any source.
@@ -143,12 +163,14 @@ class Recognised:
             return SQLDataset(f"sqlite:///{path}", options.pop("query"), **options)
         # An existing path is never a pattern, even if it contains pattern characters.
         place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
+        if self.format == "megatron" and self.files:
+            place = self.files[0]
         if self.format == "precomputed" and os.path.isfile(self.path):
             place = os.path.dirname(os.path.abspath(self.path))
         if self.format == "npz":
             place = _unpacked(self.path, options.get("fields")) or self.path
         dataset = SOURCES[self.format](place, **{**self.options(), **options})
-        return dataset.stream() if self.format == "tar" and self.is_compressed else dataset
+        return dataset.stream() if self.format in ("tar", "tfrecord") and self.is_compressed else dataset
 
     def _several(self) -> BadOption:
         first = self.files[0]
@@ -198,6 +220,10 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
     text = os.fspath(path)
     if os.path.isdir(text):
         return _folder(text)
+    if os.path.basename(text) == INDEX and os.path.isfile(text) and (listed := _listed_in(text)) is not None:
+        return Recognised(text, listed)
+    if all(map(os.path.isfile, _pair_of(text))):
+        return Recognised(text, "megatron", [Path(_pair_of(text)[0])])
     found = _by_content(text) if os.path.isfile(text) else None
     found = found or _by_name(text)
     is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
@@ -241,6 +267,8 @@ def _by_content(path: str) -> str | None:
         start = file.read(512)
     if start[16:20] == b"\xde\xc0\xef\xbe":
         return "lmdb"
+    if is_record(start[:12]):
+        return "tfrecord"
     if _is_tar(start) or (packing_of(start) is not None and _is_tar(beginning_of(path)[0][:512])):
         return "tar"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
@@ -266,10 +294,15 @@ def _folder(path: str) -> Recognised:
         return Recognised(path, "lmdb")
     if os.path.exists(os.path.join(path, SAMPLES)):
         return Recognised(path, "precomputed")
+    if (listed := _listed_in(os.path.join(path, INDEX))) is not None:
+        return Recognised(path, listed)
     files = sorted(files_below(path), key=lambda one: one.split(os.sep))
     if not files:
         hidden = ", but for hidden ones" if os.listdir(path) else ""
         raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
+    pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in files]
+    if 2 * len(pairs) >= max(2, len(files) - 1):
+        return Recognised(path, "megatron" if len(pairs) == 1 else "stores", list(map(Path, pairs)))
     formats = Counter(_store_of(file) for file in files)
     others = [file for file in files if _store_of(file) is None]
     # A few texts beside shards describe them and are not samples. If there are as many texts as shards, they are
@@ -279,7 +312,7 @@ def _folder(path: str) -> Recognised:
     if few and len(found) == 1:
         (one,) = found
         shards = [Path(file) for file in files if _store_of(file) is not None]
-        is_same = len({ending_of(file) for file in files if _store_of(file)}) == 1
+        is_same = one == "tfrecord" or len({ending_of(file) for file in files if _store_of(file)}) == 1
         if one in _SHARDED and is_same:
             return Recognised(path, one, shards, [Path(other) for other in others])
         if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):
@@ -299,6 +332,28 @@ def _folder(path: str) -> Recognised:
     return Recognised(path, "pictures" if pictures else "files")
 
 
+def _pair_of(path: str) -> tuple[str, str]:
+    """Return the files of Megatron-LM that a path means, if they exist."""
+    stem = path[:-4] if path.endswith(_PAIR) else path
+    return f"{stem}{_PAIR[0]}", f"{stem}{_PAIR[1]}"
+
+
+def _listed_in(path: str) -> str | None:
+    """Return the format of the shards that an index.json lists; None if it is something else, or not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict):
+        return "litdata"
+    shards = found.get("shards")
+    is_mds = isinstance(shards, list) and all(isinstance(one, dict) and one.get("format") == "mds" for one in shards)
+    return "mds" if is_mds else None
+
+
 def files_below(path: str) -> Iterator[str]:
     """Yield the data files in a folder: neither hidden files nor those that programs leave beside data."""
     for place, folders, names in os.walk(path):
@@ -309,7 +364,9 @@ def files_below(path: str) -> Iterator[str]:
 
 
 def _store_of(path: str) -> str | None:
-    return "jsonl" if path.lower().endswith(JSON_ENDINGS) else _FORMATS.get(ending_of(path))
+    if path.lower().endswith(JSON_ENDINGS):
+        return "jsonl"
+    return "tfrecord" if _RECORDS.fullmatch(path.lower()) else _FORMATS.get(ending_of(path))
 
 
 def format_by_name(path: str) -> str | None:

@@ -55,7 +55,7 @@ def guess_kind(path: str) -> FileKind:
     if packing is not None and not start:
         return FileKind(f"a damaged or empty file compressed with {packing}", _PACKED.get(packing, ""))
     name = os.path.basename(path).lower()
-    binary = _binary(start, name)
+    binary = _binary(start)
     guess = binary or _text(start, name)
     kind = f"{guess.kind} compressed with {packing}" if packing else guess.kind
     opened = f"{_UNPACKED_BY.get(packing, 'zstandard')}.open(path, 'rt')" if packing else "open(path)"
@@ -78,12 +78,10 @@ _MADE_ONCE = (
 )
 
 
-def _binary(start: bytes, name: str) -> FileKind | None:
+def _binary(start: bytes) -> FileKind | None:
     for pattern, kind in _BINARY:
         if re.match(pattern, start, re.DOTALL):
             return FileKind(kind, _ONE_SAMPLE if kind in ("a picture", "a sound", "a video") else _MADE_ONCE)
-    if re.search(r"\.tfrecords?(\b|$)", name):
-        return FileKind("TFRecord", _MADE_ONCE)
     if start.startswith(b"PK\x03\x04"):
         if b"/data.pkl" in start[:4096]:
             return FileKind(

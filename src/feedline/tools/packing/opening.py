@@ -156,7 +156,7 @@ def _fields(found: Recognised, stored: JsonObject | None, wanted: list[str] | No
     """Return the `fields=` option that makes a source read only the wanted fields."""
     if stored is None:
         is_one_array = found.format == "npy" and os.path.isfile(found.path)
-        return None if found.format in ("lmdb", "precomputed") or is_one_array else wanted
+        return None if found.format in ("lmdb", "megatron", "precomputed") or is_one_array else wanted
     schema, form = Schema.from_json(stored["fields"]), stored["form"]
     if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
         return fields_for(found.format, schema, form)  # for tuples, `wanted` may also contain new names

@@ -1,0 +1,5 @@
+"""Chunks of LitData."""
+
+from feedline.datasets.litdata.dataset import LitDataDataset
+
+__all__ = ["LitDataDataset"]
