@@ -374,7 +374,7 @@ def test_in_torchs_own_loader(workers: int) -> None:
 
 @pytest.mark.ray
 def test_on_ray() -> None:
-    made = pipe(range(30)).shuffle(seed=1).map(noisy).filter(lambda one: one[0] % 3)
+    made = pipe(range(30)).shuffle(seed=1).filter(is_odd).map(noisy)
     here = feedline.Loader(made, 4, seed=3, collate_fn=list)
     there = feedline.Loader(made, 4, seed=3, collate_fn=list, workers=2, engine="ray")
     assert list(there) == list(here)
