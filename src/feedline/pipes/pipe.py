@@ -52,7 +52,8 @@ def pipe(dataset: Any) -> Pipe:
 
     Pipes work in `feedline.DataLoader`, `feedline.Loader`, torch's own loader, and in a `for` loop. In feedline's
     loaders, the samples of a pipe do not depend on the number of workers, and `state_dict()` resumes exactly, also with
-    another number of workers or ranks.
+    another number of workers or ranks. A pipe over a stream that splits itself, such as that of tar shards, is an
+    exception: its order depends on the number of workers, which must stay the same.
 
     Args:
         dataset: a map-style or iterable dataset.
@@ -77,7 +78,13 @@ def _stream_pipe(stage: StreamStage) -> Pipe:
 
 
 class Pipe(ABC):
-    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe."""
+    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe.
+
+    Example:
+        >>> import feedline
+        >>> isinstance(feedline.pipe([1, 2, 3]).map(str), feedline.pipes.Pipe)
+        True
+    """
 
     stage: Stage
 
