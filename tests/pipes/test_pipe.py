@@ -224,11 +224,21 @@ class Shards(ShardedSource):
         yield from range(self.number, 24, self.count)
 
 
-def test_a_pipe_over_shards_splits_itself() -> None:
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_pipe_over_shards_splits_itself(engine: Any) -> None:
     made = pipe(Shards()).map(double)
     assert isinstance(made, ShardedPipe)
-    found = [x for batch in feedline.Loader(made, 3, workers=2) for x in batch.tolist()]
+    loader = feedline.Loader(made, 3, workers=2, engine=engine)
+    found = [x for batch in loader for x in batch.tolist()]
     assert sorted(found) == list(range(0, 48, 2))
+    iterator = iter(loader)
+    first = [next(iterator).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in iterator]
+    again = feedline.Loader(made, 3, workers=2, engine=engine)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == rest
+    assert sorted(x for batch in first + rest for x in batch) == list(range(0, 48, 2))
     with pytest.raises(BadOption, match="splits itself"):
         pipe(Shards()).interleave([1, 2])
 
@@ -360,6 +370,15 @@ def test_in_torchs_own_loader(workers: int) -> None:
     mapped: Any = pipe(range(20)).map(double)
     loader = torch.utils.data.DataLoader(mapped, batch_size=3, num_workers=workers)
     assert [x for batch in loader for x in batch.tolist()] == list(range(0, 40, 2))
+
+
+@pytest.mark.ray
+def test_on_ray() -> None:
+    made = pipe(range(30)).shuffle(seed=1).filter(is_odd).map(noisy)
+    here = feedline.Loader(made, 4, seed=3, collate_fn=list)
+    there = feedline.Loader(made, 4, seed=3, collate_fn=list, workers=2, engine="ray")
+    assert list(there) == list(here)
+    there.close()
 
 
 def test_ranks_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -187,7 +188,11 @@ class StreamOrigin(StreamStage):
 
     def open(self, lap: Lap) -> Cursor:
         self.set_epoch(lap.epoch)
-        return IteratorCursor(self.dataset)
+        dataset = self.dataset
+        if lap.worker is not None:
+            dataset = copy.copy(dataset)  # workers that are threads share it
+            dataset.set_worker(*lap.worker)
+        return IteratorCursor(dataset)
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):

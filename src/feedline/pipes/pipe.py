@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +52,8 @@ def pipe(dataset: Any) -> Pipe:
 
     Pipes work in `feedline.DataLoader`, `feedline.Loader`, torch's own loader, and in a `for` loop. In feedline's
     loaders, the samples of a pipe do not depend on the number of workers, and `state_dict()` resumes exactly, also with
-    another number of workers or ranks.
+    another number of workers or ranks. A pipe over a stream that splits itself, such as that of tar shards, is an
+    exception: its order depends on the number of workers, which must stay the same.
 
     Args:
         dataset: a map-style or iterable dataset.
@@ -76,7 +78,13 @@ def _stream_pipe(stage: StreamStage) -> Pipe:
 
 
 class Pipe(ABC):
-    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe."""
+    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe.
+
+    Example:
+        >>> import feedline
+        >>> isinstance(feedline.pipe([1, 2, 3]).map(str), feedline.pipes.Pipe)
+        True
+    """
 
     stage: Stage
 
@@ -548,7 +556,7 @@ class _Streamed(Pipe, Stream):
         self.stage = stage
 
     def __iter__(self) -> PipeIterator:
-        return PipeIterator(self.stage, self.epoch)
+        return PipeIterator(self.stage, Lap(self.epoch))
 
     def __len__(self) -> int:
         count = self.stage.count()
@@ -565,32 +573,23 @@ class StreamPipe(_Streamed, StreamSource, Epochs):
     def __iter__(self) -> PipeIterator:
         number, count = (0, 1) if is_in_loader() else torch_worker()
         stage = self.stage
-        return PipeIterator(stage if count == 1 else SlicedStream(stage, number, None, count, ""), self.epoch)
+        return PipeIterator(stage if count == 1 else SlicedStream(stage, number, None, count, ""), Lap(self.epoch))
 
 
 class ShardedPipe(_Streamed, PartedStream, Epochs):
     """An iterable pipe over a stream that splits itself over workers and ranks."""
 
-    def set_worker(self, number: int, count: int) -> None:
-        super().set_worker(number, count)
-        for dataset in _datasets(self.stage):
-            dataset.set_worker(number, count)
-
-
-def _datasets(stage: Stage) -> Iterator[Any]:
-    if isinstance(stage, StreamOrigin):
-        yield stage.dataset
-    for source in stage.sources:
-        yield from _datasets(source)
+    def __iter__(self) -> PipeIterator:
+        return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker))
 
 
 class PipeIterator(Repeatable, Iterator[Any]):
     """An iterator over a stream; `state_dict` returns its position after the last sample that it returned."""
 
-    def __init__(self, stage: StreamStage, epoch: int) -> None:
+    def __init__(self, stage: StreamStage, lap: Lap) -> None:
         self._stage = stage
-        self._epoch = epoch
-        self._cursor: Cursor = stage.open(Lap(epoch))
+        self._lap = lap
+        self._cursor: Cursor = stage.open(lap)
         self._ahead: Samples = []
         """Samples made ahead in a loop by hand, in reverse."""
         self._before: CursorState = {}
@@ -632,8 +631,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
     def state_dict(self) -> CursorState:
         """Return the position as plain values: no sample is part of it."""
         if self._ahead:
-            return {"epoch": self._epoch, "cursor": self._before, "given": self._given}
-        return {"epoch": self._epoch, "cursor": self._cursor.state(), "given": 0}
+            return {"epoch": self._lap.epoch, "cursor": self._before, "given": self._given}
+        return {"epoch": self._lap.epoch, "cursor": self._cursor.state(), "given": 0}
 
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
@@ -642,8 +641,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
             raise BadState(
                 f"This is not the state of a pipe: {state!r:.200} Use the dataset that the state was saved with."
             )
-        self._epoch = state["epoch"]
-        self._cursor, self._ahead = self._stage.open(Lap(self._epoch)), []
+        self._lap = replace(self._lap, epoch=state["epoch"])
+        self._cursor, self._ahead = self._stage.open(self._lap), []
         try:
             self._cursor.restore(state["cursor"])
         except (KeyError, TypeError, IndexError, ValueError) as exc:

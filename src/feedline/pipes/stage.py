@@ -31,6 +31,8 @@ class Lap:
 
     epoch: int = 0
     number: int = 0
+    worker: tuple[int, int] | None = None
+    """Number of the worker and of workers, for datasets that split themselves; None if they are not told."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from feedline.errors import SourceError
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 
@@ -58,7 +60,7 @@ class _RepeatCursor(Cursor):
 
     def _opened(self) -> Cursor:
         number = self._lap.number * (self._stage.times or 1) + self._turn
-        return self._stage.source.open(Lap(self._lap.epoch, number))
+        return self._stage.source.open(replace(self._lap, number=number))
 
     def _next_turn(self) -> bool:
         times = self._stage.times
