@@ -96,9 +96,19 @@ class Stream:
         return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
 
     @property
+    def can_skip(self) -> bool:
+        """True if samples can be skipped without making them."""
+        return self._skip is not None
+
+    @property
+    def is_endless(self) -> bool:
+        """True if the dataset says that it never ends."""
+        return getattr(self._dataset, "is_endless", False) is True
+
+    @property
     def takes_many(self) -> bool:
         """True if the iterator returns several samples in one call, and fails for one sample at a time."""
-        return self._take is not None and self._scope.slow is None
+        return self._take is not None
 
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if possible."""
@@ -121,7 +131,7 @@ class Stream:
             StopIteration: the stream has ended before; the samples up to its end are appended.
         """
         self.replay()
-        if self._take is not None and self._scope.slow is None:
+        if self._take is not None:
             self._take_some(self._take, samples, count)
             return
         slow = self._scope.slow
