@@ -25,6 +25,8 @@ from feedline.workers.fetch.guard import Guard
 _CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
 _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 """Iterators that run no user code, so reading them draws no random numbers."""
+_SLOW_NS = 1_000_000
+"""The time of a sample from which on samples are read, and timed, one by one, even if the iterator returns several."""
 
 
 class Stream:
@@ -54,6 +56,8 @@ class Stream:
         is_ours = isinstance(dataset, StreamSource)
         self._skip = getattr(self._iterator, "skip", None) if is_ours else None
         self._take = getattr(self._iterator, "take", None) if is_ours and not self.seeds_each else None
+        self._is_slow = False
+        """True if the last samples were slow."""
         self._scope = scope
         self.place = 0
         """Samples read so far, including those before a resumption."""
@@ -98,7 +102,7 @@ class Stream:
     @property
     def takes_many(self) -> bool:
         """True if the iterator returns several samples in one call, and fails for one sample at a time."""
-        return self._take is not None and self._scope.slow is None
+        return self._take is not None and not (self._is_slow and self._scope.slow is not None)
 
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if possible."""
@@ -121,7 +125,7 @@ class Stream:
             StopIteration: the stream has ended before; the samples up to its end are appended.
         """
         self.replay()
-        if self._take is not None and self._scope.slow is None:
+        if self._take is not None and self.takes_many:
             self._take_some(self._take, samples, count)
             return
         slow = self._scope.slow
@@ -130,7 +134,9 @@ class Stream:
             begun = 0 if slow is None else time.monotonic_ns()
             samples.append(self._read())
             if slow is not None:
-                slow.append((time.monotonic_ns() - begun, self.place - 1))
+                spent = time.monotonic_ns() - begun
+                self._is_slow = spent > _SLOW_NS
+                slow.append((spent, self.place - 1))
         first = self.place - len(samples)
         self._scope.reading(samples, first)
         try:
@@ -148,6 +154,7 @@ class Stream:
     def _take_some(self, take: Callable[[int], list[Any]], samples: list[Any], count: int) -> None:
         while len(samples) < count:
             self._scope.place = self.place
+            begun = time.monotonic_ns()
             try:
                 found = take(count - len(samples))
             except BaseException as exc:
@@ -156,6 +163,7 @@ class Stream:
             if not found:
                 self._check_end()
                 raise StopIteration
+            self._is_slow = time.monotonic_ns() - begun > _SLOW_NS * len(found)
             samples += found
             self.place += len(found)
 
