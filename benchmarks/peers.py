@@ -58,7 +58,11 @@ class Peer:
     prefetch_factor = AHEAD
 
     def __init__(
-        self, opened: Callable[[], Iterable[Any]], workers: int, length: int, convert: Callable[[Any], Any] | None = None
+        self,
+        opened: Callable[[], Iterable[Any]],
+        workers: int,
+        length: int,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.num_workers = workers
         self._opened = opened

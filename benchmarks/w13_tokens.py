@@ -1,8 +1,8 @@
 """Question: how many tokens per second come from a token file in random order?
 
 Knob: against whom (`torch`: the usual dataset around `np.memmap` in torch's loader; `litdata`: its `TokensLoader` and
-`StreamingDataLoader`; `megatron`: Megatron's `IndexedDataset`, read as its `GPTDataset` does, in torch's loader) and the
-number of workers.
+`StreamingDataLoader`; `megatron`: Megatron's `IndexedDataset`, read as its `GPTDataset` does, in torch's loader) and
+the number of workers.
 
 Held still: the same 10^8 tokens as 16-bit numbers, in documents of 600 tokens on average, shuffled, in blocks of 2,048,
 batches of 32. A batch is the tokens and the tokens after them, both int64; every page of both is touched. litdata
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -60,12 +61,12 @@ def _entries(
 ) -> Iterator[harness.Entry]:
     size, block = arguments.batch_size, arguments.block
     options = {"batch_size": size, "shuffle": True, "drop_last": True, **harness.worker_arguments(workers)}
-    engines = ["inline"] if workers == 0 else arguments.engine
     # Any: loaders of several libraries.
     ways: list[tuple[harness.Side, Callable[[], Any]]] = [
-        (harness.Side(harness.TORCH), partial(usual, folder, block, options)),
-        *((harness.Side(harness.FEEDLINE, engine), partial(ours, folder, block, engine, options)) for engine in engines),
+        (harness.Side(harness.TORCH), partial(usual, folder, block, options))
     ]
+    for engine in ["inline"] if workers == 0 else arguments.engine:
+        ways.append((harness.Side(harness.FEEDLINE, engine), partial(ours, folder, block, engine, options)))
     if "litdata" in chosen:
         ways.append((harness.Side("litdata"), partial(litdatas, folder, block, size, workers)))
     if "megatron" in chosen:
@@ -180,7 +181,9 @@ class Megatrons(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def megatrons(folder: Path, block: int, options: dict[str, Any]) -> harness.LoaderLike:
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    with warnings.catch_warnings():  # of packages for GPUs that Megatron would like to have
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     from feedline.text import TokenDataset
 

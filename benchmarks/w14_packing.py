@@ -1,10 +1,10 @@
 """Question: how quickly are documents packed into rows of one length, and how full are the rows?
 
-Knob: what is packed (`whole`: documents stay whole; `cut`: they are cut at the ends of rows), by whom, and the number of
-workers. `torch`: what people write, a generator in torch's loader that fills one row after the other. `grain`: its
-`FirstFitPackIterDataset` or `BestFitPackIterDataset`, and `ConcatThenSplitIterDataset`. `trl`: `pack_dataset` with "bfd"
-or "wrapped", packed only, and packed and then read by torch's loader. `feedline`: `pipe(documents).pack(...)`, over a
-list of arrays, and over the documents of a token file, whose lengths are known without reading them (`known`).
+Knob: what is packed (`whole`: documents stay whole; `cut`: they are cut at the ends of rows), by whom, and the number
+of workers. `torch`: what people write, a generator in torch's loader that fills one row after the other. `grain`: its
+`FirstFitPackIterDataset` or `BestFitPackIterDataset`, and `ConcatThenSplitIterDataset`. `trl`: `pack_dataset` with
+"bfd" or "wrapped", packed only, and packed and then read by torch's loader. `feedline`: `pipe(documents).pack(...)`,
+over a list of arrays, and over the documents of a token file, whose lengths are known without reading them (`known`).
 
 Held still: 40,000 documents whose lengths are log-normal (mean 600, sigma 1) but at most 2,048; rows of 2,048, batches
 of 32. All but TRL deliver token ids, segment ids and positions as batches; those of TRL are token ids and lengths of
@@ -124,9 +124,7 @@ class Packing:
         return {**figures, "tokens_per_s": rate, "full": self.full, "cpu_us_per_row": figures["cpu_s_per_1000"] * 1e3}
 
 
-def _entries(
-    kind: str, workers: int, chosen: Sequence[str], arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
+def _entries(kind: str, workers: int, chosen: Sequence[str], arguments: argparse.Namespace) -> Iterator[harness.Entry]:
     case: harness.Case = {"documents": kind, "workers": workers}
     ways = [(harness.Side(harness.TORCH), Packing(partial(usual, kind, workers, arguments), "segment_ids", arguments))]
     for engine in ["inline"] if workers == 0 else arguments.engine:
