@@ -108,8 +108,8 @@ def test_batches_are_what_is_made_of_them() -> None:
         assert_type(pair, Any)
     for sizes in DataLoader(squares, 4, device_transform=lengths, collate_fn=None, device="cpu"):
         assert_type(sizes, list[int])
-    for text in DataLoader2(Words(), batch_size=None):
-        assert_type(text, Any)  # of a subclass only what `collate_fn` returns is known
+    for letter in DataLoader2(Words(), batch_size=None):
+        assert_type(letter, Any)  # of a subclass only what `collate_fn` returns is known
     for either in DataLoader2(squares, 4, collate_fn=first):
         assert_type(either, torch.Tensor)
     wrong: DataLoader[tuple[torch.Tensor, int], str] = collated  # type: ignore[assignment]

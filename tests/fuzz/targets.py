@@ -45,6 +45,7 @@ from feedline.datasets import (
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
+from feedline.text import TokenDataset, TokenWriter, verify
 from feedline.tools.packing.inspection import inspect
 from feedline.types import records
 from tests.datasets import test_megatron as megatron
@@ -554,6 +555,27 @@ def _csv_packed(folder: Path) -> bytes:
     return gzip.compress(_csv_file(folder), mtime=0)
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def _token_file(folder: Path) -> bytes:
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    with TokenWriter(folder / "tokens.bin", dtype="uint16") as writer:
+        writer.write(rng.integers(0, 60_000, rng.integers(0, 40)) for _ in range(COUNT))
+    return (folder / "tokens.bin").read_bytes()
+
+
+def _tokens(path: Path) -> list[Any]:
+    dataset = TokenDataset(path, 16, mask_crossing=True, positions="document", segment_ids=True)
+    return [*all_of(dataset), *all_of(dataset.documents), dataset.documents.lengths]
+
+
+def _verified_tokens(path: Path) -> list[Any]:
+    verify(path)
+    return _tokens(path)
+
+
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
@@ -730,6 +752,8 @@ _OTHERS = [
         lambda path: all_of(ParquetDataset(path, cache=path.parent / f"{VICTIM}-unpacked")),
         ALL,
     ),
+    Target("tokens", _token_file, at(".bin"), _tokens, (TRUNCATE,)),
+    Target("tokens-verified", _token_file, at(".bin"), _verified_tokens, ALL),
     Target("cache", _cache_file, at(f"/{FILE}"), _cache, ALL),
     Target("index", _index_file, _index_place, _indexed, ALL),
     Target("record", _record, _record_place, lambda path: all_of(PrecomputedDataset(path)), (TRUNCATE,)),
@@ -770,6 +794,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
+    "tokens": ["tokens", "tokens-verified"],
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],
 }

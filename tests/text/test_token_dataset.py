@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from feedline.text import TokenDataset, TokenFile, cu_seqlens
+from feedline.text import TokenDataset, TokenFile
+from tests.datasets.contract import SourceContract
 from tests.sampling import examples
 from tests.text.token_files import IGNORED, Expected, joined, plain, write
 
@@ -57,18 +58,21 @@ def test_blocks_are_those_of_plain_numpy(
     assert [plain(one) for one in dataset.__getitems__(chosen)] == batch
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(files=files)
-def test_documents_come_back(files: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("tokens")
-    paths = [write(folder / f"{number}.bin", one) for number, one in enumerate(files)]
-    found = TokenDataset(paths, block=1).documents
-    flat = [document for one in files for document in one]
-    assert [plain(document) for document in found] == flat
-    assert found.lengths.dtype == np.int64
-    assert found.lengths.tolist() == [len(document) for document in flat]
-    assert [plain(one) for one in found.__getitems__(range(len(flat))[::-1])] == flat[::-1]
-    assert pickle.loads(pickle.dumps(found)).lengths.tolist() == found.lengths.tolist()
+class TestContract(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        random = np.random.default_rng(2)
+        self.documents = [random.integers(0, 60_000, count).tolist() for count in (30, 0, 71, 120, 9)]
+        self.path = write(tmp_path / "tokens.bin", self.documents)
+
+    def make_source(self, **options: Any) -> TokenDataset:
+        return TokenDataset(self.path, 8, mask_crossing=True, positions=True, segment_ids=True, **options)
+
+    def samples(self) -> list[Any]:
+        expected = Expected([self.documents], 8, 8, "shifted")
+        types = {"segment_ids": np.int32}
+        blocks = [expected.block_at(index, mask=True, positions=True, segments=True) for index in range(len(expected))]
+        return [{name: np.array(values, types.get(name, np.int64)) for name, values in one.items()} for one in blocks]
 
 
 class Usual(torch.utils.data.Dataset[Any]):
@@ -116,7 +120,12 @@ def batches(dataset: TokenDataset, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"workers": 2}, {"workers": 2, "engine": "thread"}, {"workers": 1, "start_method": "spawn"}]
+    "options",
+    [
+        {"workers": 2},
+        {"workers": 2, "engine": "thread"},
+        pytest.param({"workers": 1, "start_method": "spawn"}, marks=pytest.mark.slow),
+    ],
 )
 def test_batches_do_not_depend_on_workers(corpus: Path, options: dict[str, Any]) -> None:
     dataset = TokenDataset(corpus, 16, mask_crossing=True, positions=True, segment_ids=True)
@@ -190,16 +199,6 @@ def test_a_pickle_holds_no_tokens(tmp_path: Path) -> None:
     assert plain(pickle.loads(dumped)[3]) == plain(dataset[3])
 
 
-def test_many_files_are_not_all_open_at_a_time(tmp_path: Path) -> None:
-    for number in range(300):
-        write(tmp_path / f"tokens-{number:05d}.bin", [[number, number, number]])
-    dataset = TokenDataset(tmp_path, 3, labels=None)
-    assert dataset.read_columns(np.arange(300))[:, 1].tolist() == list(range(300))
-    before = len(os.listdir("/proc/self/fd"))
-    dataset.close()
-    assert before - len(os.listdir("/proc/self/fd")) == 256
-
-
 def test_closing_unmaps_and_reading_maps_again(tmp_path: Path) -> None:
     path = write(tmp_path / "tokens.bin", [[1, 2, 3]])
     dataset = TokenDataset(path, 2)
@@ -271,13 +270,6 @@ def test_missing_files(tmp_path: Path) -> None:
         TokenDataset(tmp_path, 4)
 
 
-def test_files_of_different_tokenizers_are_not_mixed(tmp_path: Path) -> None:
-    one = write(tmp_path / "a.bin", [[1]], tokenizer="gpt2", tokenizer_hash="1")
-    two = write(tmp_path / "b.bin", [[1]], tokenizer="llama", tokenizer_hash="2")
-    with pytest.raises(BadOption, match="'gpt2' and 'llama'"):
-        TokenDataset([one, two], 1)
-
-
 def test_a_file_that_changes_before_it_is_opened(tmp_path: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 2, 3, 4]])
     changed, cut, gone = TokenDataset(path, 2), TokenDataset(path, 2), TokenDataset(path, 2)
@@ -290,41 +282,3 @@ def test_a_file_that_changes_before_it_is_opened(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceError, match="no file"):
         gone[0]
-
-
-@pytest.mark.parametrize("offset", [-1, 10**9])
-def test_damaged_document_offsets(tmp_path: Path, offset: int) -> None:
-    path = write(tmp_path / "a.bin", [[1, 2], [3, 4], [5, 6]])
-    content = bytearray(path.read_bytes())
-    at = 4096 + 16  # after six tokens and the padding
-    assert content[at + 8 : at + 16] == (2).to_bytes(8, "little")
-    content[at + 8 : at + 16] = offset.to_bytes(8, "little", signed=True)
-    path.write_bytes(content)
-    dataset = TokenDataset(path, 2)
-    for read in (lambda: dataset.documents[0], lambda: dataset.documents[1], lambda: dataset.documents.lengths):
-        with pytest.raises(CorruptSource, match="list of documents"):
-            read()
-
-
-@given(
-    ids=st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=4),
-    is_tensor=st.booleans(),
-)
-def test_sequence_lengths(ids: list[list[bool]], is_tensor: bool) -> None:
-    segments = np.cumsum(np.array(ids, np.int32), axis=1)
-    expected = [0]
-    for row in segments.tolist():
-        for value in sorted(set(row)):
-            expected.append(expected[-1] + row.count(value))
-    found = cu_seqlens(torch.from_numpy(segments) if is_tensor else segments)
-    assert isinstance(found, torch.Tensor if is_tensor else np.ndarray)
-    assert str(found.dtype).endswith("int32")
-    assert found.tolist() == expected
-    assert cu_seqlens(segments[0]).tolist() == [one for one in expected if one <= 5]
-
-
-def test_sequence_lengths_of_something_else() -> None:
-    with pytest.raises(BadOption, match="shape"):
-        cu_seqlens(np.zeros((2, 2, 2)))
-    with pytest.raises(BadOption, match="shape"):
-        cu_seqlens(3)

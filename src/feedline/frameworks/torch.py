@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,19 @@ def worker_info_was_read() -> bool:
 def reset_worker_info_read() -> None:
     """Reset `worker_info_was_read`."""
     torch_worker._feedline_thread.worker_info_was_read = False  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def worker_info_hidden() -> Iterator[None]:
+    """Make `get_worker_info()` return None, for a dataset that has to yield all samples in every worker."""
+    _install()
+    thread = torch_worker._feedline_thread  # type: ignore[attr-defined]
+    before = torch_worker._worker_info, thread.info, thread.worker_info_was_read
+    torch_worker._worker_info = thread.info = None
+    try:
+        yield
+    finally:
+        torch_worker._worker_info, thread.info, thread.worker_info_was_read = before
 
 
 def _install() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from feedline.errors import BadOption
 from feedline.pipes.stage import Draws, Samples, Stopped
 from feedline.randomness.global_states import GlobalStates, seed_globals
+from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
@@ -107,8 +108,13 @@ class Caller:
         self._threads = threads
         self._seeding = Seeding()
 
-    def __call__(self, items: Samples, draws: Draws) -> Samples:
+    def __call__(self, items: Samples, draws: Draws, places: Sequence[int]) -> Samples:
         """Return the function's result for each item.
+
+        Args:
+            items: the samples.
+            draws: their random numbers.
+            places: their numbers in the source, for errors.
 
         Raises:
             Stopped: the function has raised an exception.
@@ -116,27 +122,27 @@ class Caller:
         scope = current_scope()
         with stage(self._label):
             if self._threads and len(items) > 1:
-                return self._in_threads(items, draws, scope)
+                return self._in_threads(items, draws, places, scope)
             if scope is None:
-                return self._each(iter(items), items, draws)
-            with _salted(scope, self._salt):
-                return self._seeding.run(items, draws, lambda walk: self._each(walk, items, draws))
+                return self._each(iter(items), items, places)
+            with salted(scope, self._salt, draws):
+                return self._seeding.run(items, draws, lambda walk: self._each(walk, items, places))
 
-    def _each(self, walk: Iterator[Any], items: Samples, draws: Draws) -> Samples:
+    def _each(self, walk: Iterator[Any], items: Samples, places: Sequence[int]) -> Samples:
         made: Samples = []
         try:
             made.extend(map(self._function, walk))  # keeps what was made before a failure
         except Exception as exc:
-            raise self._stopped(exc, made, items, draws) from None
+            raise self._stopped(exc, made, items, places) from None
         return made
 
-    def _in_threads(self, items: Samples, draws: Draws, scope: Scope | None) -> Samples:
+    def _in_threads(self, items: Samples, draws: Draws, places: Sequence[int], scope: Scope | None) -> Samples:
         function, salt = self._function, self._salt
 
         def call(number: int) -> object:
             if scope is None:
                 return function(items[number])
-            with _salted(scope, salt):
+            with salted(scope, salt, draws):
                 own = scope.apart(draws.numbers[number])
             before = enter(own)
             try:
@@ -150,24 +156,25 @@ class Caller:
             for result in pool.map(call, range(len(items))):
                 made.append(result)
         except Exception as exc:
-            raise self._stopped(exc, made, items, draws) from None
+            raise self._stopped(exc, made, items, places) from None
         finally:
             pool.shutdown(cancel_futures=True)
         return made
 
-    def _stopped(self, exc: Exception, made: Samples, items: Samples, draws: Draws) -> Stopped:
+    def _stopped(self, exc: Exception, made: Samples, items: Samples, places: Sequence[int]) -> Stopped:
         at = len(made)
-        add_note(exc, f"Raised by {self._label} for sample {draws.numbers[at]} of its source: {_shown(items[at])}")
+        add_note(exc, f"Raised by {self._label} for sample {places[at]} of its source: {_shown(items[at])}")
         return Stopped(exc, made, items[at : at + 1], items[at + 1 :])
 
 
-class _salted:  # noqa: N801  a context manager
-    """Draw the random numbers of an operator inside this context."""
+class salted:  # noqa: N801  a context manager
+    """Draw the random numbers of an operator, in one of several datasets, inside this context."""
 
     __slots__ = ("_before", "_salt", "_scope")
 
-    def __init__(self, scope: Scope, salt: int) -> None:
-        self._scope, self._salt, self._before = scope, salt, 0
+    def __init__(self, scope: Scope, salt: int, draws: Draws) -> None:
+        self._scope, self._before = scope, 0
+        self._salt = mix(draws.branch, salt) if draws.branch else salt
 
     def __enter__(self) -> None:
         self._before, self._scope.salt = self._scope.salt, self._salt

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import numpy as np
 from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
-from feedline.pipes.calling import Seeding
+from feedline.pipes.calling import Seeding, salted
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
@@ -26,6 +29,7 @@ class MapOrigin(MapStage):
         self.dataset = dataset
         self.label = type(dataset).__name__
         self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.has_columns = isinstance(dataset, ColumnSource)
         self._seeding = Seeding()
         several = getattr(dataset, "__getitems__", None)
         self._several: Callable[[list[int]], Samples] | None = several if callable(several) else None
@@ -39,7 +43,9 @@ class MapOrigin(MapStage):
         # Samples of a stream that are read together must not share random numbers: which ones they are is chance.
         if self._several is not None and not (draws.seeds and getattr(dataset, "transform", None)):
             return list(self._several(indices))
-        return self._seeding.run(indices, draws, lambda walk: [dataset[index] for index in walk])
+        scope = current_scope()
+        with contextlib.nullcontext() if scope is None else salted(scope, 0, draws):
+            return self._seeding.run(indices, draws, lambda walk: [dataset[index] for index in walk])
 
     def read_columns(self, places: Places, epoch: int) -> object:
         dataset, size = self.dataset, len(self)
@@ -114,7 +120,7 @@ class PlaceCursor(Cursor):
 
     def __init__(self, stage: MapStage, lap: Lap, *, is_endless: bool) -> None:
         self._stage = stage
-        self._epoch = lap.epoch
+        self._lap = lap
         self._size = len(stage)
         self._base = lap.number * self._size
         self._at = 0
@@ -128,19 +134,22 @@ class PlaceCursor(Cursor):
         first = self._base + self._at
         places = np.arange(first, first + count)
         try:
-            found = self._stage.read(places, self._epoch, Draws(range(first, first + count), seeds=True))
+            found = self._stage.read(places, self._lap.epoch, self._draws(first, count))
         except Exception:
             # Find the sample that fails: the ones before it come first, and it must not cost the ones after it.
             found = self._read_up_to_failure(places)
         self._at += len(found)
         return found
 
+    def _draws(self, first: int, count: int) -> Draws:
+        return Draws(range(first, first + count), seeds=True, branch=self._lap.branch)
+
     def _read_up_to_failure(self, places: Places) -> Samples:
         found: Samples = []
         for number in range(len(places)):
             try:
                 one = places[number : number + 1]
-                found += self._stage.read(one, self._epoch, Draws(one.tolist(), seeds=True))
+                found += self._stage.read(one, self._lap.epoch, self._draws(int(one[0]), 1))
             except Exception:
                 if number == 0:
                     self._at += 1
@@ -192,19 +201,30 @@ class StreamOrigin(StreamStage):
         if lap.worker is not None:
             dataset = copy.copy(dataset)  # workers that are threads share it
             dataset.set_worker(*lap.worker)
-        return IteratorCursor(dataset)
+        return IteratorCursor(dataset, is_whole=not self.is_sharded)
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(epoch)
 
 
+def _no_worker() -> AbstractContextManager[None]:
+    """Return a context in which torch's `get_worker_info()` returns None."""
+    if "torch.utils.data" not in sys.modules:
+        return contextlib.nullcontext()
+    from feedline.frameworks.torch import worker_info_hidden
+
+    return worker_info_hidden()
+
+
 class IteratorCursor(Cursor):
     """Reads an iterable dataset; resumes by its own state if it has one, else by reading it again."""
 
     # Any: a dataset is any object that fits.
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, is_whole: bool) -> None:
         self._dataset = dataset
+        self._context = _no_worker if is_whole else contextlib.nullcontext
+        """The context in which the dataset's code runs. The loader deals out samples, so it must not split itself."""
         self._number = 0
         """Samples read so far, including those that failed."""
         self._failure: Exception | None = None
@@ -212,7 +232,8 @@ class IteratorCursor(Cursor):
         self._begin()
 
     def _begin(self) -> None:
-        self._iterator = iter(self._dataset)
+        with self._context():
+            self._iterator = iter(self._dataset)
         self._take_many: Callable[[int], Samples] | None = getattr(self._iterator, "take", None)
         self._skip_many: Callable[[int], int] | None = getattr(self._iterator, "skip", None)
 
@@ -225,10 +246,11 @@ class IteratorCursor(Cursor):
             return []
         found: Samples = []
         try:
-            if self._take_many is not None:
-                found = self._take_many(count)
-            else:
-                self._take_each(count, found)
+            with self._context():
+                if self._take_many is not None:
+                    found = self._take_many(count)
+                else:
+                    self._take_each(count, found)
         except StopIteration:
             self._ended = True
         except Exception as exc:
@@ -252,7 +274,8 @@ class IteratorCursor(Cursor):
     def skip(self, count: int) -> int:
         if self._skip_many is None or self._failure is not None or self._ended:
             return super().skip(count)
-        skipped = self._skip_many(count)
+        with self._context():
+            skipped = self._skip_many(count)
         self._number += skipped
         return skipped
 

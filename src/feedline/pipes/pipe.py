@@ -52,7 +52,8 @@ def pipe(dataset: Any) -> Pipe:
 
     Pipes work in `feedline.DataLoader`, `feedline.Loader`, torch's own loader, and in a `for` loop. In feedline's
     loaders, the samples of a pipe do not depend on the number of workers, and `state_dict()` resumes exactly, also with
-    another number of workers or ranks.
+    another number of workers or ranks. A pipe over a stream that splits itself, such as that of tar shards, is an
+    exception: its order depends on the number of workers, which must stay the same.
 
     Args:
         dataset: a map-style or iterable dataset.
@@ -68,7 +69,7 @@ def pipe(dataset: Any) -> Pipe:
     if isinstance(dataset, Pipe):
         return dataset
     if kind_of(dataset, "dataset") is DatasetKind.MAP:
-        return MapPipe(MapOrigin(dataset))
+        return _map_pipe(MapOrigin(dataset))
     return _stream_pipe(StreamOrigin(dataset))
 
 
@@ -77,7 +78,13 @@ def _stream_pipe(stage: StreamStage) -> Pipe:
 
 
 class Pipe(ABC):
-    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe."""
+    """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe.
+
+    Example:
+        >>> import feedline
+        >>> isinstance(feedline.pipe([1, 2, 3]).map(str), feedline.pipes.Pipe)
+        True
+    """
 
     stage: Stage
 
@@ -186,7 +193,7 @@ class Pipe(ABC):
                 f"{self!r} is a stream, so its samples cannot be put into random order as a whole. Call shuffle() "
                 "before the operator that makes it a stream, or use window_shuffle(size)."
             )
-        return MapPipe(Shuffle(self.stage, operator.index(seed)))
+        return _map_pipe(Shuffle(self.stage, operator.index(seed)))
 
     def window_shuffle(self, size: int, *, seed: int = 0) -> Pipe:
         """Shuffle each `size` consecutive samples among themselves.
@@ -274,7 +281,7 @@ class Pipe(ABC):
         if measure is None and all(isinstance(stage, MapStage) for stage in stages):
             count = None if size is None else checked_count("size", size, 1)
             maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
-            return MapPipe(MixedSamples(maps, schedule, count, key))
+            return _map_pipe(MixedSamples(maps, schedule, count, key))
         if measure is not None and not callable(measure):
             raise BadOption(f"measure={measure!r} is not a function that returns the size of a sample.")
         mixed = _stream_pipe(MixedStream(_streams("mix", parts), schedule, key, measure))
@@ -330,7 +337,7 @@ class Pipe(ABC):
                 if not len(self.stage):
                     raise BadOption(f"{self!r} has no samples, so repeat() would never return one.")
                 return StreamPipe(InOrder(self.stage, is_endless=True))
-            return MapPipe(RepeatedSamples(self.stage, number))
+            return _map_pipe(RepeatedSamples(self.stage, number))
         return _stream_pipe(RepeatedStream(self._stream(), number))
 
     def enumerate(self, start: int = 0) -> Pipe:
@@ -444,7 +451,7 @@ class Pipe(ABC):
     def _either(self, of_map: Callable[[MapStage], MapStage], of_stream: Callable[[StreamStage], StreamStage]) -> Pipe:
         """Return the operator for a map-style stage, or for a stream."""
         if isinstance(self.stage, MapStage):
-            return MapPipe(of_map(self.stage))
+            return _map_pipe(of_map(self.stage))
         return _stream_pipe(of_stream(self._stream()))
 
     def _combined(
@@ -457,12 +464,12 @@ class Pipe(ABC):
         parts = [self, *map(pipe, others)]
         maps = tuple(part.stage for part in parts if isinstance(part.stage, MapStage))
         if len(maps) == len(parts):
-            return MapPipe(of_maps(maps))
+            return _map_pipe(of_maps(maps))
         return _stream_pipe(of_streams(_streams(name, parts)))
 
     def _sliced(self, start: int, stop: int | None, step: int, label: str) -> Pipe:
         if isinstance(self.stage, MapStage):
-            return MapPipe(SlicedSamples(self.stage, range(len(self.stage))[start:stop:step], label))
+            return _map_pipe(SlicedSamples(self.stage, range(len(self.stage))[start:stop:step], label))
         return _stream_pipe(SlicedStream(self._stream(), start, stop, step, label))
 
 
@@ -498,7 +505,11 @@ def _lines(stage: Stage, depth: int) -> Iterator[str]:
         yield from _lines(source, depth)
 
 
-class MapPipe(Pipe, ColumnSource, EpochAware):
+def _map_pipe(stage: MapStage) -> MapPipe:
+    return ColumnPipe(stage) if stage.has_columns else MapPipe(stage)
+
+
+class MapPipe(Pipe, EpochAware):
     """A map-style pipe."""
 
     def __init__(self, stage: MapStage) -> None:
@@ -524,9 +535,6 @@ class MapPipe(Pipe, ColumnSource, EpochAware):
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def read_columns(self, indices: NDArray[np.int64]) -> object:
-        return self.stage.read_columns(self._checked(indices), self.epoch)
-
     def _checked(self, indices: Any) -> NDArray[np.int64]:
         places, count = np.asarray(indices), len(self)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
@@ -536,6 +544,13 @@ class MapPipe(Pipe, ColumnSource, EpochAware):
             wrong = next(place for place in places.tolist() if not -count <= place < count)
             raise IndexError(f"index {wrong} is out of range for {self!r} of {count} samples")
         return np.where(places < 0, places + count, places)
+
+
+class ColumnPipe(MapPipe, ColumnSource):
+    """A map-style pipe that only reorders or selects samples, and reads those of a batch together."""
+
+    def read_columns(self, indices: NDArray[np.int64]) -> object:
+        return self.stage.read_columns(self._checked(indices), self.epoch)
 
 
 class _Streamed(Pipe, Stream):
@@ -551,6 +566,9 @@ class _Streamed(Pipe, Stream):
     def __iter__(self) -> PipeIterator:
         return PipeIterator(self.stage, Lap(self.epoch))
 
+    def __bool__(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         count = self.stage.count()
         if count is None:
@@ -560,6 +578,11 @@ class _Streamed(Pipe, Stream):
 
 class StreamPipe(_Streamed, StreamSource, Epochs):
     """An iterable pipe, whose samples the loader deals out to workers and ranks."""
+
+    @property
+    def is_endless(self) -> bool:
+        """True if the pipe never ends."""
+        return self.stage.is_endless
 
     draws_nothing = True  # operators seed the process-wide generators themselves, for each sample
 

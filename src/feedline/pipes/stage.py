@@ -14,15 +14,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.randomness.keys import mix
+
 Places: TypeAlias = NDArray[np.int64]
 Samples: TypeAlias = list[Any]  # Any: samples are of any kind
 CursorState: TypeAlias = dict[str, Any]  # Any: plain values, and the states of sources
+
+
+_LAP = 40
+"""Positions of random numbers: the number of the lap above the position in it. A stream has fewer than 2**40 samples.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,17 @@ class Lap:
     number: int = 0
     worker: tuple[int, int] | None = None
     """Number of the worker and of workers, for datasets that split themselves; None if they are not told."""
+    branch: int = 0
+    """As in `Draws`."""
+
+    def in_branch(self, number: int) -> Lap:
+        """Return the lap of one of several streams."""
+        return replace(self, branch=mix(self.branch, number))
+
+    def draws(self, first: int, count: int) -> Draws:
+        """Return the random numbers of samples that follow each other; each lap has its own."""
+        first += self.number << _LAP
+        return Draws(range(first, first + count), seeds=True, branch=self.branch)
 
 
 @dataclass(frozen=True)
@@ -43,10 +61,16 @@ class Draws:
     """The position of each sample: it draws the numbers that belong to it."""
     seeds: bool = False
     """True to seed the process-wide generators for each sample; False if the loader does so for the batch."""
+    branch: int = 0
+    """The key of one of several datasets that are combined: they draw different numbers at the same position."""
 
     def of(self, chosen: Places) -> Draws:
         """Return those of some of the samples."""
-        return Draws([self.numbers[number] for number in chosen.tolist()], self.seeds)
+        return replace(self, numbers=[self.numbers[number] for number in chosen.tolist()])
+
+    def in_branch(self, number: int) -> Draws:
+        """Return those of one of several datasets."""
+        return replace(self, branch=mix(self.branch, number))
 
 
 class Stage:
@@ -83,6 +107,9 @@ class MapStage(Stage, ABC):
     @abstractmethod
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         """Return the samples at these places, in their order. Called in any process, from several threads at once."""
+
+    has_columns = False
+    """True if `read_columns` may return the samples as columns."""
 
     def read_columns(self, places: Places, epoch: int) -> object:
         """As `ColumnSource.read_columns`: None if the samples cannot be read as columns."""
@@ -175,8 +202,9 @@ class OperatorCursor(Cursor):
     no sample is part of a state: they are made again. A sample that failed counts as one that was handed out.
     """
 
-    def __init__(self, source: Cursor) -> None:
+    def __init__(self, source: Cursor, lap: Lap) -> None:
         self._source = source
+        self._lap = lap
         self._kept = Kept()
         self._waiting: Samples = []
         """Samples of the source that are still to be processed."""

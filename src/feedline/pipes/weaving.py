@@ -106,11 +106,16 @@ class Buffer:
         self._samples, self._at, self._failure = [], 0, None
 
 
+def buffers(parts: Sequence[StreamStage], lap: Lap) -> list[Buffer]:
+    """Return a buffer for each stream."""
+    return [Buffer(part.open(lap.in_branch(number)), is_endless=part.is_endless) for number, part in enumerate(parts)]
+
+
 class TurnsCursor(Cursor):
     """A cursor over streams that take turns."""
 
     def __init__(self, parts: Sequence[StreamStage], lap: Lap) -> None:
-        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in parts]
+        self._buffers = buffers(parts, lap)
         self._are_endless = all(part.is_endless for part in parts)
         self._at = 0
         """Positions so far, including those whose sample failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +93,7 @@ def cu_seqlens(segment_ids: Any) -> Any:
         array([0, 2, 4, 5, 7, 8], dtype=int32)
     """
     if is_tensor(segment_ids):
-        import torch
-
+        torch = sys.modules["torch"]  # there is a tensor
         found = torch.from_numpy(cu_seqlens(segment_ids.cpu().numpy()))
         return found.to(segment_ids.device)
     ids = np.atleast_1d(segment_ids)

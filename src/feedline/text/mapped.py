@@ -28,6 +28,8 @@ Numbers = NDArray[np.int64]
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _COLD_READS = 64
 """For how many reads blocks are requested ahead, after one that waited for the disk."""
+_SCATTERED = 8
+"""A batch whose blocks are spread over this many times their size is read in random order. A guess, not measured."""
 
 
 class MappedTokens:
@@ -50,6 +52,8 @@ class MappedTokens:
         self._windows: dict[int, Tokens] = {}
         self._cold = 0
         """For how many more reads blocks are requested ahead."""
+        self._is_scattered = False
+        """True if the system was told that reads are in random order."""
 
     @property
     def offsets(self) -> Numbers:
@@ -78,6 +82,11 @@ class MappedTokens:
         """Ask the system to read these tokens soon."""
         if self._map is None or len(starts) < 2:
             return
+        is_scattered = bool(starts.max() - starts.min() > _SCATTERED * len(starts) * width)
+        if is_scattered != self._is_scattered:
+            # By default, the system reads 128 KiB around each page: right for a scan, 30 times too much for a block.
+            self._map.madvise(mmap.MADV_RANDOM if is_scattered else mmap.MADV_NORMAL)
+            self._is_scattered = is_scattered
         item, begin = self.file.token_bytes, self.file.tokens_at
         firsts = (begin + starts * item) // _PAGE * _PAGE
         sizes = begin + (starts + width) * item - firsts

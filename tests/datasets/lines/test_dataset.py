@@ -386,6 +386,19 @@ def test_bytes_behind_compressed_content(tmp_path: Path) -> None:
         next(stream)
 
 
+def test_frames_without_content(tmp_path: Path) -> None:
+    """Seekable files of zstd end with one, and pzstd writes one before every frame."""
+    skippable = b"\x5e\x2a\x4d\x18" + (9).to_bytes(4, "little") + b"123456789"
+    content = lines_of(range(500))
+    frames = [PACKS[".zst"](content[start : start + 300]) for start in range(0, len(content), 300)]
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"".join(skippable + frame for frame in frames) + skippable)
+    check_all_ways(JSONLines(path, cache=False), list(range(500)), 3)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(CorruptSource, match="ends within a compressed stream"):
+        len(JSONLines(path, cache=False))
+
+
 def test_utf_16_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("hello\n", encoding="utf-16")

@@ -19,7 +19,7 @@ import feedline
 from feedline.datasets import JSONLines, ParquetDataset, TextLines, open_dataset
 from feedline.datasets.lines import blocks, index
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.errors import MissingExtra, SourceChanged, SourceError
+from feedline.errors import CorruptSource, MissingExtra, SourceChanged, SourceError
 from tests.datasets.lines.writing import FORMS, all_of, lines_of, write
 from tests.datasets.remote.servers import Request, WebServer, web_server
 
@@ -129,6 +129,21 @@ def test_a_file_that_is_replaced_on_the_server(server: WebServer) -> None:
     with pytest.raises(SourceChanged, match=r"a\.jsonl was changed"):
         dataset[COUNT - 1]
     dataset.close()
+
+
+def test_passwords_are_not_shown(server: WebServer) -> None:
+    write(server.folder / "a.jsonl", b"1\n?\n")
+    dataset = JSONLines(server.address.replace("//", "//ada:hunter2@") + "/a.jsonl?token=t0ken", cache=False)
+    stream = dataset.stream()
+    texts = [repr(dataset), repr(stream), repr(dataset.files)]
+    for read in (lambda: dataset[1], lambda: list(stream)):
+        with pytest.raises(CorruptSource, match=r"127\.0\.0\.1:\d+/a\.jsonl\?\*\*\*, line 2: ") as caught:
+            read()
+        texts.append(str(caught.value))
+    texts += [repr(dataset), str(next(iter(stream))), json.dumps(iter(stream).state_dict())]
+    assert not [text for text in texts if "hunter2" in text or "t0ken" in text]
+    dataset.close()
+    stream.close()
 
 
 # -- stores ---

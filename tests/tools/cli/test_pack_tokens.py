@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.errors import MissingExtra
 from feedline.text import TokenDataset, verify
-from feedline.text.opening import open_tokenizer
 from feedline.tools.cli.main import main
 from tests.tools.cli.packing import fails, run
 
@@ -110,14 +108,6 @@ def test_wrong_use(module: str, capsys: pytest.CaptureFixture[str], options: tup
     with pytest.raises(SystemExit):
         main(["pack", f"{module}:texts", *options])
     assert message in capsys.readouterr().err
-
-
-def test_the_package_that_reads_tokenizer_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    for name in (str(tmp_path), str(tmp_path / "tokenizer.json"), "gpt2"):
-        with pytest.raises(MissingExtra, match=r"feedline\[text\]"):
-            open_tokenizer(name)
 
 
 def test_a_tokenizer_file(module: str, capsys: pytest.CaptureFixture[str]) -> None:

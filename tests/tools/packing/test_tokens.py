@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 

@@ -195,7 +195,7 @@ _KINDS: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(N
 
 # Any: values of any kind.
 def joined_values(lines: Sequence[bytes]) -> list[Any]:
-    """Return the JSON values of lines, parsed in one go, which takes half the time of one after the other.
+    """Return the JSON values of lines, parsed in one go: in half the time for texts, in little less for numbers.
 
     The lines become a list with the same string between every two of them. If that string is at every second place, all
     of them are outside of brackets and quotes, so each line is one value by itself. Raises ValueError or StopIteration:

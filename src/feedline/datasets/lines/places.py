@@ -31,6 +31,9 @@ class Place(NamedTuple):
         """Its path or address, without secrets."""
         return shown_address(self.address)
 
+    def __repr__(self) -> str:
+        return f"Place({self.name!r}, {self.version})"
+
 
 # object: anything that a user may give.
 def given_paths(paths: object) -> list[str | os.PathLike[str]]:

@@ -34,7 +34,7 @@ class Scan:
         >>> for chunk in (b"ab\nc", b"d\n \nef\n\ngh"):
         ...     scan.add(chunk)
         >>> [numbers.tolist() for numbers in scan.blocks()]
-        [[0, 6, 11, 13], [0, 2, 4, 6], [0, 2, 3, 4]]
+        [[0, 6, 11, 14], [0, 2, 4, 6], [0, 2, 3, 4]]
     """
 
     def __init__(self, block_bytes: int, start: int = 0) -> None:

@@ -37,7 +37,7 @@ _RUN = 32
 """Lines parsed at a time, if samples are asked for one by one. A guess: parsing more saves little, and what is skipped
 next was parsed for nothing."""
 _MOST = 128
-"""Lines parsed at a time, if many samples are asked for. More leave the CPU's cache, and take longer. Measured once."""
+"""Lines parsed at a time, if many samples are asked for. A guess: more save nothing, and hold more memory."""
 
 
 class LineStream(Stream, StreamSource):

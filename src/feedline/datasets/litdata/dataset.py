@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import struct
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -167,8 +169,8 @@ class LitDataDataset(Source, ColumnSource):
         ]
 
     def _sample(self, opened: _Opened, index: int, chunk: int, data: bytes, decodings: dict[int, Decoding]) -> object:
-        name = shown_address(self._layout.chunks[chunk].address)
         if not data and self._layout.tokens is None:
+            name = shown_address(self._layout.chunks[chunk].address)
             row = opened.rows.row(chunk, index - int(self._starts[chunk]), name)
             if self._shape is None:
                 return row
@@ -180,6 +182,7 @@ class LitDataDataset(Source, ColumnSource):
         except BadOption:
             raise
         except BROKEN as exc:
+            name = shown_address(self._layout.chunks[chunk].address)
             raise CorruptSource(
                 f"Sample {index}, in {name}, cannot be decoded: {words(exc)}. Write or copy the chunk again."
             ) from exc
@@ -188,10 +191,9 @@ class LitDataDataset(Source, ColumnSource):
         tree, count = self._layout.tree, len(self._layout.serializers)
         if self._layout.tokens is not None:
             return decodings[0](data)
-        ends = np.cumsum(np.frombuffer(data, "<u4", count), dtype=np.int64) + 4 * count
-        if ends.size and ends[-1] != len(data):
-            raise ValueError(f"its values take {ends[-1]} bytes, but it has {len(data)}")
-        bounds = [4 * count, *ends.tolist()]
+        bounds = list(accumulate(struct.unpack_from(f"<{count}I", data), initial=4 * count))
+        if bounds[-1] != len(data):
+            raise ValueError(f"its values take {bounds[-1]} bytes, but it has {len(data)}")
         values = {place: decoding(data[bounds[place] : bounds[place + 1]]) for place, decoding in decodings.items()}
         if self._shape is None:
             return tree.build(iter(values.values()))

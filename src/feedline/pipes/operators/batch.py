@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,11 @@ class BatchedSamples(_Batch, MapStage):
         columns = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         within = zip(rows.tolist(), columns.tolist(), strict=True)
         positions = [draws.numbers[row] * size + column for row, column in within]
-        samples = self._source.read(starts[rows] + columns, epoch, Draws(positions, draws.seeds))
+        samples = self._source.read(starts[rows] + columns, epoch, replace(draws, numbers=positions))
         ends = np.cumsum(lengths).tolist()
         groups = [samples[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
         try:
-            return self.collate(groups, draws)
+            return self.collate(groups, draws, numbers.tolist())
         except Stopped as stop:
             raise stop.reason  # noqa: B904  its context is itself
 
@@ -82,12 +83,12 @@ class BatchedStream(_Batch, StreamStage):
         return None if count is None else self._batches(count)
 
     def open(self, lap: Lap) -> Cursor:
-        return _BatchCursor(self._source.open(lap), self)
+        return _BatchCursor(self._source.open(lap), lap, self)
 
 
 class _BatchCursor(OperatorCursor):
-    def __init__(self, source: Cursor, stage: BatchedStream) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, lap: Lap, stage: BatchedStream) -> None:
+        super().__init__(source, lap)
         self._stage = stage
         self._group: Samples = []
         """Samples of a batch that is not complete yet, because one after them failed."""
@@ -115,7 +116,9 @@ class _BatchCursor(OperatorCursor):
     def _collated(self, groups: list[Samples], first: int) -> Samples:
         size = self._stage.size
         try:
-            return self._stage.collate(groups, Draws(range(first, first + len(groups) * size, size), seeds=True))
+            draws = self._lap.draws(first, len(groups) * size)
+            numbers = range(first, first + len(groups) * size, size)
+            return self._stage.collate(groups, replace(draws, numbers=draws.numbers[::size]), numbers)
         except Stopped as stop:
             (failed,), group, self._group = stop.items, self._group, []
             rest = [sample for samples in stop.rest for sample in samples]

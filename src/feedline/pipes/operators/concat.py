@@ -33,7 +33,8 @@ def gathered(parts: tuple[MapStage, ...], numbers: Places, inner: Places, epoch:
     found: Samples = [None] * len(numbers)
     for number in np.unique(numbers).tolist():
         own = np.flatnonzero(numbers == number)
-        for place, sample in zip(own.tolist(), parts[number].read(inner[own], epoch, draws.of(own)), strict=True):
+        samples = parts[number].read(inner[own], epoch, draws.of(own).in_branch(number))
+        for place, sample in zip(own.tolist(), samples, strict=True):
             found[place] = sample
     return found
 
@@ -61,13 +62,13 @@ class _JoinedCursor(Cursor):
         self._parts = parts
         self._lap = lap
         self._number = 0
-        self._source = parts[0].open(lap)
+        self._source = parts[0].open(lap.in_branch(0))
 
     def _next_part(self) -> bool:
         if self._number + 1 >= len(self._parts):
             return False
         self._number += 1
-        self._source = self._parts[self._number].open(self._lap)
+        self._source = self._parts[self._number].open(self._lap.in_branch(self._number))
         return True
 
     def take(self, count: int) -> Samples:
@@ -90,5 +91,5 @@ class _JoinedCursor(Cursor):
 
     def restore(self, state: CursorState) -> None:
         self._number = state["part"]
-        self._source = self._parts[self._number].open(self._lap)
+        self._source = self._parts[self._number].open(self._lap.in_branch(self._number))
         self._source.restore(state["source"])

@@ -48,12 +48,12 @@ class NumberedStream(StreamStage):
         return self._source.count()
 
     def open(self, lap: Lap) -> Cursor:
-        return _NumberCursor(self._source.open(lap), self.start)
+        return _NumberCursor(self._source.open(lap), lap, self.start)
 
 
 class _NumberCursor(OneToOneCursor):
-    def __init__(self, source: Cursor, start: int) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, lap: Lap, start: int) -> None:
+        super().__init__(source, lap)
         self._start = start
 
     def _process(self, items: Samples, first: int) -> Samples:

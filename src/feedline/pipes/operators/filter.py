@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import Cursor, Draws, Lap, OperatorCursor, Samples, Stopped, StreamStage
+from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, Stopped, StreamStage
 
 _MOST = 256
 """Samples to try at a time, at most, if only one is needed: few of them may pass."""
@@ -21,12 +21,12 @@ class Filter(StreamStage):
         self._call = Caller(self.label, checked_function("filter", function), self.depth)
 
     def open(self, lap: Lap) -> Cursor:
-        return _FilterCursor(self._source.open(lap), self._call)
+        return _FilterCursor(self._source.open(lap), lap, self._call)
 
 
 class _FilterCursor(OperatorCursor):
-    def __init__(self, source: Cursor, call: Caller) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, lap: Lap, call: Caller) -> None:
+        super().__init__(source, lap)
         self._call = call
         self._chunk = 1
 
@@ -36,7 +36,7 @@ class _FilterCursor(OperatorCursor):
 
     def _process(self, items: Samples, first: int) -> Samples:
         try:
-            answers = self._call(items, Draws(range(first, first + len(items)), seeds=True))
+            answers = self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
         except Stopped as stop:
             passed = [item for item, answer in zip(items, stop.made, strict=False) if answer]
             raise Stopped(stop.reason, passed, stop.items, stop.rest) from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from feedline.errors import BadOption
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import Cursor, Draws, Lap, OperatorCursor, Samples, Stopped, StreamStage
+from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, Stopped, StreamStage
 
 
 class FlatMap(StreamStage):
@@ -23,7 +23,7 @@ class FlatMap(StreamStage):
         self._call = Caller(self.label, _Lists(checked_function("flat_map", function), self.label), self.depth)
 
     def open(self, lap: Lap) -> Cursor:
-        return _FlatCursor(self._source.open(lap), self._call)
+        return _FlatCursor(self._source.open(lap), lap, self._call)
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ def _listed(result: object, label: str) -> Samples:
 
 
 class _FlatCursor(OperatorCursor):
-    def __init__(self, source: Cursor, call: Caller) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, lap: Lap, call: Caller) -> None:
+        super().__init__(source, lap)
         self._call = call
 
     def _process(self, items: Samples, first: int) -> Samples:
         try:
-            lists = self._call(items, Draws(range(first, first + len(items)), seeds=True))
+            lists = self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
         except Stopped as stop:
             raise Stopped(stop.reason, _joined(stop.made), stop.items, stop.rest) from None
         return _joined(lists)

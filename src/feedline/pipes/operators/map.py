@@ -39,7 +39,7 @@ class MapSamples(_Map, MapStage):
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         samples = self._source.read(places, epoch, draws)
         try:
-            return self._call(samples, draws)
+            return self._call(samples, draws, (places % max(len(self), 1)).tolist())
         except Stopped as stop:
             raise stop.reason  # noqa: B904  its context is itself
 
@@ -57,13 +57,13 @@ class MapStream(_Map, StreamStage):
         return self._source.count()
 
     def open(self, lap: Lap) -> Cursor:
-        return _MapCursor(self._source.open(lap), self._call)
+        return _MapCursor(self._source.open(lap), lap, self._call)
 
 
 class _MapCursor(OneToOneCursor):
-    def __init__(self, source: Cursor, call: Caller) -> None:
-        super().__init__(source)
+    def __init__(self, source: Cursor, lap: Lap, call: Caller) -> None:
+        super().__init__(source, lap)
         self._call = call
 
     def _process(self, items: Samples, first: int) -> Samples:
-        return self._call(items, Draws(range(first, first + len(items)), seeds=True))
+        return self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))

@@ -14,7 +14,7 @@ from feedline.errors import BadOption
 from feedline.pipes.calling import name_of
 from feedline.pipes.operators.concat import gathered
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
-from feedline.pipes.weaving import Buffer, TurnsCursor
+from feedline.pipes.weaving import TurnsCursor, buffers
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.turns import Turns
 
@@ -169,7 +169,7 @@ class _MeasuredCursor(Cursor):
     def __init__(self, stage: MixedStream, measure: Measure, lap: Lap) -> None:
         self._stage = stage
         self._measure = measure
-        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in stage.parts]
+        self._buffers = buffers(stage.parts, lap)
         self._credits = [0.0] * len(stage.parts)
         self._total = 0
         """The size of all samples so far; a schedule counts in it."""

@@ -293,7 +293,9 @@ class _PackCursor(Cursor):
         if self._stage.documents is None:
             return chosen
         places = np.array([reference.place for reference in chosen], np.int64)
-        return self._stage.documents.read(places, self._lap.epoch, Draws(places.tolist(), seeds=True))
+        return self._stage.documents.read(
+            places, self._lap.epoch, Draws(places.tolist(), seeds=True, branch=self._lap.branch)
+        )
 
     def skip(self, count: int) -> int:
         skipped = 0

@@ -14,6 +14,7 @@ class RepeatedSamples(MapStage):
     def __init__(self, source: MapStage, times: int) -> None:
         self.sources = (source,)
         self._source = source
+        self.has_columns = source.has_columns
         self.times = times
         self.label = f"repeat({times})"
 

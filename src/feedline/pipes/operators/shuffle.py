@@ -30,6 +30,7 @@ class Shuffle(MapStage):
     def __init__(self, source: MapStage, seed: int) -> None:
         self.sources = (source,)
         self._source = source
+        self.has_columns = source.has_columns
         self.seed = seed
         self.label = f"shuffle(seed={seed})"
         self._block: tuple[int, int, Places] | None = None
@@ -86,6 +87,7 @@ class WindowShuffledSamples(MapStage):
     def __init__(self, source: MapStage, size: int, seed: int) -> None:
         self.sources = (source,)
         self._source = source
+        self.has_columns = source.has_columns
         self.size = size
         self.seed = seed
         self.label = f"window_shuffle({size}, seed={seed})"
@@ -145,9 +147,8 @@ def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:
 
 class _WindowCursor(OperatorCursor):
     def __init__(self, source: Cursor, stage: WindowShuffledStream, lap: Lap) -> None:
-        super().__init__(source)
+        super().__init__(source, lap)
         self._stage = stage
-        self._lap = lap
         self._window: Samples = []
         self._windows = 0
         self._windows_before = 0

@@ -13,6 +13,7 @@ class SlicedSamples(MapStage):
     def __init__(self, source: MapStage, chosen: range, label: str) -> None:
         self.sources = (source,)
         self._source = source
+        self.has_columns = source.has_columns
         self._chosen = chosen
         self.label = label
 

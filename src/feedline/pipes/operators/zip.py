@@ -7,7 +7,7 @@ import builtins
 import numpy as np
 
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
-from feedline.pipes.weaving import Buffer
+from feedline.pipes.weaving import buffers
 
 
 class ZippedSamples(MapStage):
@@ -23,7 +23,10 @@ class ZippedSamples(MapStage):
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         passes, indices = np.divmod(places, max(len(self), 1))
-        columns = [part.read(passes * len(part) + indices, epoch, draws) for part in self._parts]
+        columns = [
+            part.read(passes * len(part) + indices, epoch, draws.in_branch(number))
+            for number, part in builtins.enumerate(self._parts)
+        ]
         return list(builtins.zip(*columns, strict=True))
 
 
@@ -48,7 +51,7 @@ class ZippedStream(StreamStage):
 
 class _ZipCursor(Cursor):
     def __init__(self, stage: ZippedStream, lap: Lap) -> None:
-        self._buffers = [Buffer(part.open(lap), is_endless=part.is_endless) for part in stage.parts]
+        self._buffers = buffers(stage.parts, lap)
         self._ended = False
 
     def take(self, count: int) -> Samples:

@@ -121,6 +121,8 @@ class SpanFetcher(FetcherOfStream):
             stream.skip_to(low)
         in_one = stream.goes_in_one or (stream.takes_many and self._guard is None)
         read = self._read_some if in_one else self._read_one
+        if share.world_size > 1 and stream.can_skip and not self._exact:
+            read = self._read_own
         while self._total is None and stream.place < end:
             try:
                 read(begin, low, end)
@@ -163,6 +165,21 @@ class SpanFetcher(FetcherOfStream):
             held[begin] = samples[begin - first]
         own += max(0, -((own - first) // step) * step)
         held.update(zip(range(own, end, step), samples[own - first :: step], strict=True))
+
+    def _read_own(self, begin: int, low: int, end: int) -> None:
+        """Read the next sample that this rank needs, and skip those of other ranks."""
+        stream, share = self.stream, self._sharding.share
+        stream.replay()
+        place = stream.place
+        if place == begin and share.tail == "pad" and not stream.is_endless:
+            own = begin  # repeated by a rank that has no sample left
+        else:
+            own = place + (begin + share.rank - place) % share.world_size
+        stream.skip_to(min(own, end))
+        if stream.place < min(own, end):
+            raise StopIteration
+        if own < end:
+            self._read_one(begin, low, end)
 
     def _read_one(self, begin: int, low: int, end: int) -> None:
         share, place = self._sharding.share, self.stream.place

@@ -25,8 +25,6 @@ from feedline.workers.fetch.guard import Guard
 _CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
 _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 """Iterators that run no user code, so reading them draws no random numbers."""
-_SLOW_NS = 1_000_000
-"""The time of a sample from which on samples are read, and timed, one by one, even if the iterator returns several."""
 
 
 class Stream:
@@ -56,8 +54,6 @@ class Stream:
         is_ours = isinstance(dataset, StreamSource)
         self._skip = getattr(self._iterator, "skip", None) if is_ours else None
         self._take = getattr(self._iterator, "take", None) if is_ours and not self.seeds_each else None
-        self._is_slow = False
-        """True if the last samples were slow."""
         self._scope = scope
         self.place = 0
         """Samples read so far, including those before a resumption."""
@@ -100,9 +96,19 @@ class Stream:
         return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
 
     @property
+    def can_skip(self) -> bool:
+        """True if samples can be skipped without making them."""
+        return self._skip is not None
+
+    @property
+    def is_endless(self) -> bool:
+        """True if the dataset says that it never ends."""
+        return getattr(self._dataset, "is_endless", False) is True
+
+    @property
     def takes_many(self) -> bool:
         """True if the iterator returns several samples in one call, and fails for one sample at a time."""
-        return self._take is not None and not (self._is_slow and self._scope.slow is not None)
+        return self._take is not None
 
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if possible."""
@@ -125,7 +131,7 @@ class Stream:
             StopIteration: the stream has ended before; the samples up to its end are appended.
         """
         self.replay()
-        if self._take is not None and self.takes_many:
+        if self._take is not None:
             self._take_some(self._take, samples, count)
             return
         slow = self._scope.slow
@@ -134,9 +140,7 @@ class Stream:
             begun = 0 if slow is None else time.monotonic_ns()
             samples.append(self._read())
             if slow is not None:
-                spent = time.monotonic_ns() - begun
-                self._is_slow = spent > _SLOW_NS
-                slow.append((spent, self.place - 1))
+                slow.append((time.monotonic_ns() - begun, self.place - 1))
         first = self.place - len(samples)
         self._scope.reading(samples, first)
         try:
@@ -154,7 +158,6 @@ class Stream:
     def _take_some(self, take: Callable[[int], list[Any]], samples: list[Any], count: int) -> None:
         while len(samples) < count:
             self._scope.place = self.place
-            begun = time.monotonic_ns()
             try:
                 found = take(count - len(samples))
             except BaseException as exc:
@@ -163,7 +166,6 @@ class Stream:
             if not found:
                 self._check_end()
                 raise StopIteration
-            self._is_slow = time.monotonic_ns() - begun > _SLOW_NS * len(found)
             samples += found
             self.place += len(found)
 
