@@ -95,16 +95,16 @@ def measure(library: str, samples: int, workers: int, steps: int) -> harness.Fig
 
 
 # Any: what the loaders' own state_dict returned.
-def halfway(library: str, state: Any, batch: int) -> Any:
+def halfway(library: str, state: Any, batch: int, batch_size: int = BATCH_SIZE) -> Any:
     """Write another place into a state: going there by loading half of the samples would take minutes."""
     if library == harness.FEEDLINE:
-        return {**state, "order": {**state["order"], "consumed": batch * BATCH_SIZE}}
+        return {**state, "order": {**state["order"], "consumed": batch * batch_size}}
     state = pickle.loads(pickle.dumps(state))
     main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
     main["_sampler_iter_yielded"] = batch
     inner = main["_sampler_iter_state"]
-    inner["samples_yielded"] = batch * BATCH_SIZE
-    inner["sampler_iter_state"]["yielded"] = batch * BATCH_SIZE
+    inner["samples_yielded"] = batch * batch_size
+    inner["sampler_iter_state"]["yielded"] = batch * batch_size
     if "_snapshot" in state:
         state["_snapshot"]["_snapshot_step"] = batch
     else:

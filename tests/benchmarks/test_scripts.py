@@ -326,6 +326,90 @@ def test_checksum_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tokens(tmp_path: Path) -> None:
+    flags = ["--tokens", "20000", "--block", "64", "--batch-size", "4", "--data", str(tmp_path), "--peers"]
+    found = summaries(rows_of("w13_tokens", [*STEADY, *flags, "--workers", "0"], tmp_path))
+    assert set(found) == {"torch", "feedline/inline"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+def test_the_usual_dataset_of_tokens_has_the_same_samples(tmp_path: Path) -> None:
+    script = importlib.import_module("benchmarks.w13_tokens")
+    folder = tmp_path / "tokens"
+    script.write(5000, folder)
+    options = {"batch_size": 4, "shuffle": False, "drop_last": True, "num_workers": 0}
+    theirs, ours = script.usual(folder, 64, options), script.ours(folder, 64, "inline", options)
+    pairs = list(zip(theirs, ours, strict=True))
+    assert len(pairs) == (5000 - 1) // 64 // 4
+    for (tokens, labels), batch in pairs:
+        assert (tokens == batch["input_ids"]).all()
+        assert (labels == batch["labels"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["whole", "cut"])
+def test_packing(kind: str, tmp_path: Path) -> None:
+    flags = ["--documents", "600", "--length", "256", "--batch-size", "4", "--data", str(tmp_path), "--peers"]
+    found = summaries(rows_of("w14_packing", [*STEADY, *flags, "--kind", kind, "--workers", "0"], tmp_path))
+    assert set(found) == {"torch", "feedline/inline, list", "feedline/inline, known"}
+    full = {side: row["figures"]["full"]["median"] for side, row in found.items()}
+    assert full["feedline/inline, list"] == full["feedline/inline, known"] >= full["torch"] > 0.5
+    assert all(row["figures"]["tokens_per_s"]["median"] > 0 for row in found.values())
+
+
+@pytest.mark.slow
+def test_json_lines(tmp_path: Path) -> None:
+    flags = ["--shards", "2", "--texts", "20", "--length", "64", "--batch-size", "4", "--data", str(tmp_path)]
+    asked = [*STEADY, *flags, "--tokenizer", "words", "--workers", "0", "--peers"]
+    found = summaries(rows_of("w15_json_lines", asked, tmp_path))
+    assert set(found) == {"torch", "feedline/inline"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_json_lines_of_peers(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    pytest.importorskip("torchdata")
+    script = importlib.import_module("benchmarks.w15_json_lines")
+    folder = tmp_path / "lines"
+    script.write(1, 20, folder)
+    paths = [str(path) for path in folder.iterdir()]
+    options = (paths, script.of_words, 64, 4, 0)
+    expected = [next(iter(script.usual(*options))), next(iter(script.ours(*options, "inline")))["tokens"]]
+    for make in (script.hugging_faces, script.torchdatas):
+        batch = next(iter(make(*options)))
+        expected.append(batch["tokens"] if isinstance(batch, dict) else batch)
+    first = expected[0]
+    assert all((batch == first).all() for batch in expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+def test_operators(tmp_path: Path) -> None:
+    pytest.importorskip("torchdata")
+    flags = ["--samples", "4000", "--checked", "300", "--batch-size", "8", "--peers", "torchdata", "--workers", "0"]
+    found = summaries(rows_of("w16_operators", [*STEADY, *flags], tmp_path))
+    assert set(found) == {"torch", "feedline/inline", "torchdata"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+def test_token_resume(tmp_path: Path) -> None:
+    pytest.importorskip("torchdata")
+    flags = ["--tokens", "1e6", "--workers", "0", "--block", "64", "--data", str(tmp_path)]
+    found = summaries(rows_of("w17_token_resume", [*BRIEF, *flags], tmp_path))
+    assert set(found) == {"torchdata", "feedline"}
+    assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
+
+
+def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    peers = importlib.import_module("benchmarks.peers")
+    assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]
+    assert "absent is left out: no_such_package is not installed." in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]
     rows = rows_of("w7_memory", [*BRIEF, *flags], tmp_path)

@@ -88,6 +88,16 @@ def test_a_shuffle_is_another_one_in_each_epoch_and_repetition() -> None:
     assert list(stream.take(100)) == first
 
 
+@pytest.mark.parametrize(
+    "indices", [[0, 5000, 1, 3], [5000, 7, 5001, 5003], [9, 8, 7], range(4090, 4103), [8191, 8192]]
+)
+def test_a_shuffle_returns_the_same_samples_for_indices_in_any_order(indices: list[int]) -> None:
+    made = pipe(range(10_000)).shuffle(seed=1)
+    order = list(made.filter(lambda _: True))
+    assert isinstance(made, MapPipe)
+    assert made.__getitems__(list(indices)) == [order[index] for index in indices]
+
+
 def test_loaders_set_the_epoch() -> None:
     loader = feedline.Loader(pipe(range(30)).shuffle().filter(lambda _: True), 30)
     first, second = ([x for batch in loader for x in batch.tolist()] for _ in range(2))

@@ -35,11 +35,14 @@ def timed_steps(dataset: object) -> Callable[[], None]:
 
 def _lists_of_steps(dataset: object) -> Iterator[list[object]]:
     for _ in range(8):  # nested datasets; a bound in case of a cycle
+        if dataset is None:
+            return
         for name in TRANSFORMS:
             transform = _attribute(dataset, name)
             steps = _attribute(transform, "transforms")
-            is_container = any(hasattr(type(transform), name) for name in ("__iter__", "__getitem__", "__len__"))
-            if type(steps) is list and all(map(callable, steps)) and not is_container:
+            if type(steps) is not list or not all(map(callable, steps)):
+                continue
+            if not any(hasattr(type(transform), name) for name in ("__iter__", "__getitem__", "__len__")):
                 yield steps
         dataset = _attribute(dataset, "dataset")
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import count as count_from
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedline.errors import CollateError
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.stages import stage as timed
@@ -49,10 +50,13 @@ class PackOptions:
         """Plan rows for documents of which so many tokens are packed."""
         return plan(lengths, self.length, self.strategy)
 
-    def fitting(self, length: int) -> int:
-        """Return how many tokens of a document are packed. Raises CollateError: it is too long."""
-        kept = plan([length], self.length, "concat", too_long=self.too_long) if length > self.length else None
-        return length if kept is None else kept.tokens
+    def fitting(self, lengths: Places) -> Places:
+        """Return how many tokens of each document are packed. Raises CollateError: one is too long."""
+        if self.too_long == "cut" or not len(lengths) or lengths.max() <= self.length:
+            return lengths
+        if self.too_long == "raise":
+            plan(lengths, self.length, "concat", too_long="raise")  # raises it
+        return np.minimum(lengths, self.length) if self.too_long == "truncate" else lengths * (lengths <= self.length)
 
     # Any: documents are of any kind that `build` takes.
     def build(self, rows: Plan, documents: Mapping[int, Any] | Samples) -> Samples:
@@ -64,8 +68,7 @@ class PackOptions:
         return f"pack({self.length}, strategy={self.strategy!r})"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """A document that is not read yet."""
 
     place: int
@@ -85,7 +88,7 @@ class References(MapStage):
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         lengths = self.source.lengths(places, epoch)
         assert lengths is not None
-        return [Reference(*both) for both in zip(places.tolist(), lengths.tolist(), strict=True)]
+        return list(map(Reference, places.tolist(), lengths.tolist()))
 
 
 class Packed(StreamStage):
@@ -125,8 +128,7 @@ class Packed(StreamStage):
         return _PackCursor(self.source.open(lap), self, lap)
 
 
-@dataclass(frozen=True)
-class _Document:
+class _Document(NamedTuple):
     """A document of a window."""
 
     # Any: what `build` takes, or a `Reference`.
@@ -189,15 +191,28 @@ class _PackCursor(Cursor):
                 self._unchecked = self._take(count - len(self._window))
                 self._is_last = not self._unchecked
                 continue
-            content = self._unchecked.pop(0)
-            self._taken += 1
+            some, lengths = self._measured()
+            self._window += map(_Document, some, lengths.tolist(), repeat(self._base), count_from(self._taken))
+            self._taken += len(some)
+            del self._unchecked[: len(some)]
+
+    def _measured(self) -> tuple[Samples, Places]:
+        """Return the next documents and their lengths: those before one that cannot be packed, or some of them.
+
+        Raises the exception of the next document if that one cannot be packed, and goes past it.
+        """
+        some = self._unchecked
+        while True:
             try:
-                length = self._options.fitting(self._length_of(content))
-            except CollateError:
-                self._has_source_failed = False
-                self._failures += 1
-                raise
-            self._window.append(_Document(content, length, self._base, self._taken - 1))
+                return some, self._lengths_of(some)
+            except Exception:
+                if len(some) == 1:
+                    self._has_source_failed = False
+                    self._failures += 1
+                    self._taken += 1
+                    del self._unchecked[0]
+                    raise
+            some = some[: len(some) // 2]
 
     def _take(self, count: int) -> Samples:
         try:
@@ -208,8 +223,12 @@ class _PackCursor(Cursor):
             self._taken += 1
             raise
 
-    def _length_of(self, content: Any) -> int:
-        return content.length if self._stage.documents is not None else int(document_lengths([content])[0])
+    def _lengths_of(self, contents: Samples) -> Places:
+        if self._stage.documents is None:
+            lengths = document_lengths(contents)
+        else:
+            lengths = np.array([reference.length for reference in contents], np.int64)
+        return self._options.fitting(lengths)
 
     def _lengths(self) -> Places:
         lengths = np.array([document.length for document in self._window], np.int64)

@@ -18,7 +18,7 @@ from feedline.pipes.stage import (
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 
-_BLOCK = 1 << 10
+_BLOCK = 1 << 12
 """Consecutive places whose order is computed at once."""
 
 
@@ -49,15 +49,22 @@ class Shuffle(MapStage):
         return self._source.lengths(self._shuffled(places, epoch), epoch)
 
     def _shuffled(self, places: Places, epoch: int) -> Places:
-        number, last = int(places[0]) // _BLOCK, int(places[-1])
-        if last // _BLOCK != number or last - int(places[0]) != len(places) - 1:
+        first, count = int(places[0]), len(places)
+        if count > _BLOCK or not np.array_equal(places, np.arange(first, first + count)):
             return self._order(places, epoch)
         # Consecutive places, as in a stream: a whole block takes hardly longer than a few places of it.
+        number, start = divmod(first, _BLOCK)
+        found = self._order_of_block(number, epoch)[start : start + count]
+        if len(found) < count:
+            found = np.concatenate([found, self._order_of_block(number + 1, epoch)[: count - len(found)]])
+        return found
+
+    def _order_of_block(self, number: int, epoch: int) -> Places:
         block = self._block
         if block is None or block[:2] != (epoch, number):
             start = number * _BLOCK
             block = self._block = epoch, number, self._order(np.arange(start, start + _BLOCK), epoch)
-        return block[2][places - number * _BLOCK]
+        return block[2]
 
     def _order(self, places: Places, epoch: int) -> Places:
         size = len(self._source)
