@@ -342,7 +342,7 @@ def test_the_usual_dataset_of_tokens_has_the_same_samples(tmp_path: Path) -> Non
     pairs = list(zip(theirs, ours, strict=True))
     assert len(pairs) == (5000 - 1) // 64 // 4
     for (tokens, labels), batch in pairs:
-        assert (tokens == batch["input_ids"]).all()
+        assert (tokens == batch["tokens"]).all()
         assert (labels == batch["labels"]).all()
 
 

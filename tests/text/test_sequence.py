@@ -37,7 +37,7 @@ def test_a_block_may_span_files_that_are_empty(tmp_path: Path) -> None:
     dataset = TokenDataset(paths, 5, labels=None, segment_ids=True, positions="document")
     assert len(dataset) == 1
     assert {name: values.tolist() for name, values in dataset[0].items()} == {
-        "input_ids": [1, 2, 3, 4, 5],
-        "position_ids": [0, 1, 0, 0, 1],
+        "tokens": [1, 2, 3, 4, 5],
+        "positions": [0, 1, 0, 0, 1],
         "segment_ids": [0, 0, 1, 2, 2],
     }

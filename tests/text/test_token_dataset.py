@@ -45,9 +45,9 @@ def test_blocks_are_those_of_plain_numpy(
     blocks = [
         expected.block_at(index, mask=mask, positions=positions, segments=segments) for index in range(len(expected))
     ]
-    is_one = list(blocks[0]) == ["input_ids"] if blocks else False
+    is_one = list(blocks[0]) == ["tokens"] if blocks else False
     if is_one:
-        blocks = [one["input_ids"] for one in blocks]  # type: ignore[misc]
+        blocks = [one["tokens"] for one in blocks]  # type: ignore[misc]
     assert [plain(dataset[index]) for index in range(len(dataset))] == blocks
     if not blocks:
         return
@@ -88,7 +88,7 @@ class Usual(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         start = index * self.block
         found = torch.from_numpy(self.tokens[start : start + self.block + 1].astype(np.int64))
-        return {"input_ids": found[:-1], "labels": found[1:]}
+        return {"tokens": found[:-1], "labels": found[1:]}
 
 
 @pytest.mark.parametrize("count", [1, 64, 65, 1000])
@@ -176,18 +176,18 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     dataset = TokenDataset(path, 2048, positions="document")
     assert len(dataset) == count
     last = dataset[-1]
-    assert last["input_ids"][:2].tolist() == [7, 0]
-    assert last["position_ids"][:2].tolist() == [start, start + 1]
+    assert last["tokens"][:2].tolist() == [7, 0]
+    assert last["positions"][:2].tolist() == [start, start + 1]
     loader = feedline.Loader(dataset, 4, shuffle=True, seed=1)
     iterator = iter(loader)
-    first = [plain(next(iterator)["position_ids"][:, 0]) for _ in range(3)]
+    first = [plain(next(iterator)["positions"][:, 0]) for _ in range(3)]
     assert len({place for batch in first for place in batch}) == 12
     state = loader.state_dict()
-    following = plain(next(iterator)["position_ids"][:, 0])
+    following = plain(next(iterator)["positions"][:, 0])
     assert len(pickle.dumps(state)) < 2000
     other = feedline.Loader(dataset, 4, shuffle=True, seed=1)
     other.load_state_dict(state)
-    assert plain(next(iter(other))["position_ids"][:, 0]) == following
+    assert plain(next(iter(other))["positions"][:, 0]) == following
 
 
 def test_a_pickle_holds_no_tokens(tmp_path: Path) -> None:
@@ -202,19 +202,19 @@ def test_a_pickle_holds_no_tokens(tmp_path: Path) -> None:
 def test_closing_unmaps_and_reading_maps_again(tmp_path: Path) -> None:
     path = write(tmp_path / "tokens.bin", [[1, 2, 3]])
     dataset = TokenDataset(path, 2)
-    kept = dataset[0]["input_ids"]
+    kept = dataset[0]["tokens"]
     maps = Path("/proc/self/maps")
     assert str(path) in maps.read_text()
     dataset.close()
     assert str(path) not in maps.read_text()
     kept[0] = 9  # a copy of its own
-    assert plain(dataset[0]["input_ids"]) == [1, 2]
+    assert plain(dataset[0]["tokens"]) == [1, 2]
 
 
 def test_dtypes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 65_535, 3]])
     assert TokenDataset(path, 2, dtype=None)[0]["labels"].dtype == np.uint16
-    assert TokenDataset(path, 2, dtype="int32")[0]["input_ids"].tolist() == [1, 65_535]
+    assert TokenDataset(path, 2, dtype="int32")[0]["tokens"].tolist() == [1, 65_535]
     for wrong in ("float32", "int8", ">i8", "nothing"):
         with pytest.raises(BadOption, match="dtype="):
             TokenDataset(path, 2, dtype=wrong)
@@ -250,10 +250,10 @@ def test_documents_of_a_raw_file_need_its_end_token(tmp_path: Path) -> None:
         path, 7, raw_dtype="uint16", segment_ids=True, positions=True, mask_crossing=True, end_token=0
     )
     assert plain(dataset[0]) == {
-        "input_ids": [1, 2, 0, 3, 0, 0, 4],
+        "tokens": [1, 2, 0, 3, 0, 0, 4],
         "labels": [2, 0, IGNORED, 0, IGNORED, IGNORED, 5],
-        "position_ids": [0, 1, 2, 0, 1, 0, 0],
-        "segment_ids": [0, 0, 0, 1, 1, 2, 3],
+        "positions": [0, 1, 2, 0, 1, 0, 0],
+        "segment_ids": [1, 1, 1, 2, 2, 3, 4],
     }
     with pytest.raises(BadOption, match="list of documents"):
         TokenDataset(path, 4, raw_dtype="uint16", positions="document", end_token=0)

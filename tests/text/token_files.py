@@ -47,7 +47,7 @@ class Expected:
     def block_at(self, index: int, *, mask: bool, positions: bool | str, segments: bool) -> dict[str, list[int]]:
         start = index * self.stride
         inside = range(start, start + self.block)
-        found = {"input_ids": [int(self.tokens[t]) for t in inside]}
+        found = {"tokens": [int(self.tokens[t]) for t in inside]}
         if self.labels is not None:
             shift = int(self.labels == "shifted")
             found["labels"] = [int(self.tokens[t + shift]) for t in inside]
@@ -56,14 +56,14 @@ class Expected:
                 if mask and target > start and self.number[target] != self.number[target - 1]:
                     found["labels"][at] = IGNORED
         if positions:
-            found["position_ids"] = [
+            found["positions"] = [
                 self.place[t]
                 if positions == "document"
                 else sum(self.number[u] == self.number[t] for u in inside if u < t)
                 for t in inside
             ]
         if segments:
-            found["segment_ids"] = [len({self.number[u] for u in inside if u <= t}) - 1 for t in inside]
+            found["segment_ids"] = [len({self.number[u] for u in inside if u <= t}) for t in inside]
         return found
 
 

@@ -70,8 +70,14 @@ _BINARY = (
     (rb"ORC", "ORC"),
     (rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]", "an IDX array, as MNIST's"),
     (rb"%PDF-", "PDF"),
+    (rb"\x93FEEDTOK", "a token file of feedline"),
 )
 _ONE_SAMPLE = "A file of this kind is one sample: name the folder that holds all of them."
+_ADVICE = {
+    **dict.fromkeys(("a picture", "a sound", "a video"), _ONE_SAMPLE),
+    "a token file of feedline": "`feedline.text.TokenDataset(path, block=2048)` reads blocks of tokens from it, and "
+    "`feedline.text.verify(path)` checks it.",
+}
 _MADE_ONCE = (
     "Write a dataset class of your own that reads it (`__len__` and `__getitem__`, or `__iter__`). `feedline pack "
     "module:dataset out.parquet` then writes its samples into a format that reads fast."
@@ -81,7 +87,7 @@ _MADE_ONCE = (
 def _binary(start: bytes) -> FileKind | None:
     for pattern, kind in _BINARY:
         if re.match(pattern, start, re.DOTALL):
-            return FileKind(kind, _ONE_SAMPLE if kind in ("a picture", "a sound", "a video") else _MADE_ONCE)
+            return FileKind(kind, _ADVICE.get(kind, _MADE_ONCE))
     if start.startswith(b"PK\x03\x04"):
         if b"/data.pkl" in start[:4096]:
             return FileKind(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from feedline.text import packing
-    from feedline.text.boundaries import cu_seqlens
     from feedline.text.documents import TokenDocuments
     from feedline.text.token_dataset import TokenDataset
     from feedline.text.token_file import TokenFile, verify
@@ -20,7 +19,6 @@ __all__ = [
     "TokenDocuments",
     "TokenFile",
     "TokenWriter",
-    "cu_seqlens",
     "packing",
     "tokenize",
     "verify",
@@ -32,7 +30,6 @@ _PLACES = {
     "TokenDocuments": "feedline.text.documents",
     "TokenFile": "feedline.text.token_file",
     "TokenWriter": "feedline.text.writing",
-    "cu_seqlens": "feedline.text.boundaries",
     "packing": "feedline.text.packing",
     "tokenize": "feedline.text.tokenizing",
     "verify": "feedline.text.token_file",

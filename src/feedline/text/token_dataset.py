@@ -33,7 +33,7 @@ class TokenDataset(TableSource):
     feedline's loader and the default collate function, a batch is read in one vectorised step. `shuffle=True` then
     shuffles blocks without a list of them, so that 10^12 tokens start and resume as quickly as a thousand.
 
-    A sample is a dict with `input_ids`, and with `labels`, `position_ids` and `segment_ids` if you ask for them. With
+    A sample is a dict with `tokens`, and with `labels`, `positions` and `segment_ids` if you ask for them. With
     `labels=None` and nothing else, it is the array of tokens itself.
 
     Args:
@@ -46,10 +46,10 @@ class TokenDataset(TableSource):
             models that shift labels on their own, as those of Hugging Face do. None: no labels.
         mask_crossing: True to make a label -100, which torch's cross-entropy ignores, where a model would have to
             predict the first token of a document from the document before it.
-        positions: True for `position_ids` that start at 0 in each block and at each document in it. "document" for the
+        positions: True for `positions` that start at 0 in each block and at each document in it. "document" for the
             place of each token in its document, also if the document began before the block.
-        segment_ids: True for `segment_ids`: 0 for tokens of the first document in the block, 1 for the next, and so on;
-            `cu_seqlens` turns those of a batch into the lengths that variable-length attention takes.
+        segment_ids: True for `segment_ids`: 1 for tokens of the first document in the block, 2 for the next, and so on;
+            `packing.cu_seqlens` turns those of a batch into the lengths that variable-length attention takes.
         dtype: the type of tokens and labels; None for that of the files.
         raw_dtype: "uint16" or "uint32", to also read files of bare tokens of this type, which have no header.
         end_token: the token that ends a document, to find documents in files of bare tokens.
@@ -69,9 +69,9 @@ class TokenDataset(TableSource):
         ...     writer.write([[5, 6, 7], [8, 9], [10, 11, 12, 13]])
         >>> dataset = TokenDataset(path, block=4, segment_ids=True)
         >>> dataset
-        TokenDataset(2 samples of {'input_ids': int64[4], 'labels': int64[4], 'segment_ids': int32[4]})
+        TokenDataset(2 samples of {'tokens': int64[4], 'labels': int64[4], 'segment_ids': int32[4]})
         >>> {name: values.tolist() for name, values in dataset[0].items()}
-        {'input_ids': [5, 6, 7, 8], 'labels': [6, 7, 8, 9], 'segment_ids': [0, 0, 0, 1]}
+        {'tokens': [5, 6, 7, 8], 'labels': [6, 7, 8, 9], 'segment_ids': [1, 1, 1, 2]}
         >>> dataset.documents[1].tolist(), dataset.documents.lengths.tolist()
         ([8, 9], [3, 2, 4])
     """
@@ -110,8 +110,8 @@ class TokenDataset(TableSource):
         self._sequence = TokenSequence(paths, raw_dtype)
         self.dtype = self._checked_dtype(dtype)
         self._check_documents()
-        given = {"labels": labels is not None, "position_ids": bool(positions), "segment_ids": segment_ids}
-        names = ("input_ids", *(name for name, is_given in given.items() if is_given))
+        given = {"labels": labels is not None, "positions": bool(positions), "segment_ids": segment_ids}
+        names = ("tokens", *(name for name, is_given in given.items() if is_given))
         self._shape = Form(names, names if len(names) > 1 else None, is_one=len(names) == 1)
 
     def _checked_dtype(self, dtype: object) -> np.dtype[Any]:
@@ -204,5 +204,5 @@ class TokenDataset(TableSource):
         self._sequence.close()
 
     def _form(self) -> str:
-        types = {"position_ids": "int64", "segment_ids": "int32"}
+        types = {"positions": "int64", "segment_ids": "int32"}
         return self._shape.describe([f"{types.get(name, self.dtype)}[{self.block}]" for name in self._shape.names])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,3 +43,12 @@ def test_batch_without_rows() -> None:
 def test_wrong_shape() -> None:
     with pytest.raises(BadOption, match=r"shape \(1, 1, 2\)"):
         cu_seqlens(np.ones((1, 1, 2), np.int32))
+
+
+def test_of_a_tensor_they_are_a_tensor() -> None:
+    segment_ids = np.array([[1, 1, 2, 0], [1, 2, 2, 2]])
+    found = cu_seqlens(torch.from_numpy(segment_ids))
+    assert isinstance(found.cu_seqlens, torch.Tensor)
+    assert found.cu_seqlens.dtype == torch.int32
+    assert found.cu_seqlens.tolist() == cu_seqlens(segment_ids).cu_seqlens.tolist()
+    assert found.max_seqlen == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -12,7 +13,7 @@ import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline.datasets
-from feedline.errors import BadOption, PackError, SourceError
+from feedline.errors import BadOption, CorruptSource, PackError, SourceError
 from feedline.text import TokenDataset, verify, write_tokens
 from feedline.tools.packing import Stage
 from tests import program_server
@@ -66,7 +67,7 @@ def test_texts_come_back(tmp_path: Path, source: Any) -> None:
     assert stages[-2].done == 100
     scope: dict[str, Any] = {"feedline": feedline}
     exec(written.line.replace("block=2048", "block=8").replace("workers=4", "workers=0"), scope)
-    assert next(iter(scope["loader"]))["input_ids"].shape == (32, 8)
+    assert next(iter(scope["loader"]))["tokens"].shape == (32, 8)
 
 
 def test_shards(tmp_path: Path) -> None:
@@ -263,3 +264,15 @@ def test_json_lines(tmp_path: Path) -> None:
     path.write_text('{"text": "to be", "id": 1}\n{"text": "or not", "id": 2}\n')
     written = write(path, tmp_path / "a.bin")
     assert decoded(written.path) == ["to be", "or not"]
+
+
+def test_documents_that_cannot_be_read_are_left_out_if_asked(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "ab" * number}) for number in range(1, 9)]
+    lines[3] = "{broken"
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("\n".join(lines))
+    with pytest.raises(CorruptSource, match="line 4"):
+        write_tokens(str(source), tmp_path / "whole.bin", encode, workers=0)
+    written = write_tokens(str(source), tmp_path / "tokens.bin", encode, workers=0, on_error="skip")
+    assert (written.document_count, written.skipped) == (7, 1)
+    assert written.token_count == 2 * (sum(range(1, 9)) - 4)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from feedline.errors import CollateError
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.stages import stage as timed
@@ -55,7 +56,10 @@ class PackOptions:
         if self.too_long == "cut" or not len(lengths) or lengths.max() <= self.length:
             return lengths
         if self.too_long == "raise":
-            plan(lengths, self.length, "concat", too_long="raise")  # raises it
+            raise CollateError(
+                f"A document has {lengths.max()} tokens, but a row holds {self.length}. Increase `length`, or let "
+                "too_long be 'cut', 'truncate' or 'drop'."
+            )
         return np.minimum(lengths, self.length) if self.too_long == "truncate" else lengths * (lengths <= self.length)
 
     # Any: documents are of any kind that `build` takes.

@@ -80,6 +80,7 @@ def _tokenized(arguments: argparse.Namespace) -> WrittenTokens:
             shard_tokens=arguments.tokens_per_shard,
             workers=arguments.workers,
             engine=arguments.engine,
+            on_error=arguments.on_error,
             overwrite=arguments.overwrite,
             restart=arguments.restart,
             check=not arguments.no_verify,
@@ -97,7 +98,6 @@ _ONLY_SAMPLES = {
     "samples_per_shard": None,
     "shard_size": None,
     "compression": None,
-    "on_error": "raise",
 }
 """Options that have no meaning for tokens, and their defaults."""
 _ONLY_TOKENS = {"tokenizer": None, "field": "text", "append_eos": False, "token_type": None, "tokens_per_shard": None}
@@ -153,6 +153,8 @@ def summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
         + (f"; {written.resumed:,} were written by the interrupted run" if written.resumed else "")
         + ("; all were read back" if is_checked else "; not read back"),
     ]
+    if written.skipped:
+        lines.append(f"{counted(written.skipped, 'document')} could not be read, and left out")
     return "\n".join([*lines, "", "Read it with:", f"  {written.line}", ""])
 
 

@@ -44,6 +44,8 @@ class WrittenTokens:
     """Bytes of all files."""
     resumed: int = 0
     """Documents that an earlier, interrupted run had written."""
+    skipped: int = 0
+    """Documents that were left out, because they could not be read."""
     seconds: float = 0.0
     line: str = ""
     """The line of Python that reads the output."""
@@ -118,6 +120,7 @@ class TokenRun:
             sum(file.document_count or 0 for file in files),
             sum(file.size for file in files),
             resumed,
+            len(self.loader.faults) + self.loader.faults.dropped,
             line=f"loader = feedline.Loader(feedline.text.TokenDataset({place!r}, block=2048), batch_size=32, "
             "shuffle=True, workers=4)",
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,6 +48,7 @@ def write_tokens(
     workers: int | None = None,
     engine: EngineName = "auto",
     start_method: str | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
     overwrite: bool = False,
     restart: bool = False,
     check: bool = True,
@@ -73,6 +74,7 @@ def write_tokens(
         workers: number of workers; by default, the number of cores.
         engine: the loader's engine; "ray" tokenizes on a Ray cluster.
         start_method: the start method of the loader's worker processes.
+        on_error: "skip" to leave out documents that cannot be read, such as damaged lines. Half of them at most.
         overwrite: True to replace an existing output.
         restart: True to start over instead of resuming an interrupted run.
         check: False to skip the final check, which reads the files again and compares their checksums.
@@ -111,6 +113,7 @@ def write_tokens(
             workers=core_count() if workers is None else workers,
             engine=engine,
             start_method=start_method,
+            on_error=on_error,
             seed=0,
         )
         run_of(loader).rank_watch.is_over = True  # this process writes everything, whatever its rank
@@ -123,6 +126,7 @@ def write_tokens(
             "dtype": str(encoder.dtype),
             "shard_tokens": shard_tokens,
             "batch": batch,
+            "on_error": on_error,
         }
         work = WorkFolder(path, job, restart=restart)
         most = None if path.suffix == ENDING else shard_tokens or SHARD_TOKENS
