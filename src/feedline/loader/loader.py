@@ -224,9 +224,8 @@ class Loader(LoaderBase):
     def _iterate(self, order: Order) -> Any:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         run = self._feedline_run
-        view = self._feedline_view(self)
-        with run.running.beginning(run.give_back) as beginning:
-            run.refresh(view)
+        with run.running.beginning(run.give_back) as last_close:
+            view: Any = run.refresh(self)  # Any: a `NumpyView`
             iterator = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
                 iterator.begin_again(run, view, order)
@@ -234,7 +233,7 @@ class Loader(LoaderBase):
                 iterator = _iterator_class()(run, view, order, target=view.target())
                 if run.resources.settings.persistent:
                     self._iterator = iterator
-            return beginning.begun(iterator)
+            return run.running.begun(iterator, last_close)
 
     def __len__(self) -> int:
         run = self._feedline_run

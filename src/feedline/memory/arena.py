@@ -279,8 +279,12 @@ class Arena(Ownership):
         """Return the leased arrays, if other processes can see them; holding them keeps the slots from being reused."""
         if not self.shared:
             return []
-        leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
-        return [array for array in (lease() for lease in leases) if array is not None]
+        arrays: list[Bytes] = []
+        for slot in list(self._slots):
+            for lease in list(slot.parts.values()):
+                if (array := lease()) is not None:
+                    arrays.append(array)
+        return arrays
 
     def hold(self, timeout_s: float) -> bool:
         """Keep other threads from leasing or reusing slots until `let_go`; False on timeout."""
@@ -289,7 +293,8 @@ class Arena(Ownership):
     def let_go(self) -> None:
         """Release the lock that `hold` took."""
         self._lock.release()
-        self._drain()
+        if self._requests or self._dropped:  # left to this thread meanwhile
+            self._drain()
 
     def reset_in_child(self) -> None:
         """Reset the lock in a forked process, where its holder does not exist, and leave the parent's pages alone."""

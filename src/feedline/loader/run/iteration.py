@@ -125,8 +125,9 @@ class Iteration(Iterator[Any]):
     def _announce(self, run: Run, view: LoaderView, order: Order, start: Start) -> None:
         """Notify the fault budget and the dataset that an epoch starts."""
         fault_budget, snapshot, dataset = run.fault_budget, start.snapshot, view.dataset
-        own_streams = order.unit == "stream batches"  # ranks may have different numbers of batches
-        fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
+        if fault_budget.guards:  # with streams of their own, ranks may have different numbers of batches
+            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], share_if_known().world_size)
+            fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if view.is_map else None
         fault_budget.counts_known = not order.endless
         is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
@@ -27,6 +26,7 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
 from feedline.insight.stats import Stats
 from feedline.loader.arguments import Options
+from feedline.loader.base import LoaderBase, view_of
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
@@ -110,13 +110,19 @@ class Run:
             self.stream_sharding = self._stream_sharding(view)  # the process group may have been created since
         return view.order_of(self.stream_sharding)
 
-    def refresh(self, view: LoaderView) -> None:
-        """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
+    def refresh(self, loader: LoaderBase) -> LoaderView:
+        """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads.
+
+        Returns:
+            The loader's arguments, after that.
+        """
         for adjust in adjusters:
-            adjust(view.loader)
+            adjust(loader)
+        view = view_of(loader)
         if self.tuning is not None and not self.tuning.is_begun:
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
+            view = view_of(loader)
         settings = self.settings(view)
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
             self._is_probed = True
@@ -124,9 +130,11 @@ class Run:
                 self.options = replace(self.options, engine="process")
                 if self.tuning is not None:
                     self.tuning.engine = None
+                view = view_of(loader)
                 settings = self.settings(view)
         if settings != self.resources.settings:
             self.resources = Resources(settings, self.resources.framework)
+        return view
 
     def spec(
         self,
@@ -173,8 +181,8 @@ class Run:
 
     def next_epoch(self, view: LoaderView) -> Iterator[object]:
         """Return a new iteration, or the one that `state` already started to find out its initial state."""
-        early: Iterator[Any] | None = self.running.take_early()
-        return view.iterate(self.epochs.order_of(self.order(view))) if early is None else early
+        early, self.running.early = self.running.early, None
+        return view.loader._iterate(self.epochs.order_of(self.order(view))) if early is None else early
 
     def close(self) -> None:
         """Stop all iterations."""
@@ -192,7 +200,7 @@ class Run:
         order = self.order(view)
         is_stream = reads_stream(order) and not repeats_itself(view.dataset)
         if is_stream and self.epochs.has_not_begun and not view.worker_count:
-            self.running.early = view.iterate(order)  # the iterator's state is known only once it exists
+            self.running.early = view.loader._iterate(order)  # the iterator's state is known only once it exists
         state = self.epochs.state(
             order,
             lambda order, epoch: self._first_snapshot(view, order, epoch),

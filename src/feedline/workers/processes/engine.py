@@ -133,7 +133,7 @@ class ProcessEngine(WorkerEngine):
                 assert self._payload is not None
                 process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
             channel.process = process
-            lifetime.remember(process)
+            lifetime.workers.add(process)
             assert process.pid is not None
             try:
                 channel.pidfd = os.pidfd_open(process.pid)
