@@ -116,11 +116,11 @@ class Arena(Ownership):
 
     # -- a slot for a task -------------------------------------------------------------------------------------------
 
-    def available(self) -> bool:
-        """True if `acquire` would find a slot."""
+    def available(self) -> int:
+        """Return how many slots `acquire` would find."""
         if self._dropped or self._requests or forks.SEEN:
             self._drain()
-        return self._is_left()
+        return self._left()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
         """Take a free slot, preferably the one that `worker` wrote last, whose pages it has mapped already.
@@ -200,7 +200,7 @@ class Arena(Ownership):
             if used >= LARGE_BYTES:
                 if self._dropped or self._requests:
                     self._settle()
-                if self._is_left():
+                if self._left():
                     return SlotReader(self.view(slot, used), functools.partial(self.lease, slot))
         return Copies(self.view(slot, max(used, 1)))
 

@@ -324,12 +324,12 @@ class Driver:
     def _perform(self) -> None:
         """Perform the pending decisions, and report the results to the machine."""
         machine = self.machine
-        decisions = machine.decisions
+        decisions, are_short = machine.decisions, machine.are_short
         while decisions:
             decision = decisions.popleft()
             what, worker = decision[0], decision[1]
             if what is GIVE:
-                if decisions and machine.are_short:
+                if decisions and are_short:
                     decisions.appendleft(decision)
                     self._give_together()
                 else:

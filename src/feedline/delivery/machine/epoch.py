@@ -179,15 +179,10 @@ class Epoch:
             return NOTHING
         return indices
 
-    @property
-    def turn(self) -> int:
-        """The worker whose turn the first batch is."""
-        return self._origin.turn
-
     def assign(self, indices: object, workers: list[WorkerView]) -> int | None:
         """Return the worker that makes the next batch; None to hold it back until a worker has answered."""
         self.held = indices  # first: nothing of the plan is lost if the scheduler raises
-        worker = self.scheduler.assign(self.sent + self.turn, indices, workers)
+        worker = self.scheduler.assign(self.sent + self._origin.turn, indices, workers)
         if worker is None:
             return None
         if not 0 <= worker < len(workers):

@@ -176,8 +176,7 @@ class Iteration(Iterator[Any]):
         """
         begun = time.monotonic_ns()
         with self.still():
-            _place(run, view)
-            start = run.epochs.begin(order)
+            start = _begin(run, view, order)
             self.seeds = self._enter(run, view, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
                 self._batches.restart(self._beginning(run, view, order, start), inside=inside)
@@ -295,10 +294,10 @@ def order_state(start: Start) -> dict[str, object]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
-def _place(run: Run, view: LoaderView) -> None:
-    """Determine where this rank resumes, with its current workers, if a state was loaded."""
+def _begin(run: Run, view: LoaderView, order: Order) -> Start:
+    """Return which epoch is next, and where this rank resumes with its current workers if a state was loaded."""
     max_workers = run.resources.settings.max_workers
-    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share_if_known(), max_workers, view.dataset))
+    return run.epochs.begin(order, lambda state: own_snapshot(state, share_if_known(), max_workers, view.dataset))
 
 
 def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
@@ -306,8 +305,7 @@ def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
 
     This happens before anything is drawn.
     """
-    _place(run, view)
-    start = run.epochs.begin(order)
+    start = _begin(run, view, order)
     streams = () if start.before is None else start.before.streams
     if view.worker_count or len(streams) != 1:
         return start

@@ -15,14 +15,12 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
-from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
 from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
-from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -98,12 +96,6 @@ class TorchBatches(Iteration, Generic[B_co]):
             self._seed_pipes(view, first=False)
             order.prepare(order_state(start))
 
-    def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
-        checkpoint = super()._checkpoint(run, view, order, start)
-        self._progress = checkpoint.entry.progress
-        self._skipped = order.batches_before(checkpoint.entry.consumed)
-        return checkpoint
-
     def _seed_pipes(self, view: TorchView, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not isinstance(self._dataset, IterDataPipe):
@@ -135,7 +127,7 @@ class TorchBatches(Iteration, Generic[B_co]):
     @property
     def _num_yielded(self) -> int:
         """Batches of the epoch delivered so far, under torch's name; like torchdata, counts resumed ones too."""
-        return self._skipped + self._progress.count()
+        return self._batches.checkpoint.batch_count()
 
     def __len__(self) -> int:
         return len(self._index_sampler) if self._length is None else self._length
