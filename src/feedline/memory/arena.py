@@ -69,10 +69,11 @@ class Arena(Ownership):
         self.shared = shared
         self.pid = os.getpid()
         self.fd = -1  # set first, so that `__del__` finds it if mapping fails
-        self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
-        pages = Residency(self._map, self.slot_bytes, shared=shared, window=window)
+        self.mapping, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
+        """The memory itself, which lives until the last view dies; the size of a slot; the file."""
+        pages = Residency(self.mapping, self.slot_bytes, shared=shared, window=window)
         super().__init__(pages, slot_count, budget, before_known)
-        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self.address = np.frombuffer(self.mapping, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
         self._dropped: deque[Lease] = deque()
@@ -104,11 +105,6 @@ class Arena(Ownership):
         """Number of slots with arrays that the training loop holds."""
         self._drain()
         return sum(bool(slot.parts) for slot in self._slots)
-
-    @property
-    def mapping(self) -> mmap.mmap:
-        """The memory itself; it lives until the last view dies."""
-        return self._map
 
     def follow(self, device: Device) -> None:
         """Notify a device of changes to the slots."""
@@ -188,7 +184,7 @@ class Arena(Ownership):
 
     def view(self, slot: int, size: int | None = None) -> Bytes:
         """Return the slot's memory without a lease, for the code that acquired the slot."""
-        return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
+        return np.frombuffer(self.mapping, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
 
     def reader(self, slot: int, used: int) -> Reader:
         """Return a reader for the batch in a slot. Call `finish` after reading.
@@ -212,7 +208,7 @@ class Arena(Ownership):
             start: where the part begins. Large arrays begin at a page boundary; parts of one array may share a page.
             size: its bytes.
         """
-        array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
+        array = np.frombuffer(self.mapping, np.uint8, size, slot * self.slot_bytes + start)
         lease = Lease(array, self._dropped.append)
         with self._lock:
             entry = self._slots[slot]

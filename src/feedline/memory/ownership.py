@@ -62,8 +62,8 @@ class Ownership:
         self._cold.pop(number, None)
         self._cooling.pop(number, None)
         slot.worker = worker
-        if slot.idle:
-            self._pages.serve(slot)
+        self._pages.idle -= slot.idle
+        slot.idle = 0
         usage = self._usage
         usage.begin(len(self._busy))
         left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes

@@ -48,8 +48,6 @@ class Order(ABC):
 
     sampler: Sampler | BatchSampler | None = None
     """The sampler whose epochs the loader numbers: one of feedline's."""
-    seed: int | None = None
-    """The sampler's own seed, if it has one."""
     unit: str
     """What its plans count; see `Plan.state`."""
     endless = False
@@ -84,9 +82,12 @@ class Order(ABC):
 
     def seed_for(self, default: int | None) -> int | None:
         """Return the seed of an epoch that begins now: the sampler's own, else `default`, else one that it draws."""
-        seed, sampler = self.seed, self.sampler
-        if seed is not None or sampler is None:
-            return default if seed is None else seed
+        sampler = self.sampler
+        if sampler is None:
+            return default
+        seed = sampler.whole().seed
+        if seed is not None:
+            return seed
         if sampler.generator is not None and sampler.loader_seed is None:  # given by the user: it decides
             return sampler.draw_seed()
         if default is not None:
@@ -186,10 +187,6 @@ class _SamplerOrder(Order):
     _planned: Sampler | BatchSampler
     """The sampler that plans use: the sampler itself, or its endless form."""
     _batch_size: int | None = None
-
-    @property
-    def seed(self) -> int | None:  # type: ignore[override]  # read-only: it belongs to the sampler
-        return self.sampler.whole().seed
 
     def stride(self) -> tuple[int | None, int, int]:
         share = self._planned.share or _WHOLE
