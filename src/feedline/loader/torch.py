@@ -391,6 +391,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     @property
     def num_workers(self) -> int:
         """How many workers there are, or would be. Setting it turns "auto" off."""
+        if "num_workers" not in vars(self):  # a wrapper of this class may find it elsewhere
+            raise AttributeError("num_workers is not known before the loader's constructor has been called")
         number: int = vars(self)["num_workers"]
         run = vars(self).get("_feedline_run")  # torch's constructor reads this before there is one
         tuning = None if run is None else run.tuning

@@ -37,11 +37,8 @@ class LoaderView(ABC):
     """How many workers there are; 0 if batches are made in the training loop itself."""
 
     def __init__(self, loader: Any, options: Options | None = None) -> None:
-        run = vars(loader).get("_feedline_run")
         self.loader = loader
-        given = options if run is None else run.options
-        assert given is not None
-        self.options: Options = given
+        self.options: Options = loader._feedline_run.options if options is None else options
         """The options that both kinds of loaders have; a run may change them."""
         self.dataset = loader.dataset
         self.batch_size: int | None = loader.batch_size
