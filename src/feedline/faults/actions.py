@@ -125,7 +125,7 @@ class Retry:
     """The longest wait."""
 
     def __post_init__(self) -> None:
-        attempts: Any = self.attempts  # any value from the user
+        attempts: object = self.attempts  # any value from the user
         if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
             raise BadOption(
                 f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use the "

@@ -262,7 +262,6 @@ def _no_decoder() -> BadOption:
     )
 
 
-# Any: a tensor.
 def _rounded(out: NDArray[np.generic]) -> object:
     torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
     return torch.from_numpy(out).bfloat16()

@@ -105,8 +105,8 @@ class Loader(LoaderBase):
         batch_size: int | None = 1,
         *,
         shuffle: bool = False,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Iterable[Any]] | None = None,
+        sampler: Iterable[object] | None = None,
+        batch_sampler: Iterable[Iterable[object]] | None = None,
         drop_last: bool = False,
         collate_fn: CollateFunction | None = None,
         workers: int | Literal["auto"] = 0,
@@ -280,8 +280,7 @@ def _iterator_class() -> type[NumpyBatches]:
     return NumpyBatches
 
 
-# Any: arrays of any kind.
-def _with_samples(arrays: object) -> Any:
+def _with_samples(arrays: object) -> object:
     """Return a dataset whose samples are the rows of arrays."""
     from feedline.datasets.arrays import ArrayDataset
 

@@ -34,7 +34,6 @@ import sys
 import threading
 import weakref
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ class Arena(Ownership):
         """The thread that is in `acquire`."""
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
-        self._ties: list[weakref.finalize[..., Any]] = []
+        self._ties: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
 

@@ -149,7 +149,7 @@ def _other_collate(samples: list[object], batch: object, clock: Clock) -> OtherC
     return None
 
 
-def _is_same(first: object, second: Any) -> bool:
+def _is_same(first: object, second: object) -> bool:
     """True if two batches have the same fields with the same values."""
     pairs = list(zip(leaves(first), leaves(second), strict=False))
     if type(first) is not type(second) or len(list(leaves(first))) != len(list(leaves(second))):
