@@ -202,7 +202,7 @@ class LoaderBase:
         """
         from feedline.loader.virtual_epochs import VirtualEpochs  # imported by few programs
 
-        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
+        return VirtualEpochs(self._feedline_run, view_of(self), steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> State:
         """Return the training loop's position: after the batches it has received, not those prefetched.

@@ -16,7 +16,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
-from feedline.loader.base import LoaderBase, run_of
+from feedline.loader.base import LoaderBase, run_of, view_of
 from feedline.system.failures import add_note, words
 
 
@@ -57,7 +57,7 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not writable"
         raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
-    run_of(loader).refresh(loader)  # changed settings replace the counters
+    run_of(loader).refresh(view_of(loader))  # changed settings replace the counters
     resources = run_of(loader).resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)

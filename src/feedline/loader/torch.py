@@ -382,7 +382,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def _next_order(self) -> tuple[Any, Order]:
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
-        view = run.refresh(self)
+        view = run.refresh(self._feedline_view(self))
         order = self._iterated_order or run.epochs.order_of(run.order(view))
         if run.skips and view.is_map:
             order.skips, run.skips = order.skips + run.skips, 0

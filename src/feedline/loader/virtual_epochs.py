@@ -8,7 +8,8 @@ from typing import Any
 from feedline.delivery.state.epochs import VirtualPlace
 from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
-from feedline.loader.base import LoaderBase, run_of, view_of
+from feedline.loader.run.run import Run
+from feedline.loader.run.view import LoaderView
 from feedline.types.ranks import own_share
 
 
@@ -18,10 +19,12 @@ class VirtualEpochs:
     An epoch that you leave early is over: the next one starts with the batch after the last one taken.
     """
 
-    def __init__(self, loader: LoaderBase, steps_per_epoch: int, rank: int | None, world_size: int | None) -> None:
+    def __init__(
+        self, run: Run, view: LoaderView, steps_per_epoch: int, rank: int | None, world_size: int | None
+    ) -> None:
         check_count("steps_per_epoch", steps_per_epoch, least=1)
         self.steps_per_epoch = steps_per_epoch
-        self._loader = loader
+        self._run, self._view = run, view
         self._share = own_share(rank, world_size, "pad")
         self._share_is_given = rank is not None or world_size is not None
         self._batches: Iterator[object] | None = None
@@ -44,19 +47,18 @@ class VirtualEpochs:
         return VirtualEpoch(self, place.epoch)
 
     def _open(self) -> None:
-        run = run_of(self._loader)
-        epochs = run.epochs
+        epochs = self._run.epochs
         epoch, step = epochs.loaded_virtual
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
-        order = run.order(view_of(self._loader)).without_end(self._share)
+        order = self._run.order(self._view.again()).without_end(self._share)
         if order is None and self._share_is_given and self._share.world_size > 1:
             raise BadOption(
                 f"rank={self._share.rank} and world_size={self._share.world_size} were given, but virtual_epochs() "
                 "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
                 "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
+        self._batches = _Chain(self._run, self._view) if order is None else self._view.loader._iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
@@ -66,15 +68,15 @@ class VirtualEpochs:
 class _Chain(Iterator[Any]):
     """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
-    def __init__(self, loader: LoaderBase) -> None:
-        self._loader = loader
+    def __init__(self, run: Run, view: LoaderView) -> None:
+        self._run, self._view = run, view
         self._batches: Iterator[object] | None = None
         self._came = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> Any:
         while True:
             if self._batches is None:
-                self._batches = run_of(self._loader).next_epoch(view_of(self._loader))
+                self._batches = self._run.next_epoch(self._view.again())
             try:
                 batch = self._batches.__next__()
             except StopIteration:

@@ -26,7 +26,6 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
 from feedline.insight.stats import Stats
 from feedline.loader.arguments import Options
-from feedline.loader.base import LoaderBase, view_of
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order, reads_stream
@@ -110,19 +109,19 @@ class Run:
             self.stream_sharding = self._stream_sharding(view)  # the process group may have been created since
         return view.order_of(self.stream_sharding)
 
-    def refresh(self, loader: LoaderBase) -> LoaderView:
+    def refresh(self, view: LoaderView) -> LoaderView:
         """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads.
 
         Returns:
             The loader's arguments, after that.
         """
         for adjust in adjusters:
-            adjust(loader)
-        view = view_of(loader)
+            adjust(view.loader)
+            view = view.again()
         if self.tuning is not None and not self.tuning.is_begun:
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
-            view = view_of(loader)
+            view = view.again()
         settings = self.settings(view)
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
             self._is_probed = True
@@ -130,7 +129,7 @@ class Run:
                 self.options = replace(self.options, engine="process")
                 if self.tuning is not None:
                     self.tuning.engine = None
-                view = view_of(loader)
+                view = view.again()
                 settings = self.settings(view)
         if settings != self.resources.settings:
             self.resources = Resources(settings, self.resources.framework)

@@ -46,6 +46,10 @@ class LoaderView(ABC):
         self.drop_last = bool(loader.drop_last)
         """True to drop the last batch if it is not full."""
 
+    def again(self) -> LoaderView:
+        """Return the loader's arguments as they are now."""
+        return type(self)(self.loader)
+
     @property
     @abstractmethod
     def has_default_collate(self) -> bool:
