@@ -68,7 +68,7 @@ class Replace:
         6
     """
 
-    by: Callable[[Any], Any] | None = None  # from the index of the sample that failed to the index of another
+    by: Callable[[Any], object] | None = None  # from the index of the sample that failed to the index of another
     """Chooses the other sample. None for the neighbour: the first of index + 1, index + 2 and so on that works,
     continuing with the first sample of the dataset after the last.
     """

@@ -66,7 +66,7 @@ def _wrap_functions(kind: type[Any], rebuilding: Rebuilding, module: ModuleType)
             substitute(function, wrap(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
+def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -136,7 +136,7 @@ def _loading(
     return load_state_dict
 
 
-def _skip(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
+def _skip(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
     @functools.wraps(function)
     def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
         loader = _inner(dataloader)

@@ -165,7 +165,7 @@ class Compose:
         return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}){on}"
 
 
-Stage = Callable[[Any, Placement, str], Any]
+Stage = Callable[[Any, Placement, str], object]
 
 
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:

@@ -125,7 +125,7 @@ class Loader(LoaderBase):
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
         device: object = None,
-        device_transform: Callable[[Any], Any] | None = None,
+        device_transform: Callable[[Any], object] | None = None,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),

@@ -43,7 +43,7 @@ _LONG_S = 0.01
 RowParts = tuple[Row, Row]
 """What is known about a batch before it is delivered: see `Observer.write`."""
 
-Prepare = Callable[[Any], Any]
+Prepare = Callable[[Any], object]
 """Final processing of a batch in the training process, such as pinning."""
 
 

@@ -29,7 +29,7 @@ class Asking:
     """Returns the dataset's answer for an item."""
     items: Callable[[Any], list[Any]]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
-    join: Callable[[list[Any]], Any]
+    join: Callable[[list[Any]], object]
     """Makes the batch from the answers."""
     join_draws: bool = True
     """False if making the batch is known to draw no random numbers."""
@@ -61,7 +61,7 @@ _MOST_REPLACEMENTS = 16
 _MANY = 1 << 30
 """So many attempts that no policy allows another: a stream that several workers read cannot go back."""
 
-Pause = Callable[[float], Any]
+Pause = Callable[[float], object]
 """Waits for a number of seconds; may return early, and then returns True if the sample is no longer needed."""
 
 

@@ -35,7 +35,7 @@ _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
 
 # Any, throughout: the user's samples, batches and functions.
-Collate = Callable[[Any], Any]
+Collate = Callable[[Any], object]
 
 
 def collates_for(given: Collate | None) -> list[Collate]:
