@@ -514,7 +514,7 @@ def test_the_class_may_be_changed_after_construction(plain_parity: Parity) -> No
                 return iter(self.base)
 
         wrapper: Any = Wrapper(side.kind(datasets.Squares(4), batch_size=2))
-        return list(wrapper), isinstance(wrapper, torch.utils.data.DataLoader), wrapper.batch_size
+        return list(wrapper), isinstance(wrapper, torch.utils.data.DataLoader), wrapper.batch_size, wrapper.num_workers
 
     plain_parity.same(code)
 

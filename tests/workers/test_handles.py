@@ -424,8 +424,10 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="files are opene
 
 def settle() -> None:
     """Do in this process what a forked worker does with its files."""
-    with fork_safety._known_positions():  # not all of a calm moment: the locks that it holds are freed in the child
-        fork_safety.reset_in_child(None)
+    # Not all of a calm moment: the locks that it holds are freed in the child.
+    fork_safety._mine.positions = fork_safety.read_positions()
+    fork_safety.reset_in_child(None)
+    fork_safety._mine.positions = None
 
 
 def follow_each_other(one: int, other: int) -> bool:

@@ -133,16 +133,16 @@ def test_what_comes_in_a_finalizer_is_raised_after_it(number: int, raised: type[
 
 def test_a_finalizer_that_is_interrupted_at_its_very_beginning_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    exchange = interrupts._exchange
+    put_off = interrupts.put_off
     attempts = []
 
-    def interrupted(came: list[int], *, starts_process: bool) -> Any:
+    def interrupted(**options: Any) -> Any:
         attempts.append(1)
         if len(attempts) == 1:
             signal.raise_signal(signal.SIGALRM)
-        return exchange(came, starts_process=starts_process)
+        return put_off(**options)
 
-    monkeypatch.setattr(interrupts, "_exchange", interrupted)
+    monkeypatch.setattr(interrupts, "put_off", interrupted)
     with pytest.raises(Late):
         see_to_when_dropped(lambda: done.append("all"))
     assert done == ["all"]

@@ -58,7 +58,6 @@ def is_stateful(value: object) -> bool:
     return network is None or not isinstance(value, network.Module)
 
 
-# Any: a dataset and its state are the user's own.
 def outlives_epoch(dataset: object) -> bool:
     """True if a dataset's state still applies in the next epoch, as in torchdata.
 

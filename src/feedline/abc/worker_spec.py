@@ -12,7 +12,6 @@ from feedline.abc.framework import Framework
 from feedline.types import CollateFunction, DatasetKind, StreamSharding
 
 
-# Any: a dataset is any suitable object.
 @dataclass(frozen=True)
 class WorkerSpec:
     """Everything a worker needs to know, identical for all workers of an engine.

@@ -64,7 +64,7 @@ def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> object:
 
 
 Indices = NDArray[np.int64]
-Transform = Callable[[Any], Any]
+Transform = Callable[[Any], object]
 """Takes a sample and returns another."""
 
 

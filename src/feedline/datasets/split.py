@@ -35,8 +35,7 @@ class Subset(Selection):
         (Subset(2 of 6 samples of a str), 'b', 'd')
     """
 
-    # Any: a dataset is any object that fits.
-    def __init__(self, dataset: Any, indices: NDArray[np.int64]) -> None:
+    def __init__(self, dataset: object, indices: NDArray[np.int64]) -> None:
         self.dataset = dataset
         self.indices = indices
 

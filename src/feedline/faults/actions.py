@@ -68,7 +68,7 @@ class Replace:
         6
     """
 
-    by: Callable[[Any], Any] | None = None  # from the index of the sample that failed to the index of another
+    by: Callable[[Any], object] | None = None  # from the index of the sample that failed to the index of another
     """Chooses the other sample. None for the neighbour: the first of index + 1, index + 2 and so on that works,
     continuing with the first sample of the dataset after the last.
     """
@@ -125,7 +125,7 @@ class Retry:
     """The longest wait."""
 
     def __post_init__(self) -> None:
-        attempts: Any = self.attempts  # any value from the user
+        attempts: object = self.attempts  # any value from the user
         if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
             raise BadOption(
                 f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use the "

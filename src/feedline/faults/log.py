@@ -74,8 +74,7 @@ class FaultLog(Sequence[Fault]):
         """Return the fault that put a sample in quarantine; None if it is not there."""
         return self._quarantined.get(index_key(index)) if self._quarantined else None
 
-    # Any: anything the sampler yields.
-    def has_any_of(self, indices: list[Any]) -> bool:
+    def has_any_of(self, indices: list[object]) -> bool:
         """True if any of these samples may be in quarantine. Fast for integers; True for any other kind of index."""
         return set(map(type, indices)) != {int} or not self._quarantined.keys().isdisjoint(indices)
 

@@ -75,6 +75,7 @@ class Policy(ErrorPolicy):
             _check_rule(rule): action_of(action, f"The rule for {_shown(rule)}") for rule, action in rules.items()
         }
         self._otherwise = action_of(otherwise, "otherwise")
+        self._never_catches = all(isinstance(action, Raise) for action in self.actions)
         self._max_failures = _check_count(max_failures)
         self._max_share = DEFAULT_MAX_SHARE if max_share is None else _check_share(max_share)
 
@@ -90,7 +91,7 @@ class Policy(ErrorPolicy):
 
     @property
     def never_catches(self) -> bool:
-        return all(isinstance(action, Raise) for action in self.actions)
+        return self._never_catches
 
     @property
     def max_failures(self) -> int | None:

@@ -48,7 +48,7 @@ def sampler_behind(batch_sampler: Any) -> Any:
     return getattr(batch_sampler.batch_sampler, "sampler", None)
 
 
-def _is_a(name: str, batch_sampler: Any) -> bool:
+def _is_a(name: str, batch_sampler: object) -> bool:
     kind = type(batch_sampler)
     return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
@@ -66,7 +66,7 @@ def _wrap_functions(kind: type[Any], rebuilding: Rebuilding, module: ModuleType)
             substitute(function, wrap(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
+def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -106,7 +106,7 @@ def _prepare(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuildi
     return prepare_data_loader
 
 
-def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+def _saving(function: Callable[[object], object], kind: type[Any]) -> Callable[[Any], Any]:
     @functools.wraps(function)
     def state_dict(self: Any) -> Any:
         loader = _inner(self)
@@ -123,7 +123,7 @@ def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], 
 
 
 def _loading(
-    function: Callable[[Any, Any], None], kind: type[Any], rebuilding: Rebuilding
+    function: Callable[[object, object], None], kind: type[Any], rebuilding: Rebuilding
 ) -> Callable[[Any, Any], None]:
     @functools.wraps(function)
     def load_state_dict(self: Any, state: Any) -> None:
@@ -136,7 +136,7 @@ def _loading(
     return load_state_dict
 
 
-def _skip(function: Callable[..., Any], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., Any]:
+def _skip(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
     @functools.wraps(function)
     def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
         loader = _inner(dataloader)

@@ -58,7 +58,7 @@ def _saving(
     return on_save_checkpoint
 
 
-def _loading(function: Callable[[Any], None], kind: type[Any]) -> Callable[[Any], None]:
+def _loading(function: Callable[[object], None], kind: type[Any]) -> Callable[[object], None]:
     @functools.wraps(function)
     def _load_combined_loader_states(self: Any) -> None:
         states, loaders = self._combined_loader_states_to_load, _stateful(self._combined_loader)
@@ -70,7 +70,7 @@ def _loading(function: Callable[[Any], None], kind: type[Any]) -> Callable[[Any]
     return _load_combined_loader_states
 
 
-def _fetching(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+def _fetching(function: Callable[[object], object], kind: type[Any]) -> Callable[[Any], Any]:
     @functools.wraps(function)
     def __next__(self: Any) -> Any:  # noqa: N807
         if self.batches:  # this call returns one of them and fetches another

@@ -221,7 +221,7 @@ def _from_selection(selection: Any) -> Take | None:
     return lambda indices: take(chosen[indices])
 
 
-def _from_parts(dataset: ConcatDataset[Any]) -> Take | None:
+def _from_parts(dataset: ConcatDataset[object]) -> Take | None:
     takes = [take for take in map(_take_from, dataset.datasets) if take is not None]
     if len(takes) < len(dataset.datasets) or any(map(_has_other_single_samples, dataset.datasets)):
         return None

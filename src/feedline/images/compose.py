@@ -165,7 +165,7 @@ class Compose:
         return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}){on}"
 
 
-Stage = Callable[[Any, Placement, str], Any]
+Stage = Callable[[Any, Placement, str], object]
 
 
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
@@ -262,7 +262,6 @@ def _no_decoder() -> BadOption:
     )
 
 
-# Any: a tensor.
 def _rounded(out: NDArray[np.generic]) -> object:
     torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
     return torch.from_numpy(out).bfloat16()

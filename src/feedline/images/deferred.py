@@ -67,7 +67,6 @@ class DeferredImage(DeferredField):
         return tensor.bfloat16() if items[0].finish.dtype == "bfloat16" else tensor
 
 
-# Any: NumPy arrays, or torch tensors in torch batches.
 @dataclass(slots=True)
 class DeferredImages(DeferredBatch):
     """The images of a batch, in two groups: those with pixels, and those that are still encoded."""
@@ -75,7 +74,7 @@ class DeferredImages(DeferredBatch):
     finish: Finish
     flips: Any
     """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
-    jitter: Any
+    jitter: object
     """For each image, the draw of `ColorJitter`, see `DeferredImage` (float32); None if all keep their colours."""
     pixel_rows: object
     """The rows of the batch that `pixels` holds (int64)."""
@@ -179,8 +178,7 @@ def _array(values: Sequence[Any], dtype: Any) -> NDArray[np.generic]:
     return out
 
 
-# Any: whatever the dataset returned for the image of a sample.
-def _differ(finish: Finish, image: Any, place: int) -> CollateError:
+def _differ(finish: Finish, image: object, place: int) -> CollateError:
     if type(image) is not DeferredImage:
         return CollateError(
             f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. The dataset has to "

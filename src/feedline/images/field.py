@@ -92,7 +92,7 @@ def is_file(value: Mapping[object, object]) -> bool:
     return value.keys() == {"bytes", "path"}
 
 
-def replaced(sample: Any, field: Any, change: Callable[[Any], Any]) -> Any:
+def replaced(sample: Any, field: Any, change: Callable[[Any], object]) -> Any:
     """Return a sample of the same kind with its image changed."""
     if isinstance(sample, Mapping):
         return {**sample, field: change(sample[field])}

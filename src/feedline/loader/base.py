@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from feedline.faults.policy import OnError, policy_of
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
+from feedline.order.order import Order
 from feedline.types import State
 
 if TYPE_CHECKING:
@@ -176,6 +177,10 @@ class LoaderBase:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         return self._feedline_run.begin(view_of(self))
+
+    def _iterate(self, order: Order) -> Iterator[object]:
+        """Start an iteration, or continue with the workers of the last one if they are persistent."""
+        raise NotImplementedError
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None

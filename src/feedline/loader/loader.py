@@ -105,8 +105,8 @@ class Loader(LoaderBase):
         batch_size: int | None = 1,
         *,
         shuffle: bool = False,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Iterable[Any]] | None = None,
+        sampler: Iterable[object] | None = None,
+        batch_sampler: Iterable[Iterable[object]] | None = None,
         drop_last: bool = False,
         collate_fn: CollateFunction | None = None,
         workers: int | Literal["auto"] = 0,
@@ -125,7 +125,7 @@ class Loader(LoaderBase):
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
         device: object = None,
-        device_transform: Callable[[Any], Any] | None = None,
+        device_transform: Callable[[Any], object] | None = None,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),
@@ -224,9 +224,8 @@ class Loader(LoaderBase):
     def _iterate(self, order: Order) -> Any:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         run = self._feedline_run
-        view = self._feedline_view(self)
-        with run.running.beginning(run.give_back) as beginning:
-            run.refresh(view)
+        with run.running.beginning(run.give_back) as last_close:
+            view: Any = run.refresh(self._feedline_view(self))  # Any: a `NumpyView`
             iterator = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
                 iterator.begin_again(run, view, order)
@@ -234,7 +233,7 @@ class Loader(LoaderBase):
                 iterator = _iterator_class()(run, view, order, target=view.target())
                 if run.resources.settings.persistent:
                     self._iterator = iterator
-            return beginning.begun(iterator)
+            return run.running.begun(iterator, last_close)
 
     def __len__(self) -> int:
         run = self._feedline_run
@@ -281,8 +280,7 @@ def _iterator_class() -> type[NumpyBatches]:
     return NumpyBatches
 
 
-# Any: arrays of any kind.
-def _with_samples(arrays: object) -> Any:
+def _with_samples(arrays: object) -> object:
     """Return a dataset whose samples are the rows of arrays."""
     from feedline.datasets.arrays import ArrayDataset
 

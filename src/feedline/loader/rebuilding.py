@@ -34,7 +34,7 @@ class TorchRebuilding(Rebuilding):
     def is_sharded(self, loader: Any) -> bool:
         return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
 
-    def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[Any]) -> L:
+    def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
         parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
         return _with(loader, parts, RankWatch(is_over=True))
 

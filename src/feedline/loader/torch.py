@@ -372,26 +372,27 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             if isinstance(self.sampler, type):
                 iter(self.sampler)  # type: ignore[call-overload]
             run = self._feedline_run
-            with run.running.beginning(run.give_back) as beginning:
-                order = self._next_order()
-                return beginning.begun(_iterator_class()(run, self._feedline_view(self), order))
+            with run.running.beginning(run.give_back) as last_close:
+                return run.running.begun(_iterator_class()(run, *self._next_order()), last_close)
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
-    def _next_order(self) -> Order:
-        """Return the order for an iteration that starts now, after applying reassigned attributes."""
+    # Any: a `TorchView`.
+    def _next_order(self) -> tuple[Any, Order]:
+        """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
-        view = self._feedline_view(self)
-        run.refresh(view)
+        view = run.refresh(self._feedline_view(self))
         order = self._iterated_order or run.epochs.order_of(run.order(view))
         if run.skips and view.is_map:
             order.skips, run.skips = order.skips + run.skips, 0
-        return order
+        return view, order
 
     @property
     def num_workers(self) -> int:
         """How many workers there are, or would be. Setting it turns "auto" off."""
+        if "num_workers" not in vars(self):  # a wrapper of this class may find it elsewhere
+            raise AttributeError("num_workers is not known before the loader's constructor has been called")
         number: int = vars(self)["num_workers"]
         run = vars(self).get("_feedline_run")  # torch's constructor reads this before there is one
         tuning = None if run is None else run.tuning

@@ -51,14 +51,14 @@ class VirtualEpochs:
         epoch, step = epochs.loaded_virtual
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
-        order = self._run.order(self._view).without_end(self._share)
+        order = self._run.order(self._view.again()).without_end(self._share)
         if order is None and self._share_is_given and self._share.world_size > 1:
             raise BadOption(
                 f"rank={self._share.rank} and world_size={self._share.world_size} were given, but virtual_epochs() "
                 "cannot split this loader over ranks: its sampler is not feedline's, or its dataset is iterable. Use a "
                 "sampler from feedline.samplers, wrap yours in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = _Chain(self._run, self._view) if order is None else self._view.iterate(order)
+        self._batches = _Chain(self._run, self._view) if order is None else self._view.loader._iterate(order)
         self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class _Chain(Iterator[Any]):
     def __next__(self) -> Any:
         while True:
             if self._batches is None:
-                self._batches = self._run.next_epoch(self._view)
+                self._batches = self._run.next_epoch(self._view.again())
             try:
                 batch = self._batches.__next__()
             except StopIteration:

@@ -34,7 +34,6 @@ import sys
 import threading
 import weakref
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -69,10 +68,11 @@ class Arena(Ownership):
         self.shared = shared
         self.pid = os.getpid()
         self.fd = -1  # set first, so that `__del__` finds it if mapping fails
-        self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
-        pages = Residency(self._map, self.slot_bytes, shared=shared, window=window)
+        self.mapping, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
+        """The memory itself, which lives until the last view dies; the size of a slot; the file."""
+        pages = Residency(self.mapping, self.slot_bytes, shared=shared, window=window)
         super().__init__(pages, slot_count, budget, before_known)
-        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self.address = np.frombuffer(self.mapping, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
         self._dropped: deque[Lease] = deque()
@@ -83,7 +83,7 @@ class Arena(Ownership):
         """The thread that is in `acquire`."""
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
-        self._ties: list[weakref.finalize[..., Any]] = []
+        self._ties: list[weakref.finalize[..., object]] = []
         """Finalizers of the users; see `serve`."""
         forks.watch(self)
 
@@ -105,22 +105,17 @@ class Arena(Ownership):
         self._drain()
         return sum(bool(slot.parts) for slot in self._slots)
 
-    @property
-    def mapping(self) -> mmap.mmap:
-        """The memory itself; it lives until the last view dies."""
-        return self._map
-
     def follow(self, device: Device) -> None:
         """Notify a device of changes to the slots."""
         self._pages.device = device
 
     # -- a slot for a task -------------------------------------------------------------------------------------------
 
-    def available(self) -> bool:
-        """True if `acquire` would find a slot."""
+    def available(self) -> int:
+        """Return how many slots `acquire` would find."""
         if self._dropped or self._requests or forks.SEEN:
             self._drain()
-        return self._is_left()
+        return self._left()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
         """Take a free slot, preferably the one that `worker` wrote last, whose pages it has mapped already.
@@ -188,7 +183,7 @@ class Arena(Ownership):
 
     def view(self, slot: int, size: int | None = None) -> Bytes:
         """Return the slot's memory without a lease, for the code that acquired the slot."""
-        return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
+        return np.frombuffer(self.mapping, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
 
     def reader(self, slot: int, used: int) -> Reader:
         """Return a reader for the batch in a slot. Call `finish` after reading.
@@ -200,7 +195,7 @@ class Arena(Ownership):
             if used >= LARGE_BYTES:
                 if self._dropped or self._requests:
                     self._settle()
-                if self._is_left():
+                if self._left():
                     return SlotReader(self.view(slot, used), functools.partial(self.lease, slot))
         return Copies(self.view(slot, max(used, 1)))
 
@@ -212,7 +207,7 @@ class Arena(Ownership):
             start: where the part begins. Large arrays begin at a page boundary; parts of one array may share a page.
             size: its bytes.
         """
-        array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
+        array = np.frombuffer(self.mapping, np.uint8, size, slot * self.slot_bytes + start)
         lease = Lease(array, self._dropped.append)
         with self._lock:
             entry = self._slots[slot]
@@ -279,8 +274,12 @@ class Arena(Ownership):
         """Return the leased arrays, if other processes can see them; holding them keeps the slots from being reused."""
         if not self.shared:
             return []
-        leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
-        return [array for array in (lease() for lease in leases) if array is not None]
+        arrays: list[Bytes] = []
+        for slot in list(self._slots):
+            for lease in list(slot.parts.values()):
+                if (array := lease()) is not None:
+                    arrays.append(array)
+        return arrays
 
     def hold(self, timeout_s: float) -> bool:
         """Keep other threads from leasing or reusing slots until `let_go`; False on timeout."""
@@ -289,7 +288,8 @@ class Arena(Ownership):
     def let_go(self) -> None:
         """Release the lock that `hold` took."""
         self._lock.release()
-        self._drain()
+        if self._requests or self._dropped:  # left to this thread meanwhile
+            self._drain()
 
     def reset_in_child(self) -> None:
         """Reset the lock in a forked process, where its holder does not exist, and leave the parent's pages alone."""

@@ -245,8 +245,8 @@ class Codec:
     def __init__(
         self,
         framework: Framework,
-        reducers: dict[type, Callable[[Any], Any]] | None = None,
-        override: Callable[[Any], Any] | None = None,
+        reducers: dict[type, Callable[[object], object]] | None = None,
+        override: Callable[[object], object] | None = None,
     ) -> None:
         self._framework = framework
         self._encoder = _Encoder(framework.reducers(), reducers or {})
@@ -260,7 +260,7 @@ class Codec:
         """The header of the last batch that arrived behind its header."""
         self._last_memory: Bytes = np.empty(0, np.uint8)
         """The memory that a batch with the same header is laid in."""
-        self._copy_last: Callable[[], Any] | None = None
+        self._copy_last: Callable[[], object] | None = None
         """Copies a batch out of `_last_memory`; None if the next one has to be built from its description."""
 
     def encode(self, batch: Any, writer: SlotWriter) -> bytes:

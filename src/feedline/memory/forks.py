@@ -104,8 +104,13 @@ class _Forks:
 
     def before(self) -> None:
         """Hold the current leases and map a witness. Nothing is leased or reused until the fork has happened."""
-        self._own.held = [leaser for leaser in self.leasers if leaser.hold(_HOLD_S)]
-        leases = [lease for leaser in self.leasers for lease in leaser.leases()]
+        held: list[Leaser] = []
+        self._own.held = held
+        leases: list[object] = []
+        for leaser in self.leasers:
+            if leaser.hold(_HOLD_S):
+                held.append(leaser)
+            leases += leaser.leases()
         if not leases:
             return
         with self._lock:

@@ -37,12 +37,13 @@ class Ownership:
         self._usage = self._pages.usage
         self._before_known = before_known
 
-    def _is_left(self) -> bool:
-        free = self._warm or self._cold or len(self._slots) < self.slot_count
+    def _left(self) -> int:
+        """Return how many slots can be taken."""
+        free = len(self._warm) + len(self._cold) + self.slot_count - len(self._slots)
         if not free and self._cooling:
             self._cool()
-            free = self._warm
-        return bool(free) and not self._closed and self._is_affordable()
+            free = len(self._warm)
+        return 0 if self._closed else min(free, self._affordable())
 
     def _take(self, worker: int, owner: object) -> int:
         """Take a slot; returns its number, or -1 if there is none."""
@@ -61,7 +62,8 @@ class Ownership:
         self._cold.pop(number, None)
         self._cooling.pop(number, None)
         slot.worker = worker
-        self._pages.serve(slot)
+        self._pages.idle -= slot.idle
+        slot.idle = 0
         usage = self._usage
         usage.begin(len(self._busy))
         left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes
@@ -71,7 +73,7 @@ class Ownership:
 
     def _find(self, worker: int) -> Slot | None:
         """Choose a slot that may be written to; None if there is none, or no memory for it."""
-        if self._closed or not self._is_affordable():
+        if self._closed or not self._affordable():
             return None
         slot: Slot | None = None
         for candidate in reversed(self._warm.values()):
@@ -92,15 +94,12 @@ class Ownership:
             slot = Slot(len(self._slots))
         return slot
 
-    def _is_affordable(self) -> bool:
-        """True if the budget allows another batch, once idle pages have been given back."""
-        busy_count = len(self._busy)
-        if not busy_count and not self._held:
-            return True  # whatever its size: training could not continue otherwise
-        expected = self._usage.expected_bytes
-        if not expected:
-            return busy_count < self._before_known
-        return self._pages.live + (busy_count + 1) * expected <= self.budget
+    def _affordable(self) -> int:
+        """Return how many more batches the budget allows, once idle pages have been given back."""
+        expected, busy_count = self._usage.expected_bytes, len(self._busy)
+        count = (self.budget - self._pages.live) // expected if expected else self._before_known
+        least = 0 if busy_count or self._held else 1  # whatever its size: training could not continue otherwise
+        return max(least, count - busy_count)
 
     def _leave(self, slot: Slot, used: int | None) -> None:
         """Move a busy slot to held or free."""

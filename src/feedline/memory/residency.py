@@ -115,11 +115,6 @@ class Residency:
             self.resident += slot.reach - slot.resident
             slot.resident = slot.reach
 
-    def serve(self, slot: Slot) -> None:
-        """Mark all of a slot as in use."""
-        self.idle -= slot.idle
-        slot.idle = 0
-
     def recount(self, slot: Slot) -> None:
         """Count the idle bytes of a slot that is not busy."""
         # A device registers whole slots, so pages beside arrays that are still held cannot be freed.

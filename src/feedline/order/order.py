@@ -46,8 +46,8 @@ class Entry:
 class Order(ABC):
     """Which batches a loader delivers."""
 
-    seed: int | None = None
-    """The sampler's own seed, if it has one."""
+    sampler: Sampler | BatchSampler | None = None
+    """The sampler whose epochs the loader numbers: one of feedline's."""
     unit: str
     """What its plans count; see `Plan.state`."""
     endless = False
@@ -56,11 +56,6 @@ class Order(ABC):
     """Batches to skip at the beginning of every epoch."""
     drawing: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered while a third-party sampler draws the beginning of an epoch."""
-
-    @property
-    def samplers(self) -> list[Sampler | BatchSampler]:
-        """The samplers whose epochs the loader numbers."""
-        return []
 
     def followers(self) -> list[Sampler | BatchSampler]:
         """Return feedline's samplers inside a third-party one: they follow the loader's seed and its epochs."""
@@ -72,7 +67,8 @@ class Order(ABC):
 
     def epoch_set_by_user(self) -> int | None:
         """Return the epoch set by `set_epoch()` since the sampler's last order began, None if it was not called."""
-        return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
+        sampler = self.sampler
+        return None if sampler is None or not sampler.epoch_was_set else sampler.epoch
 
     def is_stale(self) -> bool:
         """True if `set_epoch()` was called after this order started."""
@@ -80,31 +76,23 @@ class Order(ABC):
 
     def mark_epoch_begun(self, epoch: int) -> None:
         """Set the epoch that has begun on the sampler, and reset its note of a `set_epoch()` call."""
-        for sampler in self.samplers:
-            sampler.epoch = epoch
-            sampler.epoch_was_set = False
-
-    def draw_seed(self) -> int | None:
-        """Return a seed for the next epoch, by the sampler's own rule; None if it has none."""
-        return None
+        if self.sampler is not None:
+            self.sampler.epoch = epoch
+            self.sampler.epoch_was_set = False
 
     def seed_for(self, default: int | None) -> int | None:
         """Return the seed of an epoch that begins now: the sampler's own, else `default`, else one that it draws."""
-        if self.seed is not None:
-            return self.seed
-        if self._draws_alone():
-            return self.draw_seed()
-        if default is None and self._is_shared():
-            return 0  # ranks that each drew a seed would not share one order
-        return self.draw_seed() if default is None else default
-
-    def _is_shared(self) -> bool:
-        """True if several ranks share this order."""
-        return False
-
-    def _draws_alone(self) -> bool:
-        """True if the user gave the sampler a generator, which then decides."""
-        return any(sampler.generator is not None and sampler.loader_seed is None for sampler in self.samplers)
+        sampler = self.sampler
+        if sampler is None:
+            return default
+        seed = sampler.whole().seed
+        if seed is not None:
+            return seed
+        if sampler.generator is not None and sampler.loader_seed is None:  # given by the user: it decides
+            return sampler.draw_seed()
+        if default is not None:
+            return default
+        return 0 if self.stride()[2] > 1 else sampler.draw_seed()  # ranks that each drew one would not share one order
 
     def common_seed(self) -> int | None:
         """Return a seed for the samples' random numbers if ranks must share one and none was given, else None."""
@@ -145,11 +133,6 @@ class Order(ABC):
         """Return (batch size, rank, number of ranks), which must match where a state identifies batches by number."""
         return None, 0, 1
 
-    def batches_before(self, consumed: int) -> int:
-        """Return how many batches of this rank come before a position in the order."""
-        size, _, ranks = self.stride()
-        return -(-consumed // ((size or 1) * ranks))
-
     def check(self, order: State) -> None:
         """Check that a snapshot's `order` fits this one.
 
@@ -161,7 +144,7 @@ class Order(ABC):
         expected = self.expected()
         if "stride" in order and self.endless == bool(order.get("endless")):  # an endless order gets its ranks later
             expected["stride"] = list(self.stride())
-        size = self.samplers[0].whole().size() if self.samplers else None
+        size = None if self.sampler is None else self.sampler.whole().size()
         if size is not None and not order.get("endless") and order.get("consumed", 0) > size:
             raise BadState(f"The state says that {order['consumed']} {order['unit']} of {size} were consumed.")
         wrong = {name: order.get(name) for name, value in expected.items() if order.get(name) != value}
@@ -200,24 +183,10 @@ def _describe(values: dict[str, object], only: dict[str, object] | None = None) 
 class _SamplerOrder(Order):
     """The common base of the orders of feedline's samplers and batch samplers."""
 
-    _sampler: Sampler | BatchSampler
+    sampler: Sampler | BatchSampler
     _planned: Sampler | BatchSampler
     """The sampler that plans use: the sampler itself, or its endless form."""
     _batch_size: int | None = None
-
-    @property
-    def seed(self) -> int | None:  # type: ignore[override]  # read-only: it belongs to the sampler
-        return self._sampler.whole().seed
-
-    @property
-    def samplers(self) -> list[Sampler | BatchSampler]:
-        return [self._sampler]
-
-    def draw_seed(self) -> int | None:
-        return self._sampler.draw_seed()
-
-    def _is_shared(self) -> bool:
-        return (self._planned.share or _WHOLE).world_size > 1
 
     def stride(self) -> tuple[int | None, int, int]:
         share = self._planned.share or _WHOLE
@@ -225,12 +194,12 @@ class _SamplerOrder(Order):
 
     def place_after(self, batches: int) -> int:
         batch_size, _, world_size = self.stride()
-        size = self._sampler.whole().size()
+        size = self.sampler.whole().size()
         place = batches * (batch_size or 1) * world_size
         return place if size is None else min(place, size)
 
     def expected(self) -> State:
-        expected = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
+        expected = {"unit": self.unit, "sampler": self.sampler.whole().describe()}
         return {**expected, "endless": True} if self.endless else expected
 
 
@@ -238,27 +207,26 @@ class SampleOrder(_SamplerOrder):
     """The order of one of feedline's samplers, cut into batches."""
 
     unit = "samples"
-    _sampler: Sampler
+    sampler: Sampler
     _planned: Sampler
 
     def __init__(
         self, sampler: Sampler, batch_size: int | None, *, drop_last: bool, endless: Share | None = None
     ) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
         self.endless = endless is not None
         self._planned = sampler if endless is None else EndlessSampler(sampler.whole(), endless)
 
     def length(self) -> int | None:
-        share, size = self._sampler.share, self._sampler.whole().size()
-        if share is None or size is None:
+        if self.sampler.share is None or (size := self.sampler.whole().size()) is None:
             return None
-        return Steps(size, self._batch_size or 1, share, drop_last=self._drop_last).count
+        return Steps(size, self._batch_size or 1, self.sampler.share, drop_last=self._drop_last).count
 
     def without_end(self, share: Share) -> SampleOrder:
         return SampleOrder(
-            self._sampler, self._batch_size, drop_last=self._drop_last, endless=self._sampler.share or share
+            self.sampler, self._batch_size, drop_last=self._drop_last, endless=self.sampler.share or share
         )
 
     def plan(self, entry: Entry) -> SamplePlan:
@@ -276,16 +244,16 @@ class BatchOrder(_SamplerOrder):
     """The order of one of feedline's batch samplers."""
 
     unit = "batches"
-    _sampler: BatchSampler
+    sampler: BatchSampler
     _planned: BatchSampler
 
     def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         self.endless = endless is not None
         self._planned = sampler if endless is None else EndlessBatches(sampler.whole(), endless)
 
     def without_end(self, share: Share) -> BatchOrder:
-        return BatchOrder(self._sampler, endless=self._sampler.share or share)
+        return BatchOrder(self.sampler, endless=self.sampler.share or share)
 
     def plan(self, entry: Entry) -> BatchPlan:
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)

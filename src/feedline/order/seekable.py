@@ -16,6 +16,9 @@ from feedline.types import Draw, IndexBlock, Key, Share, State
 _BLOCK = 1 << 14
 """Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
 
+_WHOLE = Share()
+"""The share of the only rank."""
+
 _FIRST_BLOCK = 1 << 10
 """Indices made for the first batches: few, because training is waiting for them."""
 
@@ -45,7 +48,7 @@ class SamplePlan(Plan):
         consumed: int = 0,
     ) -> None:
         self._whole = sampler.whole()
-        self._share = sampler.share or Share()
+        self._share = sampler.share or _WHOLE
         self._single = batch_size is None
         self._batch_size = batch_size or 1
         self._key = key
@@ -118,7 +121,7 @@ class BatchPlan(Plan):
 
     def __init__(self, sampler: BatchSampler, *, key: Key, draw_key: int = 0, consumed: int = 0) -> None:
         self._whole = sampler.whole()
-        self._share = sampler.share or Share()
+        self._share = sampler.share or _WHOLE
         self._own = sampler.resumed(consumed) if consumed else sampler
         self._own.check(key)
         self._key = key

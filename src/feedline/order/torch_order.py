@@ -23,7 +23,7 @@ from feedline.types import IndexBlock, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
-def torch_order(loader: torch.utils.data.DataLoader[Any], sharding: StreamSharding | None) -> Order:
+def torch_order(loader: torch.utils.data.DataLoader[object], sharding: StreamSharding | None) -> Order:
     """Return the order that a loader's arguments define."""
     # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
     index_sampler: object = loader._index_sampler

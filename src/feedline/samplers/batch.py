@@ -47,7 +47,7 @@ class BatchSampler(Iterable[list[Any]]):
             return BatchSampler(sampler, *arguments, **options)  # a framework rebuilds it around another sampler
         return object.__new__(cls)
 
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Iterable[object], batch_size: int, drop_last: bool) -> None:
         if not isinstance(drop_last, bool):
             raise BadOption(f"drop_last={drop_last!r} is not a boolean.")
         self.sampler: Any = sampler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any
 
 import numpy as np
 
@@ -256,9 +255,8 @@ def pieces_of(batches: list[IndexArray], count: int) -> list[IndexArray]:
     return pieces
 
 
-# Any: a foreign sampler is anything that can be iterated over.
 def distribute(
-    sampler: abc.Sampler | abc.BatchSampler | Iterable[Any],
+    sampler: abc.Sampler | abc.BatchSampler | Iterable[object],
     rank: int | None = None,
     world_size: int | None = None,
     *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import sys
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,7 @@ _AT_ONCE = 1 << 14
 class _Origin(Ordered):
     """Where seeds come from: a given seed, or a generator."""
 
-    # Any: a torch or NumPy generator.
-    def __init__(self, seed: int | None, generator: Any) -> None:
+    def __init__(self, seed: int | None, generator: object) -> None:
         if seed is not None and generator is not None:
             raise BadOption(
                 f"seed={seed!r} and generator={generator!r} were both given: a seed fixes every epoch, a generator is "

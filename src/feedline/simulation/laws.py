@@ -85,7 +85,7 @@ class Books:
         """Check that a worker gets a batch of its own share."""
         machine = self.machine
         assert machine.epoch is not None
-        own = (ordinal + machine.epoch.turn) % len(machine.active)
+        own = (ordinal + machine.epoch.origin.turn) % len(machine.active)
         if worker != own:
             raise LawBroken(f"worker {worker} is given batch {ordinal}, which belongs to worker {own}")
 

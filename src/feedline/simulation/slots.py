@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from feedline.delivery.driver.slots import Slots
@@ -36,8 +37,8 @@ class CountedSlots(Slots):
         self.without = 0
         """Tasks that got no slot because none was free."""
 
-    def are_left(self) -> bool:
-        return not self.count or bool(self._free)
+    def left(self) -> int:
+        return len(self._free) if self.count else sys.maxsize
 
     def acquire(self, worker: int) -> int:
         if not self._free:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST = 2000
 """Maximum number of attributes of one object that are examined."""
@@ -25,77 +24,85 @@ _IN_PYTHON = 1 << 9
 """Flag of a class: it was made by a `class` statement, or by C code in the same way (Py_TPFLAGS_HEAPTYPE)."""
 
 
+class _Layout(NamedTuple):
+    """Where objects of a class keep what they hold."""
+
+    # Any: descriptors of two kinds.
+    places: list[tuple[str, Any]]
+    """Its slots and its dictionary."""
+    is_plain: bool
+    """True if objects hold nothing but attributes, in an array or in a dictionary that was accessed."""
+
+
 # Any: any object of the user's.
-def attributes_of(value: object) -> Iterator[tuple[str, object]]:
-    """Yield the names and values that an object holds.
+def attributes_of(value: object) -> list[tuple[str, Any]]:
+    """Return the names and values that an object holds.
 
     Example:
         >>> class Point:
         ...     def __init__(self):
         ...         self.x, self.y = 1, 2
-        >>> list(attributes_of(Point()))
+        >>> attributes_of(Point())
         [('x', 1), ('y', 2)]
     """
-    for name, descriptor in _descriptors(type(value)):
+    found: list[tuple[str, Any]] = []
+    for name, descriptor in _layout_of(type(value)).places:
         try:
             held = descriptor.__get__(value)
         except AttributeError:
             continue  # an empty slot
         if type(descriptor) is MemberDescriptorType:
-            yield name, held
+            found.append((name, held))
         elif held is not None:
-            yield from list(itertools.islice(dict.items(held), MOST))
+            found += itertools.islice(dict.items(held), MOST)
+    return found
 
 
-def held_by(value: object) -> Iterator[Any]:
-    """Yield the values that an object holds, without names. Its attributes stay as fast to access as they were.
+def held_by(value: object) -> list[Any]:
+    """Return the values that an object holds, without names. Its attributes stay as fast to access as they were.
 
     Example:
         >>> class Point:
         ...     def __init__(self):
         ...         self.x, self.y = 1, 2
-        >>> list(held_by(Point()))
+        >>> held_by(Point())
         [1, 2]
     """
     kind = type(value)
-    if _is_plain(kind):
+    if _layout_of(kind).is_plain:
         held = [part for part in gc.get_referents(value) if part is not kind]
         if len(held) != 1 or not issubclass(type(held[0]), dict):  # else it may be the object's own dictionary
-            yield from itertools.islice(held, MOST)
-            return
-    for _, part in attributes_of(value):
-        yield part
-
-
-def _is_plain(kind: type) -> bool:
-    """True if objects of a class hold nothing but attributes, in an array or in a dictionary that was accessed."""
-    if not kind.__flags__ & _IN_AN_ARRAY or any(name != "__dict__" for name, _ in _descriptors(kind)):
-        return False
-    if not all(base.__flags__ & _IN_PYTHON for base in kind.__mro__[:-1]):
-        return False
-    return kind.__basicsize__ == _Plain.__basicsize__  # objects of C classes have other parts
+            return held[:MOST]
+    return [part for _, part in attributes_of(value)]
 
 
 class _Plain:
     pass
 
 
-_places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
+_layouts: weakref.WeakKeyDictionary[type, _Layout] = weakref.WeakKeyDictionary()
 
 
-def _descriptors(kind: type) -> list[tuple[str, Any]]:
-    """Return where objects of a class keep their contents: its slots and its dictionary."""
+def _layout_of(kind: type) -> _Layout:
     if type(kind) is not type:  # a metaclass may define its own comparison and hash
-        return _find_descriptors(kind)
-    if kind not in _places:
-        _places[kind] = _find_descriptors(kind)
-    return _places[kind]
+        return _find_layout(kind)
+    layout = _layouts.get(kind)
+    if layout is None:
+        layout = _layouts[kind] = _find_layout(kind)
+    return layout
 
 
-def _find_descriptors(kind: type) -> list[tuple[str, object]]:
-    members = [member for base in kind.__mro__ for member in list(vars(base).items())]
-    return [
+def _find_layout(kind: type) -> _Layout:
+    places = [
         (name, place)
-        for name, place in members
+        for base in kind.__mro__
+        for name, place in list(vars(base).items())
         if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
     ]
+    is_plain = (
+        bool(kind.__flags__ & _IN_AN_ARRAY)
+        and all(name == "__dict__" for name, _ in places)
+        and all(base.__flags__ & _IN_PYTHON for base in kind.__mro__[:-1])
+        and kind.__basicsize__ == _Plain.__basicsize__  # objects of C classes have other parts
+    )
+    return _Layout(places, is_plain)

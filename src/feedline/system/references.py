@@ -32,7 +32,10 @@ class References(Generic[T]):
 
     def add(self, added: T) -> None:
         """Add an object, and forget those that are gone."""
-        kept = [ref for ref in self._references if (other := ref()) is not None and other is not added]
+        kept = []
+        for reference in self._references:
+            if (other := reference()) is not None and other is not added:
+                kept.append(reference)
         self._references = [*kept, weakref.ref(added)]
 
     def clear(self) -> None:
@@ -40,5 +43,8 @@ class References(Generic[T]):
         self._references = []
 
     def __iter__(self) -> Iterator[T]:
-        # Other threads may add meanwhile: they replace the list, and do not change it.
-        return iter([alive for reference in self._references if (alive := reference()) is not None])
+        alive: list[T] = []
+        for reference in self._references:  # other threads that add meanwhile replace the list, and do not change it
+            if (one := reference()) is not None:
+                alive.append(one)
+        return iter(alive)

@@ -175,7 +175,7 @@ class SourceContract:
 
     def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
         source, samples = self.make_source(), self.samples()
-        read: Callable[[Any], Any] | None = source.read_columns if isinstance(source, ColumnSource) else None
+        read: Callable[[Any], object] | None = source.read_columns if isinstance(source, ColumnSource) else None
         if read is None:
             raise unittest.SkipTest("the source does not read columns")
         for indices in ([3], [3, 1, 2, 2], [-1, 0]):

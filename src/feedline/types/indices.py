@@ -61,7 +61,7 @@ def taken(index: Any) -> object:
     return _copied(index) if hashing is None else index
 
 
-def taken_each(indices: Iterable[Any]) -> list[Any]:
+def taken_each(indices: Iterable[object]) -> list[Any]:
     """Return a list of what a sampler yields, each item copied by `taken` at that moment."""
     return [index if type(index) in _VALUES else taken(index) for index in indices]
 
@@ -144,7 +144,6 @@ def pack_index(index: object) -> object:
     return _pack(plain_index(index))
 
 
-# Any: what `pack_index` made, or damage; a plain index.
 def unpack_index(packed: object) -> object:
     """Return the plain index that `pack_index` packed.
 
@@ -170,7 +169,7 @@ def unpack_index(packed: object) -> object:
     raise BadState(f"The state is damaged: {packed!r:.200} is not a sample index.")
 
 
-def _pack(plain: Any) -> Any:
+def _pack(plain: object) -> object:
     if isinstance(plain, tuple):
         return {"tuple": [_pack(element) for element in plain]}
     if isinstance(plain, list):

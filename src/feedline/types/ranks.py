@@ -46,6 +46,9 @@ _PMIX_RANK = "PMIX_RANK"
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """SLURM step numbers from here on are not a user's srun: 0xFFFFFFFA is the interactive shell of salloc."""
 
+_WHOLE = Share()
+"""The share of the only rank."""
+
 _reported: set[str] = set()
 """Contradictions already reported in this process."""
 
@@ -69,9 +72,10 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
 def share_if_known() -> Share:
     """Return the share of this process, or the whole if the environment is inconsistent: no ranks were requested."""
     try:
-        return own_share(None, None, "pad")
+        found = _from_group() or _from_environment()
+        return _WHOLE if found is None else Share(*found)
     except BadOption:
-        return Share()
+        return _WHOLE
 
 
 def rank_if_known() -> tuple[int, int] | None:

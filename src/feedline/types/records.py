@@ -301,7 +301,7 @@ class _Reader:
         self._copy = copy
         self._owned = owned
 
-    def read(self, part: Any) -> object:
+    def read(self, part: object) -> object:
         if type(part) is not list:
             return part
         letter = part[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from typing import Any
 
 from feedline.errors import BatchNotPicklable
 from feedline.system.failures import WorkerTraceback, add_note, words
@@ -79,7 +78,7 @@ class _Verbatim(str):
         return str(self)
 
 
-def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:
+def unsendable(indices: object, exc: BaseException) -> BatchNotPicklable:
     """Return the error for indices that cannot be pickled."""
     if type(indices) is Call:
         return BatchNotPicklable(

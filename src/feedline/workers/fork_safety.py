@@ -65,39 +65,41 @@ _text = ctypes.create_string_buffer(512)
 @contextmanager
 def quiesce_threads() -> Iterator[None]:
     """Wait for a safe moment to fork, and keep it so in the block."""
-    with _opencv_without_threads(), _known_positions():
-        if threading.active_count() == 1 or not Path(_TASKS).is_dir():
-            yield
-            return
-        with _stop_other_threads():
-            yield
+    with ExitStack() as safe:
+        if "cv2" in sys.modules and not _opencv_is_cut_off:
+            safe.enter_context(_opencv_without_threads(sys.modules["cv2"]))
+        _mine.positions = read_positions()
+        safe.callback(setattr, _mine, "positions", None)
+        if threading.active_count() > 1 and Path(_TASKS).is_dir():
+            safe.enter_context(_stop_other_threads())
+        yield
 
 
-@contextmanager
-def _known_positions() -> Iterator[None]:
-    """Record the positions of open files. Once a child runs, this process may read on and move the position of both."""
-    _mine.positions = {}
+def read_positions() -> dict[int, int]:
+    """Return the positions of all regular files that are open for reading only, by descriptor.
+
+    Once a child runs, this process may read on and move the position of both.
+    """
+    positions = {}
+    others = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)  # O_PATH does not even allow reading
     with contextlib.suppress(OSError):  # no /proc
         for fd in map(int, os.listdir(_FILES)):
             with contextlib.suppress(OSError):  # closed since, such as the one used for the listing
-                if fd > 2 and is_only_read(fd):
-                    _mine.positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
-    try:
-        yield
-    finally:
-        _mine.positions = None
+                is_only_read = fd > 2 and not fcntl.fcntl(fd, fcntl.F_GETFL) & others
+                if is_only_read and stat.S_ISREG(os.fstat(fd).st_mode):
+                    positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+    return positions
 
 
 @contextmanager
-def _opencv_without_threads() -> Iterator[None]:
-    """End the idle threads of OpenCV's pool for a moment, if it is loaded.
+def _opencv_without_threads(cv2: Any) -> Iterator[None]:
+    """End the idle threads of OpenCV's pool for a moment.
 
     A child that sets another number of threads would wait forever for threads to end that it does not have. So would
     this process, if it is such a child. Otherwise the threads come back when needed.
     """
-    cv2 = None if _opencv_is_cut_off else sys.modules.get("cv2")
-    count = cv2.getNumThreads() if cv2 is not None and hasattr(cv2, "getNumThreads") else 0
-    if cv2 is None or count <= 1:
+    count = cv2.getNumThreads() if hasattr(cv2, "getNumThreads") else 0
+    if count <= 1:
         yield
         return
     cv2.setNumThreads(1)
@@ -122,12 +124,6 @@ def _stop_other_threads() -> Iterator[None]:
             _mine.held = None
 
 
-def is_only_read(fd: int) -> bool:
-    """True for a regular file that is open for reading only. O_PATH does not even allow reading."""
-    ways = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)
-    return not fcntl.fcntl(fd, fcntl.F_GETFL) & ways and stat.S_ISREG(os.fstat(fd).st_mode)
-
-
 def opened_again(fd: int) -> int:
     """Open a file once more, with a position of its own: the very same file, even if its path has changed."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW  # paths in /proc are links
@@ -140,10 +136,10 @@ def reset_in_child(dataset: object) -> None:
     Locks held by threads that do not exist here are freed. Every file that is open for reading only gets a position of
     its own, under the same descriptor, whatever refers to it.
     """
-    for fd, position in (_mine.positions or {}).items():
+    positions = _mine.positions or {}
+    for fd in positions.keys() & read_positions().keys():  # another thread may have closed one just before the fork
         with contextlib.suppress(OSError):  # permissions have changed; `handles` warns about files in the dataset
-            if is_only_read(fd):  # another thread may have closed it just before the fork
-                _give_own_position(fd, position)
+            _give_own_position(fd, positions[fd])
     _numpy_lock()._at_fork_reinit()
     for value in held_by(dataset):
         if type(value) in _LOCKS:  # the user's own: it could never be released here

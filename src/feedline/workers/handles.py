@@ -18,14 +18,14 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from feedline.errors import DataWarning, warn_user
 from feedline.system.attributes import MOST, attributes_of, held_by
 from feedline.system.handle import Handle
-from feedline.workers.fork_safety import is_only_read, opened_again
+from feedline.workers.fork_safety import opened_again, read_positions
 from feedline.workers.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Known, Library, kinds_of, lookup, raw_file
 
 _DEPTH = 6
@@ -44,7 +44,7 @@ _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)
 _LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
 """Types that hold no handles, hold them outside of a dictionary or slots, or open others in every process."""
 
-_CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
 
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -58,8 +58,10 @@ def warn_about(dataset: object) -> None:
 
     Call this just before workers are forked. It examines a bounded number of objects.
     """
-    found = [place for place in inherited(dataset) if not _gets_own_position(place[1])]
-    _warn(dataset, [(path, *known) for path, _, known in found], "forked workers inherit it")
+    found = inherited(dataset)
+    if found:
+        shared = [(path, *known) for path, handle, known in found if not _gets_own_position(handle)]
+        _warn(dataset, shared, "forked workers inherit it")
 
 
 def inherited(dataset: object) -> list[tuple[str, object, Known]]:
@@ -116,7 +118,7 @@ def _is_inside(path: str, holder: str) -> bool:
 def _gets_own_position(value: object) -> bool:
     """True for a file that forked workers open again: it is open for reading only, and may still be opened."""
     raw = raw_file(value)
-    if raw is None or not is_only_read(fd := io.FileIO.fileno(raw)):
+    if raw is None or (fd := io.FileIO.fileno(raw)) not in read_positions():
         return False
     try:
         os.close(opened_again(fd))
@@ -161,47 +163,39 @@ def holds(root: object, kinds: tuple[type, ...], whole: tuple[type, ...] = ()) -
         kinds: the classes; their instances are not searched.
         whole: other classes whose instances are not searched.
     """
-    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), _unnamed))
+    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", (*kinds, *whole), named=False))
 
 
-def _unnamed(value: object) -> Iterator[tuple[str, object]]:
-    return (("", part) for part in held_by(value))
-
-
-def objects_in(
-    root: object,
-    path: str,
-    whole: tuple[type, ...],
-    attributes: Callable[[Any], Iterator[tuple[str, object]]] = attributes_of,
-) -> Iterator[tuple[str, object]]:
-    """Yield an object and all that it holds, directly and indirectly, with paths: a bounded number, nearest first.
+def objects_in(root: object, path: str, whole: tuple[type, ...], *, named: bool = True) -> list[tuple[str, object]]:
+    """Return an object and all that it holds, directly and indirectly, with paths: a bounded number, nearest first.
 
     Args:
         root: the object.
         path: the path of the object.
         whole: classes whose instances are not searched.
-        attributes: yields the names and values that an object holds.
+        named: False if the names of attributes are not needed: then the objects' attributes stay as fast as they are.
     """
     # By id: a comparison would run the user's code. The values are kept, so that no id is reused.
     seen = {id(root): root}
     closed = (*whole, *_LEAVES, *_owners())
-    waiting = deque([(path, root, 0)])
-    while waiting:
-        path, value, depth = waiting.popleft()
-        yield path, value
+    found: list[tuple[str, object, int]] = [(path, root, 0)]
+    for path, value, depth in found:  # which grows meanwhile
         if depth == _DEPTH or issubclass(type(value), closed):
             continue
-        for place, part in [
-            *_items(path, value, whole),
-            *((f"{path}.{name}", part) for name, part in attributes(value)),
-        ]:
+        parts = _items(path, value, whole) if issubclass(type(value), _CONTAINERS) else []
+        if named:
+            parts += [(f"{path}.{name}", part) for name, part in attributes_of(value)]
+        else:
+            parts += zip(itertools.repeat(""), held_by(value), strict=False)
+        for place, part in parts:
             if len(seen) >= _OBJECTS:
                 break
             if id(part) in seen:
                 continue
             seen[id(part)] = part
             if type(part) not in _ATOMS and not issubclass(type(part), _LEAVES):
-                waiting.append((place, part, depth + 1))
+                found.append((place, part, depth + 1))
+    return [(path, value) for path, value, _ in found]
 
 
 def _is_open(library: Library, handle: object) -> bool:
@@ -211,27 +205,30 @@ def _is_open(library: Library, handle: object) -> bool:
         return False
 
 
-def _owners() -> Iterator[type]:
-    """Yield the imported classes that manage the handles they hold: event loops, Pillow's images."""
+def _owners() -> list[type]:
+    """Return the imported classes that manage the handles they hold: event loops, Pillow's images."""
+    owners = []
     for module, name in (("asyncio.events", "AbstractEventLoop"), ("PIL.Image", "Image")):
         if module in sys.modules:
-            yield vars(sys.modules[module])[name]
+            owners.append(vars(sys.modules[module])[name])
+    return owners
 
 
-def _items(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, object]]:
-    """Yield the paths and items of a container."""
+def _items(path: str, value: Any, whole: tuple[type, ...]) -> list[tuple[str, object]]:
+    """Return the paths and items of a container."""
     kind = type(value)
+    found: list[tuple[str, object]] = []
     if issubclass(kind, dict):
         entries = list(itertools.islice(dict.items(value), _OBJECTS))
         for place in _looked_at([item for _, item in entries], whole):
-            yield item_of(path, entries[place][0], place), entries[place][1]
-    for base in _CONTAINERS if issubclass(kind, _CONTAINERS) else ():
+            found.append((item_of(path, entries[place][0], place), entries[place][1]))
+    for base in _CONTAINERS[1:]:
         if issubclass(kind, base):
             source = f"list({path})" if base in (set, frozenset) else path
             # By the base's own method: a subclass may override it.
             items = list(itertools.islice(base.__iter__(value), _OBJECTS))
-            for place in _looked_at(items, whole):
-                yield f"{source}[{place}]", items[place]
+            found += [(f"{source}[{place}]", items[place]) for place in _looked_at(items, whole)]
+    return found
 
 
 def _looked_at(items: list[object], whole: tuple[type, ...]) -> Iterator[int]:

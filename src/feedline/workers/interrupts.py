@@ -34,18 +34,38 @@ _MOST_ATTEMPTS = 4
 
 
 @contextmanager
-def put_off(*, starts_process: bool = True) -> Iterator[None]:
+def put_off(*, starts_process: bool = True, came: list[int] | None = None) -> Iterator[None]:
     """Handle signals that arrive inside the block at its end. Does nothing outside the main thread.
+
+    All handlers that are Python functions are replaced with one that records the signal.
 
     Args:
         starts_process: True if the block starts a process, which must not receive Ctrl-C either.
+        came: gets the signals that arrive; the caller sends them again. None to send them at the end of the block.
     """
-    came: list[int] = []
+    blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
+    is_main = threading.get_ident() == threading.main_thread().ident  # Python's handlers run only there
+    recorded: list[int] = [] if came is None else came
+    handlers = dict(zip(_NUMBERS, map(signal.getsignal, _NUMBERS), strict=True)) if is_main else {}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
+    before = dict(_exchanged)
     try:
-        with _exchange(came, starts_process=starts_process):
-            yield
+        for number, handler in handlers.items():
+            if callable(handler):
+                _exchanged.setdefault(number, handler)
+                signal.signal(number, lambda number, _: recorded.append(number))
+        yield
     finally:
-        _send_again(came)
+        try:
+            if blocks:  # first, so that pending signals are recorded, and none arrives in between
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if is_main:
+                _exchanged.clear()
+                _exchanged.update(before)
+                _put_back(handlers)
+        finally:
+            if came is None and recorded:
+                _send_again(recorded)
 
 
 def see_through(act: Callable[[], None]) -> None:
@@ -57,7 +77,7 @@ def see_through(act: Callable[[], None]) -> None:
     came: list[int] = []
     for _ in range(_MOST_ATTEMPTS):
         try:
-            with _exchange(came, starts_process=False):
+            with put_off(starts_process=False, came=came):
                 act()
             break
         except BaseException as exc:
@@ -78,33 +98,11 @@ def ignore() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-@contextmanager
-def _exchange(came: list[int], *, starts_process: bool) -> Iterator[None]:
-    """Replace all handlers that are Python functions with one that records the signal in `came`."""
-    blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
-    is_main = threading.get_ident() == threading.main_thread().ident  # Python's handlers run only there
-    handlers = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
-    before = dict(_exchanged)
-    try:
-        if is_main:
-            _exchanged.update({number: before.get(number, handler) for number, handler in handlers.items()})
-            for number in handlers:
-                signal.signal(number, lambda number, _: came.append(number))
-        yield
-    finally:
-        if blocks:  # first, so that pending signals are recorded, and none arrives in between
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_main:
-            _exchanged.clear()
-            _exchanged.update(before)
-            _put_back(handlers)
-
-
 def _put_back(handlers: dict[int, Any]) -> None:
     try:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if callable(handler):
+                signal.signal(number, handler)
     except BaseException:  # raised by a handler that is already back
         _put_back(handlers)
         raise

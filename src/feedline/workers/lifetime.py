@@ -106,20 +106,16 @@ def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preload
     return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
-_workers: References[BaseProcess] = References()
-
-
-def remember(process: BaseProcess) -> None:
-    """Register a worker of this process, so that forks of the process do not treat it as their own child."""
-    _workers.add(process)
+workers: References[BaseProcess] = References()
+"""The workers of this process. Its forks do not treat them as their own children."""
 
 
 def _disown_workers() -> None:
     # At exit, multiprocessing ends the daemons it knows of, and a fork that the user made by hand knows its parent's.
     # Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
     children: set[BaseProcess] = multiprocessing.process._children  # type: ignore[attr-defined]
-    children.difference_update(_workers)
-    _workers.clear()
+    children.difference_update(workers)
+    workers.clear()
 
 
 if hasattr(os, "register_at_fork"):

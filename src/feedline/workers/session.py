@@ -81,7 +81,7 @@ def _cloudpickle() -> object | None:
         return None
 
 
-def _try_alone(value: object, dumps: Callable[[Any], bytes], cause: BaseException) -> None:
+def _try_alone(value: object, dumps: Callable[[object], bytes], cause: BaseException) -> None:
     try:
         dumps(value)
     except Exception as exc:

@@ -135,7 +135,7 @@ def test_a_batch_nobody_wants_is_given_back_once() -> None:
 def test_without_an_arena_every_task_does_without_a_slot() -> None:
     slots = Slots(None, NumpyFramework(), Counters())
     assert [slots.acquire(worker) for worker in range(3)] == [-1, -1, -1]
-    assert slots.are_left()
+    assert slots.left()
     slots.release(-1)
     slots.discard(Result(ResultKind.DONE, 0, 1, ["made elsewhere"]))
     slots.close()
@@ -145,7 +145,7 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     arena = Arena(1, shared=False, budget=1 << 20)
     slots = Slots(arena, NumpyFramework(), Counters())
     slot = slots.acquire(0)
-    assert not slots.are_left()
+    assert not slots.left()
     slots.close()
     slots.close()
     assert slots.acquire(0) == slot

@@ -24,11 +24,11 @@ class Slots:
         self.count = count
         self.taken: set[int] = set()
 
-    def are_left(self) -> bool:
-        return len(self.taken) < self.count
+    def left(self) -> int:
+        return self.count - len(self.taken)
 
     def acquire(self, worker: int) -> int:
-        if not self.are_left():
+        if not self.left():
             return -1
         slot = min(set(range(self.count)) - self.taken)
         self.taken.add(slot)

@@ -224,7 +224,7 @@ class CachedDataset(Source, EpochAware, Derived):
                 samples[place] = sample
         return samples
 
-    def _listed_index(self, index: Any) -> int:
+    def _listed_index(self, index: object) -> int:
         """Return a checked index; open the cache if needed."""
         head = self._open()
         return index if type(index) is int and 0 <= index < head.count else int(self._checked([index])[0])

@@ -224,7 +224,6 @@ class Counters:
         self._memory = SharedMemory(_ROWS * _COLUMNS * NUMBER.size)
         self._numbers = self._memory.view.cast("Q")
 
-    # Any: as pickle defines it.
     def __getstate__(self) -> object:
         return self._columns, self._memory
 

@@ -137,7 +137,7 @@ _TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UT
 # Any, throughout: pyarrow has no types to check against.
 
 
-def wider(kind: Any, other: Any) -> object:
+def wider(kind: object, other: object) -> object:
     """Return the type for a column with cells of two types, the same that pyarrow infers for a whole file.
 
     Bools and times have to be verified: not every integer is a bool, and not every date fits into nanoseconds.

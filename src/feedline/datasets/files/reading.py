@@ -16,7 +16,7 @@ from feedline.system.failures import add_note, words
 from feedline.system.optional import require
 
 # Any, throughout: the content of a file.
-Read = Callable[[str], Any]
+Read = Callable[[str], object]
 """Takes a path and returns a value."""
 
 

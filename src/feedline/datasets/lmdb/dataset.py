@@ -36,11 +36,11 @@ from feedline.types import records
 from feedline.types.checksums import AGAIN, Compared, damaged
 
 # Any: keys are bytes or strings.
-KeySource = Iterable[Any] | Callable[[int], Any] | None
+KeySource = Iterable[Any] | Callable[[int], object] | None
 """The keys of the samples: see `LMDBDataset`."""
 
 # Any: decode functions return values of any type.
-Decode = str | Callable[[Any], Any] | Mapping[str, Any] | None
+Decode = str | Callable[[Any], object] | Mapping[str, Any] | None
 """How to decode values into samples: see `LMDBDataset`."""
 
 

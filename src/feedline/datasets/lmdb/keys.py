@@ -52,7 +52,7 @@ class Computed:
     """Keys computed by a function, the user's or `key_of`, and not stored."""
 
     count: int
-    function: Callable[[int], Any]
+    function: Callable[[int], object]
 
     def __len__(self) -> int:
         return self.count

@@ -111,7 +111,7 @@ def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[np.
     return np.frombuffer(copied, first.kind)
 
 
-def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, Any]:
+def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, object]:
     """Return the columns of packed rows, keyed by their index among all columns."""
     columns: dict[int, object] = {}
     if records is None:

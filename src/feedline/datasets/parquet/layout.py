@@ -153,7 +153,7 @@ def mask_of(table: object, condition: object) -> object:
     return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")
 
 
-def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
+def kept_groups(masks: list[tuple[int, object]], number: int) -> list[Group]:
     """Return row groups with the rows that match the filter; row groups without a match are dropped."""
     groups = []
     for group, mask in masks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
 from feedline.errors import BadOption, MissingExtra
@@ -79,7 +79,7 @@ def close_system(system: object) -> None:
             setattr(system, name, None)
 
 
-async def _awaited(ending: Any) -> None:
+async def _awaited(ending: Awaitable[object]) -> None:
     await ending
 
 

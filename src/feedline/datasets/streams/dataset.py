@@ -102,7 +102,7 @@ class StreamDataset(PartedStream, Acknowledged):
         if self._messages is not None:
             self._messages.put_back()
 
-    def acknowledge(self, receipts: list[Any]) -> None:
+    def acknowledge(self, receipts: list[object]) -> None:
         self.feed.acknowledge(receipts)
 
     def close(self) -> None:

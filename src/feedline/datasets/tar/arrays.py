@@ -23,7 +23,6 @@ _ALIGN = 64
 _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 
-# Any: of any type but objects.
 def decode_npy(data: bytes) -> NDArray[np.generic]:
     """Return the array. Raises ValueError: it is incomplete, or holds pickled objects."""
     found = view_of_npy(data)

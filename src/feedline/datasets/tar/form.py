@@ -25,11 +25,11 @@ from feedline.system.optional import require
 from feedline.types.sizes import SampleSize
 
 # Any, throughout: values of any kind.
-Handler = Callable[[str, bytes], Any]
+Handler = Callable[[str, bytes], object]
 """Takes the name of a field, with a leading dot, and its bytes; returns the value, or None to pass it on to others."""
 Decode = bool | str | Handler | Sequence[str | Handler]
 
-_Step = Callable[[bytes, SampleSize], Any]
+_Step = Callable[[bytes, SampleSize], object]
 """Takes the bytes of a field, and the decompressed size of its sample so far."""
 # fmt: off
 _KINDS = {

@@ -73,8 +73,9 @@ def new_epoch(
         resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
         origin = Origin(resumes=resumes, awaits_openings=awaits)
     else:
-        known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
-        entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
+        for worker, stream in enumerate(streams):
+            if (notes := notes_of(stream)) is not None:
+                entry.progress.notes[worker] = notes
         is_kept = is_stateful(spec.dataset)
         request = Request(
             spec.batched,

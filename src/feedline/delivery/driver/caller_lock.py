@@ -26,6 +26,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
@@ -183,69 +184,49 @@ class Closable(Protocol):
     def apply_pending(self) -> None: ...
 
 
-class Beginning:
-    """An iteration that is being created, and that `Running.close` does not know yet."""
-
-    def __init__(
-        self,
-        running: Running,
-        known: References[Closable],
-        beginnings: set[Beginning],
-        give_back: Callable[[], None],
-    ) -> None:
-        self._running = running
-        self._known = known
-        self._beginnings = beginnings
-        self._give_back = give_back
-
-    def __enter__(self) -> Beginning:
-        self._beginnings.add(self)
-        self._last_close = self._running.last_close
-        return self
-
-    def begun(self, batches: T) -> T:
-        """Register the new iteration, and close it if `close` was called meanwhile; returns it."""
-        self._known.add(batches)  # first: a `close` from now on finds it
-        if self._running.last_close is not self._last_close:
-            batches.close()
-        return batches
-
-    def __exit__(self, *exception: object) -> None:
-        self._beginnings.discard(self)
-        if self._running.last_close is not self._last_close:
-            self._give_back()
-
-
 class Running:
     """The iterations of a loader that may still be in use."""
 
     def __init__(self) -> None:
         self._batches: References[Closable] = References()
-        self.early: Any = None
+        self.early: Iterator[object] | None = None
         """An iteration that was started before the first `iter(loader)`."""
-        self._beginnings: set[Beginning] = set()
+        self._beginnings: set[object] = set()
         self.last_close = object()
         """A new object after every `close`."""
 
     def __reduce__(self) -> Any:
         return Running, ()  # iterations stay with the loader that began them
 
-    def beginning(self, give_back: Callable[[], None]) -> Beginning:
-        """Return a context in which to create an iteration. Many threads may be in one.
+    @contextmanager
+    def beginning(self, give_back: Callable[[], None]) -> Iterator[object]:
+        """A context in which to create an iteration, which `close` does not know yet. Many threads may be in one.
 
         Args:
             give_back: called at the end if `close` was called meanwhile, to release what `close` had to leave in use.
+
+        Yields:
+            The last `close` before it, for `begun`.
         """
-        return Beginning(self, self._batches, self._beginnings, give_back)
+        mark, last_close = object(), self.last_close
+        self._beginnings.add(mark)
+        try:
+            yield last_close
+        finally:
+            self._beginnings.discard(mark)
+            if self.last_close is not last_close:
+                give_back()
+
+    def begun(self, batches: T, last_close: object) -> T:
+        """Register a new iteration, and close it if `close` was called meanwhile; returns it."""
+        self._batches.add(batches)  # first: a `close` from now on finds it
+        if self.last_close is not last_close:
+            batches.close()
+        return batches
 
     def is_beginning(self) -> bool:
         """True while a thread is creating an iteration."""
         return bool(self._beginnings)
-
-    def take_early(self) -> Any:
-        """Return the iteration that was started early, once; None if there is none."""
-        early, self.early = self.early, None
-        return early
 
     def apply_pending(self) -> None:
         """Apply pending `set_epoch()` calls to iterators that have not produced a batch yet."""
@@ -254,7 +235,7 @@ class Running:
 
     def close(self) -> None:
         """End all iterations, including those that are being created."""
-        self.last_close = object()  # first: see `Beginning.begun`
+        self.last_close = object()  # first: see `begun`
         self.early = None
         for batches in self._batches:
             batches.close()

@@ -43,7 +43,7 @@ _LONG_S = 0.01
 RowParts = tuple[Row, Row]
 """What is known about a batch before it is delivered: see `Observer.write`."""
 
-Prepare = Callable[[Any], Any]
+Prepare = Callable[[Any], object]
 """Final processing of a batch in the training process, such as pinning."""
 
 
@@ -170,7 +170,7 @@ class Driver:
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
         is_seen = observer.got or machine.now_s - self._asked_s > _LONG_S
-        row_parts = self._row_parts_of(ordinal, result) if is_seen else None
+        row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
         try:
             try:
                 warning = None if notes is None else epoch.look_at(notes)
@@ -207,7 +207,7 @@ class Driver:
         epoch.note(ordinal, worker, notes, read)
         return batch
 
-    def _row_parts_of(self, ordinal: int, result: Result) -> RowParts | None:
+    def _row_parts_of(self, epoch: Epoch, ordinal: int, result: Result) -> RowParts | None:
         """Return what is known about a batch before it is delivered; None if the result is not a batch."""
         flight, slot_batch = result.flight, result.payload
         if flight is None or result.kind is not ResultKind.DONE or not self._observer.is_under_way:
@@ -223,8 +223,8 @@ class Driver:
             began, fetch = came - busy, busy
         size = slot_batch.used if type(slot_batch) is SlotBatch else 0
         made = (began, fetch, transform, collate, busy - fetch - collate, computed, queued, began + busy)
-        row_parts = (ordinal, worker, self.epoch.sample_count(flight), size, given, *made, came)
-        ready = self.epoch.ready
+        row_parts = (ordinal, worker, epoch.sample_count(flight), size, given, *made, came)
+        ready = epoch.ready
         behind = len(ready)
         if behind and self.machine.now_s != asked_s:  # some of them may have arrived after the request
             asked = int(asked_s * 1e9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from typing import get_args
 
@@ -65,7 +65,14 @@ class Settings:
     seeded: bool = False
     """True if batches follow from a seed, regardless of which worker makes them."""
 
+    engine_name: str = field(init=False, compare=False)
+    """The name of the engine, with "auto" resolved."""
+    max_workers: int = field(init=False, compare=False)
+    """Maximum number of workers."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "engine_name", self._resolved_engine())
+        object.__setattr__(self, "max_workers", max(self.worker_count, self.most_workers or 0))
         if not isinstance(self.engine, RayOptions) and self.engine not in ENGINES:
             raise BadOption(
                 f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}, nor RayOptions(...)."
@@ -89,9 +96,7 @@ class Settings:
         if self.memory_budget is not None and self.memory_budget < 0:
             raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
 
-    @property
-    def engine_name(self) -> str:
-        """The name of the engine, with "auto" resolved."""
+    def _resolved_engine(self) -> str:
         if isinstance(self.engine, RayOptions):
             return "ray"
         if self.engine != "auto":
@@ -130,11 +135,6 @@ class Settings:
     def most_window(self) -> int:
         """Maximum number of batches in flight."""
         return max(self.window, max(self.depth, self.most_depth) * self.max_workers)
-
-    @property
-    def max_workers(self) -> int:
-        """Maximum number of workers."""
-        return max(self.worker_count, self.most_workers or 0)
 
     @property
     def deepens(self) -> bool:

@@ -8,6 +8,7 @@ when the array is dropped.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -67,11 +68,11 @@ class Slots:
         self._does_without = arena is None
         """True while tasks get no slots."""
 
-    def are_left(self) -> bool:
-        """True while another task can be assigned."""
+    def left(self) -> int:
+        """Return how many more tasks can be assigned now."""
         if self._arena is None:
-            return self._has_space()
-        return self._does_without or self._arena.available()
+            return sys.maxsize if self._has_space() else 0
+        return sys.maxsize if self._does_without else self._arena.available()
 
     def acquire(self, worker: int) -> int:
         """Return a slot for a task of a worker; -1 if the task must do without."""

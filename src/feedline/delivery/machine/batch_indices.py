@@ -50,7 +50,7 @@ def rows_of(indices: object, start: int, stop: int) -> object:
     return indices[start:stop] if isinstance(indices, (list, tuple)) else as_list(indices)[start:stop]
 
 
-def with_item(indices: Any, place: int, item: object, *, batched: bool = True) -> object:
+def with_item(indices: object, place: int, item: object, *, batched: bool = True) -> object:
     """Return the samples with the one at `place` replaced."""
     if not batched:
         return item

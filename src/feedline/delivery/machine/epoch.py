@@ -102,7 +102,7 @@ class Epoch:
         self.fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._plan = plan
         self._request = request or Request()
-        self._origin = origin or Origin()
+        self.origin = origin or Origin()
         self._guards = self.fault_budget.guards
         self.deepens = limits.deepens and plan.goes_ahead
         # The state of a dataset depends on which samples it made.
@@ -112,8 +112,8 @@ class Epoch:
         self.replays = self.stays
         """True if a new worker reads again everything before its task."""
         self._stream: SharedStream | OwnStreams = SharedStream()
-        progress.early.update(self._origin.already)
-        self._already = frozenset(self._origin.already)
+        progress.early.update(self.origin.already)
+        self._already = frozenset(self.origin.already)
         self.sent = 0
         """Batches assigned, plus those that need not be."""
         self.done = 0
@@ -132,7 +132,7 @@ class Epoch:
         """The number of the first batch past the end of the stream."""
         self._treated: dict[int, Treated] = {}
         """Contents of undelivered batches, if failed samples are not just raised."""
-        self._resumes = dict(self._origin.resumes)
+        self._resumes = dict(self.origin.resumes)
         self._entered = dict(self._resumes)
         self._memory = Memory()
         self._unopened: set[int] = set()
@@ -145,12 +145,12 @@ class Epoch:
     def open(self, worker_count: int, memory: Memory) -> None:
         """Begin, with workers whose states may be known."""
         self._memory = memory
-        self._resumes = {**memory.unresumed, **self._origin.resumes}
+        self._resumes = {**memory.unresumed, **self.origin.resumes}
         self._entered = dict(self._resumes)
         for worker in self._entered:  # older reports are out of date
             memory.last_notes.pop(worker, None)
         memory.unresumed = {}
-        self._unopened = set(range(worker_count)) if self._origin.awaits_openings else set()
+        self._unopened = set(range(worker_count)) if self.origin.awaits_openings else set()
         self.scheduler.open(worker_count, self.limits.depth)
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -179,15 +179,10 @@ class Epoch:
             return NOTHING
         return indices
 
-    @property
-    def turn(self) -> int:
-        """The worker whose turn the first batch is."""
-        return self._origin.turn
-
     def assign(self, indices: object, workers: list[WorkerView]) -> int | None:
         """Return the worker that makes the next batch; None to hold it back until a worker has answered."""
         self.held = indices  # first: nothing of the plan is lost if the scheduler raises
-        worker = self.scheduler.assign(self.sent + self.turn, indices, workers)
+        worker = self.scheduler.assign(self.sent + self.origin.turn, indices, workers)
         if worker is None:
             return None
         if not 0 <= worker < len(workers):

@@ -175,13 +175,16 @@ class Machine(Workers):
             return
         elif self._window > limits.window or not epoch.sent & 15:
             self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
+        left = 0
         while epoch.sent - epoch.done < self._window:
-            if not self._slots.are_left():
+            left = left or self._slots.left()
+            if not left:
                 self._lacks_slots = True
                 if self._flights:
                     return
             if not self._send_one(epoch):
                 break
+            left = max(0, left - 1)
         self._lacks_slots = False
 
     @property
@@ -265,7 +268,7 @@ class Machine(Workers):
                     return scheduler.grace_s(typical_s)
         while self._idle:
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
-            if is_full or not (self._slots.are_left() or not self._flights):
+            if is_full or not (self._slots.left() or not self._flights):
                 return None
             if not self._send_one(epoch):
                 break

@@ -49,12 +49,12 @@ class OwnStreamsEpoch(Epoch):
         in_turn = [worker for worker in active if worker >= turn] + [worker for worker in active if worker < turn]
         self._to_ask = deque(in_turn * max(1, self.limits.depth))
         self._active = set(active)
-        self._unopened = set(active) if self._origin.awaits_openings else set()
+        self._unopened = set(active) if self.origin.awaits_openings else set()
         self.scheduler.open(worker_count, self.limits.depth)
 
     def _origin_of(self, worker: int) -> Resume:
         """Return where a stream begins: where the snapshot says, or with what is left of the previous epoch."""
-        known = self._origin.resumes.get(worker)
+        known = self.origin.resumes.get(worker)
         if known is not None:
             return known
         notes = self._memory.last_notes.get(worker)

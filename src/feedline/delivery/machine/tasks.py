@@ -23,8 +23,8 @@ from feedline.types import Call, Notes, Result, ResultKind, Task
 class SlotSource(Protocol):
     """Source of slots: the part of the arena's bookkeeping that the machine needs; a counter in the simulation."""
 
-    def are_left(self) -> bool:
-        """True while another task can be assigned."""
+    def left(self) -> int:
+        """Return how many more tasks can be assigned now."""
 
     def acquire(self, worker: int) -> int:
         """Return a slot for a task of a worker; -1 if the task must do without."""

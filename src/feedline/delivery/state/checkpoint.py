@@ -40,6 +40,11 @@ class Checkpoint:
     _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
 
+    def batch_count(self) -> int:
+        """Return how many batches of the epoch this rank has had, including those before the iteration."""
+        size, _, ranks = self.stride
+        return -(-self.entry.consumed // ((size or 1) * ranks)) + self.entry.progress.count()
+
     def freeze(self) -> None:
         """Keep the states of plan and dataset, and release the iterators of sampler and dataset, which end here."""
         if self.plan is None:

@@ -77,8 +77,15 @@ class Epochs:
         self._settled = self.settled_order = None  # the sampler has been replaced since
         return order
 
-    def begin(self, order: Order) -> Start:
-        """Return which epoch the next iteration is and where it resumes. Changes nothing yet."""
+    def begin(self, order: Order, own: Callable[[Snapshot], Snapshot] | None = None) -> Start:
+        """Return which epoch the next iteration is and where it resumes. Changes nothing else yet.
+
+        Args:
+            order: the order of its batches.
+            own: returns the part of a loaded state that concerns this rank and its workers; None if that is known.
+        """
+        if self._loaded is not None and own is not None:
+            self._loaded = own(self._loaded)
         loaded = self._loaded
         by_hand = self._told(order)
         if loaded is None or loaded.ended:
@@ -156,16 +163,11 @@ class Epochs:
             order.check(each.order)
         if snapshot.is_shared and "rank" in snapshot.order:
             snapshot = replace(snapshot, order={**snapshot.order, **order.settle()})  # it is this rank's from now on
-        for sampler in order.samplers:  # iterating over the sampler itself now yields that epoch
-            sampler.epoch = snapshot.epoch + int(snapshot.ended)
+        if order.sampler is not None:  # iterating over the sampler itself now yields that epoch
+            order.sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.checkpoint = None
         self.virtual = None
-
-    def place(self, own: Callable[[Snapshot], Snapshot]) -> None:
-        """Replace the loaded state, if there is one, by the state that `own` returns for it."""
-        if self._loaded is not None:
-            self._loaded = own(self._loaded)
 
     @property
     def has_not_begun(self) -> bool:

@@ -55,7 +55,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
     return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
 
 
-def _without(mapping: Mapping[str, Any], name: str) -> dict[str, object]:
+def _without(mapping: Mapping[str, object], name: str) -> dict[str, object]:
     return {key: value for key, value in mapping.items() if key != name}
 
 

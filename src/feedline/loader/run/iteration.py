@@ -125,8 +125,9 @@ class Iteration(Iterator[Any]):
     def _announce(self, run: Run, view: LoaderView, order: Order, start: Start) -> None:
         """Notify the fault budget and the dataset that an epoch starts."""
         fault_budget, snapshot, dataset = run.fault_budget, start.snapshot, view.dataset
-        own_streams = order.unit == "stream batches"  # ranks may have different numbers of batches
-        fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
+        if fault_budget.guards:  # with streams of their own, ranks may have different numbers of batches
+            ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], share_if_known().world_size)
+            fault_budget.keeps_steps = ranks > 1
         fault_budget.dataset = dataset if view.is_map else None
         fault_budget.counts_known = not order.endless
         is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
@@ -175,8 +176,7 @@ class Iteration(Iterator[Any]):
         """
         begun = time.monotonic_ns()
         with self.still():
-            _place(run, view)
-            start = run.epochs.begin(order)
+            start = _begin(run, view, order)
             self.seeds = self._enter(run, view, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
                 self._batches.restart(self._beginning(run, view, order, start), inside=inside)
@@ -294,10 +294,10 @@ def order_state(start: Start) -> dict[str, object]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
-def _place(run: Run, view: LoaderView) -> None:
-    """Determine where this rank resumes, with its current workers, if a state was loaded."""
+def _begin(run: Run, view: LoaderView, order: Order) -> Start:
+    """Return which epoch is next, and where this rank resumes with its current workers if a state was loaded."""
     max_workers = run.resources.settings.max_workers
-    run.epochs.place(lambda snapshot: own_snapshot(snapshot, share_if_known(), max_workers, view.dataset))
+    return run.epochs.begin(order, lambda state: own_snapshot(state, share_if_known(), max_workers, view.dataset))
 
 
 def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
@@ -305,8 +305,7 @@ def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
 
     This happens before anything is drawn.
     """
-    _place(run, view)
-    start = run.epochs.begin(order)
+    start = _begin(run, view, order)
     streams = () if start.before is None else start.before.streams
     if view.worker_count or len(streams) != 1:
         return start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.sampler import draw_seed
@@ -10,12 +9,13 @@ from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.delivery.driver.settings import Settings
 from feedline.errors import BadOption
+from feedline.loader.arguments import Options
 from feedline.loader.run.view import LoaderView
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.system.optional import require
-from feedline.types import CollateFunction, DatasetKind, StreamSharding
+from feedline.types import DatasetKind, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
@@ -23,35 +23,19 @@ from feedline.types.ranks import share_if_known
 class NumpyView(LoaderView):
     """Reads a `feedline.Loader`."""
 
-    @property
-    def is_map(self) -> bool:
-        kind: DatasetKind = self.loader._kind
-        return kind is DatasetKind.MAP
-
-    @property
-    def batched(self) -> bool:
-        return self.batch_size is not None or self.loader.batch_sampler is not None
-
-    @property
-    def collate(self) -> CollateFunction:
-        collate: CollateFunction | None = self.loader.collate_fn
-        return collate or (default if self.batched else _as_it_is)
+    def __init__(self, loader: Any, options: Options | None = None) -> None:
+        super().__init__(loader, options)
+        run = vars(loader).get("_feedline_run")  # not `tuning`: subclasses may use that name
+        self.is_map = loader._kind is DatasetKind.MAP
+        self.batched = self.batch_size is not None or loader.batch_sampler is not None
+        self.collate = loader.collate_fn or (default if self.batched else _as_it_is)
+        self.init = loader._worker_init
+        self.worker_count = loader._fixed["worker_count"] if run is None or run.tuning is None else run.tuning.count
 
     @property
     def has_default_collate(self) -> bool:
         collate = self.loader.collate_fn
         return self.batched and (collate is None or getattr(collate, "is_default", False))
-
-    @property
-    def init(self) -> Callable[[int], None] | None:
-        init: Callable[[int], None] | None = self.loader._worker_init
-        return init
-
-    @property
-    def worker_count(self) -> int:
-        run = vars(self.loader).get("_feedline_run")  # not `tuning`: subclasses may use that name
-        count: int = self.loader._fixed["worker_count"] if run is None or run.tuning is None else run.tuning.count
-        return count
 
     @property
     def sampler(self) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
@@ -110,13 +109,19 @@ class Run:
             self.stream_sharding = self._stream_sharding(view)  # the process group may have been created since
         return view.order_of(self.stream_sharding)
 
-    def refresh(self, view: LoaderView) -> None:
-        """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads."""
+    def refresh(self, view: LoaderView) -> LoaderView:
+        """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads.
+
+        Returns:
+            The loader's arguments, after that.
+        """
         for adjust in adjusters:
             adjust(view.loader)
+            view = view.again()
         if self.tuning is not None and not self.tuning.is_begun:
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
+            view = view.again()
         settings = self.settings(view)
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
             self._is_probed = True
@@ -124,9 +129,11 @@ class Run:
                 self.options = replace(self.options, engine="process")
                 if self.tuning is not None:
                     self.tuning.engine = None
+                view = view.again()
                 settings = self.settings(view)
         if settings != self.resources.settings:
             self.resources = Resources(settings, self.resources.framework)
+        return view
 
     def spec(
         self,
@@ -173,8 +180,8 @@ class Run:
 
     def next_epoch(self, view: LoaderView) -> Iterator[object]:
         """Return a new iteration, or the one that `state` already started to find out its initial state."""
-        early: Iterator[Any] | None = self.running.take_early()
-        return view.iterate(self.epochs.order_of(self.order(view))) if early is None else early
+        early, self.running.early = self.running.early, None
+        return view.loader._iterate(self.epochs.order_of(self.order(view))) if early is None else early
 
     def close(self) -> None:
         """Stop all iterations."""
@@ -192,7 +199,7 @@ class Run:
         order = self.order(view)
         is_stream = reads_stream(order) and not repeats_itself(view.dataset)
         if is_stream and self.epochs.has_not_begun and not view.worker_count:
-            self.running.early = view.iterate(order)  # the iterator's state is known only once it exists
+            self.running.early = view.loader._iterate(order)  # the iterator's state is known only once it exists
         state = self.epochs.state(
             order,
             lambda order, epoch: self._first_snapshot(view, order, epoch),

@@ -15,14 +15,12 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
-from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.delivery.state.epochs import Start
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
-from feedline.loader.base import run_of, view_of
+from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
 from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
-from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -47,7 +45,6 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._num_workers = view.worker_count
         self._group: Any = None
         self._count_epoch(loader)
-        _warn_about_pinning(loader)
         super().__init__(run, view, order, _pinner(loader), view.target())
 
     # Any: a loader, with torch's attributes.
@@ -99,12 +96,6 @@ class TorchBatches(Iteration, Generic[B_co]):
             self._seed_pipes(view, first=False)
             order.prepare(order_state(start))
 
-    def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
-        checkpoint = super()._checkpoint(run, view, order, start)
-        self._progress = checkpoint.entry.progress
-        self._skipped = order.batches_before(checkpoint.entry.consumed)
-        return checkpoint
-
     def _seed_pipes(self, view: TorchView, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares across workers and ranks."""
         if not isinstance(self._dataset, IterDataPipe):
@@ -122,9 +113,8 @@ class TorchBatches(Iteration, Generic[B_co]):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
-        with run.running.beginning(run.give_back) as beginning:
-            order = loader._next_order()
-            view: Any = view_of(loader)
+        with run.running.beginning(run.give_back) as last_close:
+            view, order = loader._next_order()
             if self.closed:
                 self.__init__(run, view, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
@@ -132,12 +122,12 @@ class TorchBatches(Iteration, Generic[B_co]):
                 with view.seeds.drawing():
                     self._shared_seed = self._seed_pipes(view, first=False)
                 self.begin_again(run, view, order)
-            beginning.begun(self)
+            run.running.begun(self, last_close)
 
     @property
     def _num_yielded(self) -> int:
         """Batches of the epoch delivered so far, under torch's name; like torchdata, counts resumed ones too."""
-        return self._skipped + self._progress.count()
+        return self._batches.checkpoint.batch_count()
 
     def __len__(self) -> int:
         return len(self._index_sampler) if self._length is None else self._length
@@ -224,33 +214,29 @@ def _distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-def _warn_about_pinning(loader: Any) -> None:
+# Any: a loader, with torch's attributes.
+def _pinner(loader: Any) -> Callable[[object], object] | None:
+    """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory:
-        return
+        return None
     if loader.pin_memory_device:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
             stacklevel=6,
         )
-    if not _has_accelerator():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=6,
-        )
+    if _has_accelerator():
+        return torch_pin_memory.pin_memory
+    warnings.warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+        stacklevel=6,
+    )
+    return None
 
 
 def _has_accelerator() -> bool:
     accelerator = getattr(torch, "accelerator", None)  # torch 2.6 and later
     return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
-
-
-def _pinner(loader: Any) -> Callable[[object], object] | None:
-    """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
-    if not loader.pin_memory or not _has_accelerator():
-        return None
-    return torch_pin_memory.pin_memory
 
 
 __all__ = ["TorchBatches"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +17,13 @@ from feedline.device.torch_target import is_cuda, placement_on, target_for
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
+from feedline.loader.arguments import Options
 from feedline.loader.run.view import LoaderView
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.order.sharding import rank_count
 from feedline.order.torch_order import torch_order
-from feedline.types import CollateFunction, StreamSharding
+from feedline.types import StreamSharding
 
 if TYPE_CHECKING:
     from feedline.abc.target import Target
@@ -36,45 +37,22 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 class TorchView(LoaderView):
     """Reads a `feedline.DataLoader`, and the attributes that torch's own constructor has set."""
 
-    @property
-    def seeds(self) -> SeedSource:
+    def __init__(self, loader: Any, options: Options | None = None) -> None:
+        super().__init__(loader, options)
+        # By the kind that torch stored, because frameworks replace the dataset.
+        self.is_map = loader._dataset_kind == torch.utils.data._DatasetKind.Map
+        self.batched = bool(loader._auto_collation)
+        self.collate = loader.collate_fn
+        self.init = loader.worker_init_fn
+        self.worker_count = loader.num_workers
+        self.seeds: SeedSource = loader._seeds
         """The source of the seeds that are drawn as in torch."""
-        seeds: SeedSource = self.loader._seeds
-        return seeds
-
-    @property
-    def generator(self) -> torch.Generator | None:
+        self.generator: torch.Generator | None = loader.generator
         """The generator for orders and seeds; None for torch's own."""
-        generator: torch.Generator | None = self.loader.generator
-        return generator
-
-    @property
-    def is_map(self) -> bool:  # by the kind that torch stored, because frameworks replace the dataset
-        kind: int = self.loader._dataset_kind
-        return kind == torch.utils.data._DatasetKind.Map
-
-    @property
-    def batched(self) -> bool:
-        return bool(self.loader._auto_collation)
-
-    @property
-    def collate(self) -> CollateFunction:
-        collate: CollateFunction = self.loader.collate_fn
-        return collate
 
     @property
     def has_default_collate(self) -> bool:
         return self.batched and is_default(self.collate)
-
-    @property
-    def init(self) -> Callable[[int], None] | None:
-        init: Callable[[int], None] | None = self.loader.worker_init_fn
-        return init
-
-    @property
-    def worker_count(self) -> int:
-        count: int = self.loader.num_workers
-        return count
 
     @property
     def device_placement(self) -> Placement:

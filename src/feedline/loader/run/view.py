@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.deferred import Placement, hands_on_images
@@ -16,7 +16,7 @@ from feedline.types import CollateFunction, StreamSharding
 
 # Any, throughout: datasets, samplers, batches and loaders of any class.
 class LoaderView(ABC):
-    """Reads a loader's attributes, which programs and frameworks may reassign at any time.
+    """The arguments of a loader at one moment: programs and frameworks may reassign its attributes at any time.
 
     A view keeps its loader alive. So a loader makes one for each call, and nothing that a loader holds keeps a view.
 
@@ -25,63 +25,35 @@ class LoaderView(ABC):
         options: its options, for a loader that has no run yet.
     """
 
+    is_map: bool
+    """True if the dataset has indices."""
+    batched: bool
+    """False if samples are delivered one by one."""
+    collate: CollateFunction
+    """The function that makes a batch of samples; without batching, it gets each sample."""
+    init: Callable[[int], None] | None
+    """The function called when a worker starts."""
+    worker_count: int
+    """How many workers there are; 0 if batches are made in the training loop itself."""
+
     def __init__(self, loader: Any, options: Options | None = None) -> None:
         self.loader = loader
-        self._options = options
-
-    @property
-    def options(self) -> Options:
+        self.options: Options = loader._feedline_run.options if options is None else options
         """The options that both kinds of loaders have; a run may change them."""
-        run = vars(self.loader).get("_feedline_run")
-        options: Options | None = self._options if run is None else run.options
-        assert options is not None
-        return options
-
-    @property
-    def dataset(self) -> Any:
-        """The dataset."""
-        return self.loader.dataset
-
-    @property
-    def batch_size(self) -> int | None:
+        self.dataset = loader.dataset
+        self.batch_size: int | None = loader.batch_size
         """Samples in a batch; None for single samples, or if a batch sampler decides."""
-        size: int | None = self.loader.batch_size
-        return size
-
-    @property
-    def drop_last(self) -> bool:
+        self.drop_last = bool(loader.drop_last)
         """True to drop the last batch if it is not full."""
-        return bool(self.loader.drop_last)
 
-    @property
-    @abstractmethod
-    def is_map(self) -> bool:
-        """True if the dataset has indices."""
-
-    @property
-    @abstractmethod
-    def batched(self) -> bool:
-        """False if samples are delivered one by one."""
-
-    @property
-    @abstractmethod
-    def collate(self) -> CollateFunction:
-        """The function that makes a batch of samples; without batching, it gets each sample."""
+    def again(self) -> LoaderView:
+        """Return the loader's arguments as they are now."""
+        return type(self)(self.loader)
 
     @property
     @abstractmethod
     def has_default_collate(self) -> bool:
-        """True if the default collate function makes the batches."""
-
-    @property
-    @abstractmethod
-    def init(self) -> Callable[[int], None] | None:
-        """The function called when a worker starts."""
-
-    @property
-    @abstractmethod
-    def worker_count(self) -> int:
-        """How many workers there are; 0 if batches are made in the training loop itself."""
+        """True if batches are made by the default collate function."""
 
     @property
     def device_placement(self) -> Placement:
@@ -114,11 +86,6 @@ class LoaderView(ABC):
     @abstractmethod
     def samplers(self) -> list[object]:
         """Return objects besides the dataset that may have a `set_epoch`; may contain None and duplicates."""
-
-    def iterate(self, order: Order) -> Iterator[Any]:
-        """Start an iteration, or continue with the workers of the last one if they are persistent."""
-        iterator: Iterator[Any] = self.loader._iterate(order)
-        return iterator
 
     @abstractmethod
     def fresh_seed(self) -> int:

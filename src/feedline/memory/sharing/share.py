@@ -222,7 +222,7 @@ def _arrays(values: Sequence[Any]) -> Column:
     return Rows(np.stack(values))
 
 
-def _dicts(values: Sequence[dict[object, Any]]) -> Column:
+def _dicts(values: Sequence[dict[object, object]]) -> Column:
     keys = tuple(values[0])
     if sum(map(len, values)) >= _LONG * len(values):
         return Parts([share(value) for value in values])

@@ -83,7 +83,7 @@ class Work:
     """How long the training loop sleeps after each batch."""
 
     def steady(
-        self, side: Side, options: Mapping[str, Any], seconds: float, sums: Callable[[Any], dict[str, float]]
+        self, side: Side, options: Mapping[str, Any], seconds: float, sums: Callable[[object], dict[str, float]]
     ) -> Steady:
         """Return a loader to measure for some seconds, and for at least two batches per worker."""
         opened = partial(side.open, self.dataset, **self.options, **options)

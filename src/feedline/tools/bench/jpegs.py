@@ -80,7 +80,6 @@ def _crop_box(dice: random.Random) -> tuple[int, int, int, int]:
     return 0, 0, IMAGE_WIDTH, IMAGE_HEIGHT
 
 
-# Any: a NumPy array of uint8, height x width x RGB; OpenCV's stubs do not say so.
 def _cropped_pillow(path: str, dice: random.Random) -> object:
     from PIL import Image
 

@@ -52,7 +52,7 @@ def loaders(
     dataset: Callable[[Side], object],
     *,
     batch_size: int | None = None,
-    consume: Callable[[Any], None] = touch,
+    consume: Callable[[object], None] = touch,
     finish: Callable[[], None] = nothing,
     ours: Mapping[str, object] = MappingProxyType({}),
     **options: object,
@@ -98,7 +98,7 @@ def steady(
     arguments: argparse.Namespace,
     *,
     batch_size: int,
-    consume: Callable[[Any], None] = touch,
+    consume: Callable[[object], None] = touch,
     length: int | None = None,
     finish: Callable[[], None] = nothing,
 ) -> Entry:

@@ -69,8 +69,7 @@ class Steady:
 
     open: Callable[[], LoaderLike]
     """Construct the loader."""
-    # Any: a batch, see LoaderLike.
-    consume: Callable[[Any], None]
+    consume: Callable[[object], None]
     """Do what the training loop does with a batch."""
     batch_size: int
     span: Span
@@ -78,8 +77,7 @@ class Steady:
     """Batches in an epoch, for a loader that does not know its length."""
     finish: Callable[[], None] = nothing
     """Wait for work that `consume` left running, on a GPU say, before the clock is read."""
-    # Any: feedline's loader or another.
-    sums: Callable[[Any], dict[str, float]] = lambda loader: {}
+    sums: Callable[[object], dict[str, float]] = lambda loader: {}
     """Read the totals that the loader keeps. Figures hold their increase between the first start and the last stop."""
 
     def measure(self) -> Figures:

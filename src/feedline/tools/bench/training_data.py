@@ -114,7 +114,7 @@ class ByHand(Dataset[Any]):
             return self.transform(image.convert("RGB")), label
 
 
-def _torchvision_pipeline() -> Any:
+def _torchvision_pipeline() -> object:
     from torchvision import transforms
 
     return transforms.Compose(

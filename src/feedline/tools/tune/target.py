@@ -120,7 +120,7 @@ def make_some(target: Target, *, seconds: float) -> Made:
 class Repeated:
     """A sampler that is repeated endlessly."""
 
-    def __init__(self, sampler: Iterable[Any]) -> None:
+    def __init__(self, sampler: Iterable[object]) -> None:
         self._sampler = sampler
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Repeated:
 class RepeatedStream(IterableDataset[Any]):
     """An iterable dataset that is repeated endlessly."""
 
-    def __init__(self, dataset: Iterable[Any]) -> None:
+    def __init__(self, dataset: Iterable[object]) -> None:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:

@@ -25,17 +25,17 @@ from feedline.types import CollateFunction, IndexBlock
 class Asking:
     """How to request the samples of a batch: one by one, or all in one call."""
 
-    ask: Callable[[Any], object]
+    ask: Callable[[object], object]
     """Returns the dataset's answer for an item."""
     items: Callable[[Any], list[Any]]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
-    join: Callable[[list[Any]], Any]
+    join: Callable[[list[Any]], object]
     """Makes the batch from the answers."""
     join_draws: bool = True
     """False if making the batch is known to draw no random numbers."""
 
     @classmethod
-    def of(cls, ask: Callable[[Any], object], collate: CollateFunction, spec: WorkerSpec, together: bool) -> Asking:
+    def of(cls, ask: Callable[[object], object], collate: CollateFunction, spec: WorkerSpec, together: bool) -> Asking:
         """Return how to request samples: in one call per batch if `together`, otherwise one by one."""
         draws = not spec.framework.is_default_collate(spec.collate)
         if spec.batched and not together:
@@ -61,7 +61,7 @@ _MOST_REPLACEMENTS = 16
 _MANY = 1 << 30
 """So many attempts that no policy allows another: a stream that several workers read cannot go back."""
 
-Pause = Callable[[float], Any]
+Pause = Callable[[float], object]
 """Waits for a number of seconds; may return early, and then returns True if the sample is no longer needed."""
 
 
@@ -166,7 +166,7 @@ class Guard:
 
         return fetch
 
-    def _asking_each(self, ask: Callable[[Any], object]) -> Callable[[object], object]:
+    def _asking_each(self, ask: Callable[[object], object]) -> Callable[[object], object]:
         def asked(index: object) -> object:
             if self._skip and self._scope.place in self._skip:
                 return self._leave_out()
@@ -205,7 +205,7 @@ class Guard:
         self._has_left_out = True
         return _LEFT_OUT
 
-    def _deal_with(self, exc: Exception, index: object, ask: Callable[[Any], object]) -> object:
+    def _deal_with(self, exc: Exception, index: object, ask: Callable[[object], object]) -> object:
         """Apply the policy until there is a sample, the sample is skipped, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
@@ -257,7 +257,7 @@ class Guard:
             raise exc
         return other
 
-    def _failure(self, exc: Exception, index: Any, attempt: int) -> Failure:
+    def _failure(self, exc: Exception, index: object, attempt: int) -> Failure:
         stage = "collate" if self._scope.place < 0 else stage_of(exc, self._dataset)
         index = list(index) if index is self._items else index
         return Failure(index, exc, stage, attempt, self._worker, self._scope.key())
@@ -271,7 +271,7 @@ class Guard:
     def _fault(self, failure: Failure, action: str) -> Fault:
         return Fault.of(failure, action, time=time.time())
 
-    def _join(self, join: Callable[[list[object]], object], samples: list[Any]) -> object:
+    def _join(self, join: Callable[[list[object]], object], samples: list[object]) -> object:
         """Make the batch; if that fails, the policy may retry it or skip the whole batch."""
         attempt = 1
         while True:

@@ -124,7 +124,7 @@ class Stream:
         self.replay()
         return self._read()
 
-    def fill(self, samples: list[Any], count: int) -> None:
+    def fill(self, samples: list[object], count: int) -> None:
         """Read until there are `count` samples, in one go if nothing has to be done for each.
 
         Raises:

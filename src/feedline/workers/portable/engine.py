@@ -116,7 +116,7 @@ class PortableEngine(LaneEngine[_Errand]):
             handles.warn_about(self._spec.dataset)
         with interrupts.put_off():
             pipe, process = _start_worker(context, number, generation, self._spec)
-            lifetime.remember(process)
+            lifetime.workers.add(process)
             return _Channel(number, self._lanes[number], pipe, process, generation=generation)
 
     def _look_after(self, channel: _Channel) -> None:

@@ -117,7 +117,6 @@ def unpacked(data: bytes) -> Answer:
     return answer
 
 
-# Any: a poll object, whose class has no public name.
 def _waiting_for(pipe: Connection) -> object | None:
     """Return a poll object, which takes a timeout; None on Windows, where there is no heap to look after."""
     if not hasattr(select, "poll"):

@@ -97,5 +97,7 @@ _channels: References[Channel] = References()
 
 def sockets_of_others(own: socket.socket) -> list[socket.socket]:
     """Return the sockets in this process of all workers except the one that has `own`."""
-    sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
-    return [sock for sock in sockets if sock is not own]
+    sockets: list[socket.socket] = []
+    for channel in _channels:
+        sockets += (channel.near,) if channel.far is own else (channel.near, channel.far)
+    return sockets

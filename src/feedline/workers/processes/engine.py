@@ -18,6 +18,7 @@ import select
 import socket
 import threading
 import time
+from ctypes import c_int
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -34,7 +35,7 @@ from feedline.workers.forkserver import Preloading
 from feedline.workers.processes import start
 from feedline.workers.processes.answers import Answers
 from feedline.workers.processes.arena_view import ArenaView
-from feedline.workers.processes.channel import Channel, sockets_of_others
+from feedline.workers.processes.channel import Channel
 from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
 from feedline.workers.processes.payload import Payload
 from feedline.workers.processes.stacks import Stacks, is_asleep
@@ -56,6 +57,7 @@ class ProcessEngine(WorkerEngine):
     def __init__(self, worker_count: int, arena: Arena, context: BaseContext | None = None) -> None:
         super().__init__(worker_count)
         self._arena = arena
+        self._view = ArenaView(arena)
         self._context = context
         self._channels: list[Channel] = []
         self._epoll: Any = None
@@ -102,7 +104,7 @@ class ProcessEngine(WorkerEngine):
             if self._preloading is not None:
                 self._preloading.report()
 
-    def _before_forks(self) -> list[Any]:
+    def _before_forks(self) -> list[c_int]:
         """Inspect the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
         if self._method != "fork":
             return []
@@ -111,29 +113,29 @@ class ProcessEngine(WorkerEngine):
         openmp.dismiss_idle_threads()
         return openmp.blas_limits()
 
-    def _launch(self, channel: Channel, limits: list[object]) -> None:
+    def _launch(self, channel: Channel, limits: list[c_int]) -> None:
         """Start the worker of a channel."""
         assert self._spec is not None
         assert self._stacks is not None
         link = Link(
             channel.number,
             channel.far,
-            ArenaView(self._arena),
+            self._view,
             os.getpid(),
             self._stacks.far,
             channel.generation,
             threading.current_thread() is threading.main_thread(),
         )
-        context: object = self._context or multiprocessing.get_context()
+        context = self._context or multiprocessing.get_context()
         with interrupts.put_off():
             if self._method == "fork":
                 channel.deadline_s = time.monotonic() + _BIRTH_S
-                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock), limits)
+                process = start.start_forked(context, link, self._spec, limits)
             else:
                 assert self._payload is not None
                 process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
             channel.process = process
-            lifetime.remember(process)
+            lifetime.workers.add(process)
             assert process.pid is not None
             try:
                 channel.pidfd = os.pidfd_open(process.pid)

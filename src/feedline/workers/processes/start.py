@@ -11,32 +11,32 @@ that all workers share. Workers start in parallel.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from ctypes import c_int
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.workers import session
 from feedline.workers.fork_safety import quiesce_threads, reset_in_child
+from feedline.workers.processes.channel import sockets_of_others
 from feedline.workers.processes.payload import Payload
 from feedline.workers.processes.worker import Link, say_unready, serve
 
 
-def start_forked(
-    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[object], blas_limits: list[object]
-) -> BaseProcess:
-    """Fork a worker. It closes the sockets in `strangers`, and sets each of `blas_limits` to 1."""
-    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)
+# Any: a multiprocessing context, whose `Process` has no type.
+def start_forked(context: Any, link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> BaseProcess:
+    """Fork a worker. It sets each of `blas_limits` to 1."""
+    process: BaseProcess = context.Process(target=_forked, args=(link, spec, blas_limits), daemon=True)
     with quiesce_threads():
         process.start()
     return process
 
 
-def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: list[Any]) -> None:
+def _forked(link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
     reset_in_child(spec.dataset)
     for limit in blas_limits:
         limit.value = 1
-    for sock in strangers:
+    for sock in sockets_of_others(link.sock):
         sock.close()
     gc.freeze()  # inherited objects are not garbage: each collection that visits them would copy their pages
     serve(link, spec)

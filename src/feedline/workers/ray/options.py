@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from feedline.errors import BadOption
 
@@ -26,7 +25,7 @@ class RayOptions:
     """CPUs that Ray reserves for each worker."""
     resources: Mapping[str, float] | None = None
     """Custom resources for each worker."""
-    scheduling_strategy: Any = None  # Any: an object of Ray's, or its name
+    scheduling_strategy: object = None  # of Ray's, or its name
     """"SPREAD", or an object of `ray.util.scheduling_strategies`, such as one that names a placement group."""
     address: str | None = None
     """The cluster to join, unless the program has joined one. None: RAY_ADDRESS if it is set, else a local cluster."""

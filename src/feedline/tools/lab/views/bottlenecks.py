@@ -106,7 +106,7 @@ class Problem:
     """Arguments besides the batch size."""
     changed: dict[str, object]
     """Arguments that the fix changes."""
-    fixed_dataset: Callable[[], Dataset[Any]] | None = None
+    fixed_dataset: Callable[[], Dataset[object]] | None = None
 
 
 _PROBLEMS = {

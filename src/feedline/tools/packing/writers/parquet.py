@@ -89,7 +89,6 @@ class ParquetWriter(Writer):
         parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
         self._waiting: list[Sample] = []
         self._waiting_bytes = 0
-        # Any: objects of an untyped library.
         self._arrow: object = schema_of(self.schema)
         self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
         self._sink: Any = parquet.ParquetWriter(
@@ -138,7 +137,6 @@ def _small_paths(schema: Schema) -> list[str]:
     return [column.name if column.kind == "number" else f"{column.name}.list.element" for column in small]
 
 
-# Any: objects of an untyped library.
 def schema_of(schema: Schema) -> object:
     """Return the Arrow schema for samples."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")

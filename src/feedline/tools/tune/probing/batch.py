@@ -35,7 +35,7 @@ _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
 
 # Any, throughout: the user's samples, batches and functions.
-Collate = Callable[[Any], Any]
+Collate = Callable[[Any], object]
 
 
 def collates_for(given: Collate | None) -> list[Collate]:
@@ -149,7 +149,7 @@ def _other_collate(samples: list[object], batch: object, clock: Clock) -> OtherC
     return None
 
 
-def _is_same(first: object, second: Any) -> bool:
+def _is_same(first: object, second: object) -> bool:
     """True if two batches have the same fields with the same values."""
     pairs = list(zip(leaves(first), leaves(second), strict=False))
     if type(first) is not type(second) or len(list(leaves(first))) != len(list(leaves(second))):

@@ -55,7 +55,7 @@ With the default interval, waiting threads keep waking up to request the lock. O
 core, which does not count as waiting for the lock."""
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
-Ask = Callable[[Any], Any]
+Ask = Callable[[Any], object]
 
 
 def asking(dataset: Any) -> Ask:

@@ -123,7 +123,7 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
     kept: dict[str, Any] = {}
     reads: dict[str, tuple[str, str]] = {}
 
-    def once(name: str, function: Callable[..., object], keep: Callable[[Any], object]) -> Callable[..., object]:
+    def once(name: str, function: Callable[..., object], keep: Callable[[object], object]) -> Callable[..., object]:
         def opened(*args: object, **options: object) -> object:
             path, mode = [*args, None, None][:2]
             mode = str(options.get("mode", mode or "r"))
