@@ -220,7 +220,7 @@ def hugging_faces(paths: list[str], tokenize: Tokenize, length: int, size: int, 
     )
     grouped = stream.with_format("numpy").map(partial(_grouped, length), batched=True)
     options = harness.worker_arguments(workers)
-    return torch.utils.data.DataLoader(grouped.with_format("torch"), batch_size=size, **options)
+    return harness.Side(harness.TORCH).open(grouped.with_format("torch"), batch_size=size, **options)
 
 
 def _grouped(length: int, batch: dict[str, Any]) -> dict[str, Any]:

@@ -370,6 +370,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_json_lines_of_peers(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     pytest.importorskip("torchdata")
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
     script = importlib.import_module("benchmarks.w15_json_lines")
     folder = tmp_path / "lines"
     script.write(1, 20, folder)

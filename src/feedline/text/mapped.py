@@ -10,6 +10,7 @@ that out, so a file's size is checked when it is opened, and not again.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import resource
@@ -55,7 +56,7 @@ class MappedTokens:
         self._is_scattered = False
         """True if the system was told that reads are in random order."""
 
-    @property
+    @functools.cached_property
     def offsets(self) -> Numbers:
         """The first token of each document, and the number of tokens."""
         assert self.file.document_count is not None  # callers have checked that
