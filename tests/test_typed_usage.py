@@ -171,7 +171,7 @@ def test_tokens(tmp_path: Path) -> None:
         writer.write([[1, 2, 0], np.arange(3)])
     dataset = text.TokenDataset([path, tmp_path / "more.bin"], block=4, positions="document", segment_ids=True)
     for batch in DataLoader(dataset, batch_size=2, shuffle=True):
-        assert text.cu_seqlens(batch["segment_ids"])[-1] == batch["tokens"].numel()
+        assert text.packing.cu_seqlens(batch["segment_ids"]).cu_seqlens[-1] == batch["tokens"].numel()
     assert_type(dataset.documents, text.TokenDocuments)
     assert int(dataset.documents.lengths.sum()) == dataset.token_count
     assert_type(text.verify(path), text.TokenFile)

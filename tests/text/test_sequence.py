@@ -39,5 +39,5 @@ def test_a_block_may_span_files_that_are_empty(tmp_path: Path) -> None:
     assert {name: values.tolist() for name, values in dataset[0].items()} == {
         "tokens": [1, 2, 3, 4, 5],
         "positions": [0, 1, 0, 0, 1],
-        "segment_ids": [0, 0, 1, 2, 2],
+        "segment_ids": [1, 1, 2, 3, 3],
     }
