@@ -44,6 +44,9 @@ class SpanFetcher(FetcherOfStream):
         sharding, share = self._sharding, self._sharding.share
         stride = sharding.batch_size * share.world_size
         begin = span.origin + span.number * stride
+        if stride == sharding.batch_size and (whole := self._whole_batch(begin, stride)) is not None:
+            self._scope.collate(begin, draws=self._collate_draws)
+            return self._collated(whole if self._batched else whole[0], range(begin, begin + stride))
         end = begin + stride + (share.world_size if self._exact else 0)
         with self.stream.generators:
             self._read_to(begin, end, span.origin)
@@ -70,6 +73,36 @@ class SpanFetcher(FetcherOfStream):
             raise NothingLeft
         self._scope.collate(begin + share.rank, draws=self._collate_draws)
         return self._collated(samples if self._batched else samples[0], own)
+
+    def _whole_batch(self, begin: int, count: int) -> list[object] | None:
+        """Return the samples of a step of the only rank, read in one go; None if that is impossible.
+
+        What was read before a sample that fails, or before the end of the stream, is kept for the general way.
+        """
+        stream = self.stream
+        if not stream.takes_many or self._guard is not None or self._total is not None:
+            return None
+        if self._held and max(self._held) >= begin:
+            return None
+        self._held.clear()
+        stream.skip_to(begin)
+        if stream.place != begin:
+            return None
+        samples: list[object] = []
+        try:
+            stream.fill(samples, count)
+        except StopIteration:
+            self._hold(samples, begin, begin, begin)
+            return None
+        except Exception as exc:
+            failed = self._failed(exc, is_last=stream.has_broken_off)
+            self._break = failed if failed.is_last else None
+            self._hold([*samples, failed], begin, begin, begin)
+            return None
+        except BaseException:
+            self._hold(samples, begin, begin, begin)
+            raise
+        return samples
 
     def _without_failed(self, samples: list[object], places: list[int]) -> list[object]:
         made = []
