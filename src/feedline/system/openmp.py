@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import re
 from pathlib import Path
 
 _OMP_PAUSE_HARD = 2
@@ -20,8 +19,8 @@ def _libraries(name: str = "libgomp") -> list[ctypes.CDLL]:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
-    paths = re.findall(rf"\S*{name}\S*$", maps.read_text(), re.MULTILINE)
-    return list(map(ctypes.CDLL, sorted(set(paths))))
+    paths = {line.split()[-1] for line in maps.read_text().splitlines() if name in line}
+    return [ctypes.CDLL(path) for path in sorted(paths)]
 
 
 def blas_limits() -> list[ctypes.c_int]:
