@@ -99,17 +99,19 @@ class Caller:
         function: called with each sample.
         salt: the number of the operator; each draws random numbers of its own.
         threads: how many calls may run at once; 0 to call the function on the caller's thread.
+        filters: True to return the samples for which the function is true, instead of its results.
     """
 
-    def __init__(self, label: str, function: Function, salt: int, threads: int = 0) -> None:
+    def __init__(self, label: str, function: Function, salt: int, threads: int = 0, *, filters: bool = False) -> None:
         self._label = label
+        self._over: Callable[[Function, Iterator[Any]], Iterator[Any]] = filter if filters else map
         self._function = function
         self._salt = salt
         self._threads = threads
         self._seeding = Seeding()
 
     def __call__(self, items: Samples, draws: Draws, places: Sequence[int]) -> Samples:
-        """Return the function's result for each item.
+        """Return the function's result for each item, or the items that pass.
 
         Args:
             items: the samples.
@@ -131,9 +133,10 @@ class Caller:
     def _each(self, walk: Iterator[Any], items: Samples, places: Sequence[int]) -> Samples:
         made: Samples = []
         try:
-            made.extend(map(self._function, walk))  # keeps what was made before a failure
+            made.extend(self._over(self._function, walk))  # keeps what was made before a failure
         except Exception as exc:
-            raise self._stopped(exc, made, items, places) from None
+            at = len(items) - len(list(walk)) - 1
+            raise self._stopped(exc, made, items, places, at) from None
         return made
 
     def _in_threads(self, items: Samples, draws: Draws, places: Sequence[int], scope: Scope | None) -> Samples:
@@ -156,13 +159,12 @@ class Caller:
             for result in pool.map(call, range(len(items))):
                 made.append(result)
         except Exception as exc:
-            raise self._stopped(exc, made, items, places) from None
+            raise self._stopped(exc, made, items, places, len(made)) from None
         finally:
             pool.shutdown(cancel_futures=True)
         return made
 
-    def _stopped(self, exc: Exception, made: Samples, items: Samples, places: Sequence[int]) -> Stopped:
-        at = len(made)
+    def _stopped(self, exc: Exception, made: Samples, items: Samples, places: Sequence[int], at: int) -> Stopped:
         add_note(exc, f"Raised by {self._label} for sample {places[at]} of its source: {_shown(items[at])}")
         return Stopped(exc, made, items[at : at + 1], items[at + 1 :])
 

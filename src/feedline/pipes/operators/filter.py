@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, Stopped, StreamStage
+from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, StreamStage
 
 _MOST = 256
 """Samples to try at a time, at most, if only one is needed: few of them may pass."""
@@ -18,7 +18,7 @@ class Filter(StreamStage):
         self.label = f"filter({name_of(function)})"
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded
-        self._call = Caller(self.label, checked_function("filter", function), self.depth)
+        self._call = Caller(self.label, checked_function("filter", function), self.depth, filters=True)
 
     def open(self, lap: Lap) -> Cursor:
         return _FilterCursor(self._source.open(lap), lap, self._call)
@@ -35,9 +35,4 @@ class _FilterCursor(OperatorCursor):
         return max(count, self._chunk)
 
     def _process(self, items: Samples, first: int) -> Samples:
-        try:
-            answers = self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
-        except Stopped as stop:
-            passed = [item for item, answer in zip(items, stop.made, strict=False) if answer]
-            raise Stopped(stop.reason, passed, stop.items, stop.rest) from None
-        return [item for item, answer in zip(items, answers, strict=True) if answer]
+        return self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
