@@ -355,7 +355,7 @@ def test_an_error_names_operator_position_and_sample(made: Any) -> None:
     [
         pipe(range(16)).map(sometimes).filter(lambda _: True),
         pipe(Plain(16)).map(sometimes),
-        pipe(Plain(16)).map(sometimes, num_threads=3).batch(2, collate_fn=list).unbatch(),
+        pipe(Plain(16)).map(sometimes, num_threads=3),
         pipe(Plain(16)).filter(lambda x: sometimes(x) >= 0).window_shuffle(5),
         pipe(Plain(16)).map(sometimes).enumerate().map(lambda pair: pair[1]),
         pipe(range(16)).repeat().map(sometimes).take(16),

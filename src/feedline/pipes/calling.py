@@ -104,7 +104,7 @@ class Caller:
 
     def __init__(self, label: str, function: Function, salt: int, threads: int = 0, *, filters: bool = False) -> None:
         self._label = label
-        self._over: Callable[[Function, Iterator[Any]], Iterator[Any]] = filter if filters else map
+        self._filters = filters
         self._function = function
         self._salt = salt
         self._threads = threads
@@ -121,6 +121,8 @@ class Caller:
         Raises:
             Stopped: the function has raised an exception.
         """
+        if not items:
+            return []
         scope = current_scope()
         with stage(self._label):
             if self._threads and len(items) > 1:
@@ -133,7 +135,14 @@ class Caller:
     def _each(self, walk: Iterator[Any], items: Samples, places: Sequence[int]) -> Samples:
         made: Samples = []
         try:
-            made.extend(self._over(self._function, walk))  # keeps what was made before a failure
+            if self._filters:
+                for item in walk:
+                    if self._function(item):
+                        made.append(item)
+            else:
+                made.extend(map(self._function, walk))  # keeps what was made before a failure
+                if len(made) < len(items):
+                    raise StopIteration  # raised by the function: `extend` takes it for the end
         except Exception as exc:
             at = len(items) - len(list(walk)) - 1
             raise self._stopped(exc, made, items, places, at) from None
@@ -165,6 +174,8 @@ class Caller:
         return made
 
     def _stopped(self, exc: Exception, made: Samples, items: Samples, places: Sequence[int], at: int) -> Stopped:
+        if isinstance(exc, StopIteration):  # would be taken for the end of the stream
+            exc = RuntimeError(f"The function of {self._label} raised StopIteration.")
         add_note(exc, f"Raised by {self._label} for sample {places[at]} of its source: {_shown(items[at])}")
         return Stopped(exc, made, items[at : at + 1], items[at + 1 :])
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
 from feedline.abc.stateful import is_stateful
-from feedline.errors import BadState
+from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 from feedline.randomness.global_states import seed_globals
@@ -228,6 +228,8 @@ class IteratorCursor(Cursor):
         self._number = 0
         """Samples read so far, including those that failed."""
         self._failure: Exception | None = None
+        self._left: Samples = []
+        """Samples that were read before an interrupt."""
         self._ended = False
         self._begin()
 
@@ -238,13 +240,17 @@ class IteratorCursor(Cursor):
         self._skip_many: Callable[[int], int] | None = getattr(self._iterator, "skip", None)
 
     def take(self, count: int) -> Samples:
+        if self._left:
+            found, self._left = self._left[:count], self._left[count:]
+            self._number += len(found)
+            return found
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self._number += 1
             raise failure
         if self._ended:
             return []
-        found: Samples = []
+        found = []
         try:
             with self._context():
                 if self._take_many is not None:
@@ -259,6 +265,9 @@ class IteratorCursor(Cursor):
                 self._number += 1
                 raise
             self._failure = exc
+        except BaseException:  # an interrupt: what was read comes next time
+            self._left = found
+            raise
         self._number += len(found)
         return found
 
@@ -272,7 +281,7 @@ class IteratorCursor(Cursor):
             found.append(next(iterator))
 
     def skip(self, count: int) -> int:
-        if self._skip_many is None or self._failure is not None or self._ended:
+        if self._skip_many is None or self._failure is not None or self._left or self._ended:
             return super().skip(count)
         with self._context():
             skipped = self._skip_many(count)
@@ -292,9 +301,16 @@ class IteratorCursor(Cursor):
             state["iterator"] = self._iterator.state_dict()
         elif is_stateful(self._dataset):
             state["dataset"] = self._dataset.state_dict()
+        if self._failure is not None and len(state) > 1:  # the dataset has gone past the sample that failed
+            state["failed"] = repr(self._failure)
         return state
 
     def restore(self, state: CursorState) -> None:
+        if "failed" in state:
+            self._failure = SourceError(
+                f"Sample {state['number']} of {type(self._dataset).__name__} failed before the state was saved: "
+                f"{state['failed']}."
+            )
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])
             self._number = state["number"]

@@ -144,6 +144,8 @@ class Pipe(ABC):
     def batch(self, size: int, *, drop_last: bool = False, collate_fn: Collate | None = None) -> Pipe:
         """Combine samples into batches. Give the loader `batch_size=None` then.
 
+        A batch fails if one of its samples does.
+
         Args:
             size: samples of a batch.
             drop_last: True to leave out a last batch that is not full.

@@ -223,6 +223,9 @@ class OperatorCursor(Cursor):
     def _process(self, items: Samples, first: int) -> Samples:
         """Return what samples of the source, numbered from `first`, become; raise `Stopped` if one fails."""
 
+    absorbs = False
+    """True if a sample of the source that fails takes the place of one that does not: what contains it fails."""
+
     def _need(self, count: int) -> int:
         """Return how many samples of the source to take for `count` of our own."""
         return count
@@ -249,8 +252,21 @@ class OperatorCursor(Cursor):
 
     def _take(self, count: int) -> Samples:
         kept = self._kept
-        found = self._hand_out(count)
-        while len(found) < count:
+        mark = self._before, self._number_before, self._given
+        found: Samples = []
+        try:
+            return self._collect(count, found)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: what was collected comes next time
+            kept.samples, kept.at = found + kept.samples[kept.at :], 0
+            self._before, self._number_before, self._given = mark
+            raise
+
+    def _collect(self, count: int, found: Samples) -> Samples:
+        kept = self._kept
+        found += self._hand_out(count)
+        while len(found) < count and kept.at >= len(kept.samples):
             if kept.failure is not None:
                 if found:
                     break
@@ -271,7 +287,17 @@ class OperatorCursor(Cursor):
         return found
 
     def _hand_out(self, count: int) -> Samples:
-        found = self._kept.take(count)
+        kept = self._kept
+        found = kept.take(count)
+        if self.absorbs and (failed := next((one for one in found if type(one) is Failed), None)) is not None:
+            good = found.index(failed)
+            kept.at -= len(found) - good
+            if good == 0:
+                kept.at += 1
+                self._given += 1
+                self._failed = []
+                raise failed.reason
+            found = found[:good]
         self._given += len(found)
         return found
 
@@ -280,7 +306,7 @@ class OperatorCursor(Cursor):
         if not self._waiting:
             if not self._holds():
                 self._mark()
-            items = self._source.take(self._need(count))
+            items = self._taken(self._need(count))
             first, self._number = self._number, self._number + len(items)
         else:
             items, self._waiting = self._waiting, []
@@ -291,6 +317,20 @@ class OperatorCursor(Cursor):
             self._failed, self._waiting = stop.items, stop.rest
             self._kept.failure = stop.reason
             return stop.made
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            self._waiting = items
+            raise
+
+    def _taken(self, count: int) -> Samples:
+        """Return samples of the source."""
+        if not self.absorbs:
+            return self._source.take(count)
+        try:
+            return self._source.take(count)
+        except Exception as exc:
+            return [Failed(exc)]
 
     def _mark(self) -> None:
         """Remember this position: everything before it is handed out."""
@@ -329,6 +369,13 @@ class OperatorCursor(Cursor):
         self._number, self._given = self._number_before, 0
         self._kept, self._waiting = Kept(), []
         self._pending_drop = state["given"]
+
+
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """Stands for a sample that failed."""
+
+    reason: Exception
 
 
 class OneToOneCursor(OperatorCursor):

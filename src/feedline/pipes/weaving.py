@@ -76,6 +76,10 @@ class Buffer:
         failure, self._failure = self._failure, None
         raise failure
 
+    def put_back(self) -> None:
+        """Make the sample that `pop` returned last the next one again."""
+        self._at -= 1
+
     def skip(self, count: int) -> int:
         """As `Cursor.skip`."""
         skipped = min(count, self._ready)
@@ -137,7 +141,15 @@ class TurnsCursor(Cursor):
             for number, needed in enumerate(np.bincount(turns, minlength=len(self._buffers)).tolist()):
                 if needed:
                     self._buffers[number].fill(needed)
-            self._collect(turns.tolist(), found)
+            try:
+                self._collect(turns.tolist(), found)
+            except Exception:
+                raise
+            except BaseException:  # an interrupt: what was collected comes next time
+                for number in turns[: len(found)].tolist():
+                    self._buffers[number].put_back()
+                self._at -= len(found)
+                raise
         return found
 
     def _collect(self, turns: list[int], found: Samples) -> None:

@@ -145,9 +145,9 @@ class Scope:
 
     def walking(self, items: list[Any], numbers: Sequence[int]) -> Iterator[Any]:
         """Return an iterator over items that have these positions; its progress gives `place`."""
-        self._count = len(items)
-        self._numbers = numbers
-        iterator = self._items = iter(items)
+        iterator = iter(items)
+        if items:
+            self._count, self._numbers, self._items = len(items), numbers, iterator
         return iterator
 
     def reading(self, samples: list[object], first: int) -> None:

@@ -70,6 +70,9 @@ class TokenPass(Pass[Item]):
             if not samples:
                 self._raise_pending(exc)
             self._pending = exc
+        except BaseException:  # an interrupt: the texts come next time
+            self._ready.extend((sample, None) for sample in samples)
+            raise
         self._ready.extend(self._tokenized(samples))
 
     def _raise_pending(self, exc: Exception) -> NoReturn:
@@ -86,6 +89,9 @@ class TokenPass(Pass[Item]):
             tokens: list[Any] = options.encoder([text_of(sample, options.field) for sample in samples])
         except Exception:  # one of them fails: `_make` finds out which, and raises its exception
             tokens = [None] * len(samples)
+        except BaseException:
+            self._ready.extend((sample, None) for sample in samples)
+            raise
         return zip(samples, tokens, strict=True)
 
     def _make(self, item: Item) -> NDArray[Any]:
@@ -101,7 +107,11 @@ class TokenPass(Pass[Item]):
         for _ in range(done):
             self._ready.popleft()
         self._returned += done
-        if done < count and self._pending is None:
+        if done < count and self._pending is not None:  # a text that failed is one
+            self._pending = None
+            done += 1
+            self._remember()
+        if done < count:
             done += self._skip_texts(count - done)
             self._has_ended = done < count
             self._remember()

@@ -87,25 +87,61 @@ class BatchedStream(_Batch, StreamStage):
 
 
 class _BatchCursor(OperatorCursor):
+    """Makes batches. If a sample fails, its exception is raised at once, in place of the batch, and may be retried.
+
+    Otherwise the batch is completed and dropped. So batch i always has the samples from i * size on.
+    """
+
     def __init__(self, source: Cursor, lap: Lap, stage: BatchedStream) -> None:
         super().__init__(source, lap)
         self._stage = stage
         self._group: Samples = []
-        """Samples of a batch that is not complete yet, because one after them failed."""
+        """Samples of a batch that is not complete yet, because one after them failed; `_FAILED` for that one."""
+        self._is_failing = False
+        """True after a sample has failed, until the next one is read."""
 
     def _holds(self) -> bool:
-        return bool(self._group)
+        return bool(self._group) or self._is_failing
 
     def _need(self, count: int) -> int:
-        return count * self._stage.size - len(self._group)
+        return count * self._stage.size - len(self._group) - self._is_failing
+
+    def _taken(self, count: int) -> Samples:
+        if self._is_failing:
+            self._is_failing = False
+            count = self._append_failed(count)
+        while True:
+            try:
+                return self._source.take(count)
+            except Exception:
+                if _FAILED not in self._group:
+                    self._is_failing = True
+                    raise
+                self._number += 1
+                count = self._append_failed(count - 1)  # another one of the same batch
+
+    def _append_failed(self, count: int) -> int:
+        """Note a sample that failed; return how many samples to read, `count` unless this has completed the batch."""
+        self._group.append(_FAILED)
+        if len(self._group) < self._stage.size:
+            return count
+        self._group = []
+        return count + self._stage.size
 
     def _process(self, items: Samples, first: int) -> Samples:
         size = self._stage.size
         first -= len(self._group)
-        samples = self._group + items
+        before, samples = self._group, self._group + items
         whole = len(samples) // size * size
         self._group = samples[whole:]
-        return self._collated([samples[start : start + size] for start in range(0, whole, size)], first)
+        groups = [samples[start : start + size] for start in range(0, whole, size)]
+        try:
+            return self._collated(groups, first)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            self._group = before
+            raise
 
     def _finish(self) -> Samples:
         group, self._group = self._group, []
@@ -115,17 +151,26 @@ class _BatchCursor(OperatorCursor):
 
     def _collated(self, groups: list[Samples], first: int) -> Samples:
         size = self._stage.size
+        if groups and _FAILED in groups[0]:  # its exception was raised
+            groups, first = groups[1:], first + size
+        draws = self._lap.draws(first, len(groups) * size)
+        numbers = range(first, first + len(groups) * size, size)
         try:
-            draws = self._lap.draws(first, len(groups) * size)
-            numbers = range(first, first + len(groups) * size, size)
             return self._stage.collate(groups, replace(draws, numbers=draws.numbers[::size]), numbers)
         except Stopped as stop:
             (failed,), group, self._group = stop.items, self._group, []
             rest = [sample for samples in stop.rest for sample in samples]
             raise Stopped(stop.reason, stop.made, failed, rest + group) from None
 
+    def try_again(self) -> bool:
+        is_failing, self._is_failing = self._is_failing, False
+        if super().try_again():
+            return True
+        self._is_failing = is_failing
+        return False
+
     def skip(self, count: int) -> int:
-        if self._pending_drop or not self._kept.is_empty or self._waiting or self._group:
+        if self._pending_drop or not self._kept.is_empty or self._waiting or self._holds():
             return super().skip(count)
         size = self._stage.size
         past = self._source.skip(count * size)
@@ -135,4 +180,8 @@ class _BatchCursor(OperatorCursor):
 
     def restore(self, state: CursorState) -> None:
         super().restore(state)
-        self._group = []
+        self._group, self._is_failing = [], False
+
+
+_FAILED = object()
+"""Stands for a sample that failed."""

@@ -177,23 +177,18 @@ class _MeasuredCursor(Cursor):
         self._ended = False
 
     def take(self, count: int) -> Samples:
-        found: Samples = []
-        while len(found) < count and not self._ended:
-            weights = self._stage.schedule.at(self._total)
-            number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
-            buffer = self._buffers[number]
-            buffer.fill(1)
-            if found and buffer.fails:
-                break
-            self._last = number
-            try:
-                sample = buffer.pop()
-            except StopIteration:
-                self._ended = True
-                break
-            self._account(number, operator.index(self._measure(sample)), weights)
-            found.append(sample)
-        return found
+        if self._ended:
+            return []
+        weights = self._stage.schedule.at(self._total)
+        number = max(range(len(weights)), key=lambda one: (weights[one] > 0, self._credits[one], weights[one]))
+        self._last = number
+        try:
+            sample = self._buffers[number].pop()
+        except StopIteration:
+            self._ended = True
+            return []
+        self._account(number, operator.index(self._measure(sample)), weights)
+        return [sample]
 
     def _account(self, number: int, size: int, weights: list[float]) -> None:
         total = math.fsum(weights)

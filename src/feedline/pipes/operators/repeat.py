@@ -7,6 +7,9 @@ from dataclasses import replace
 from feedline.errors import SourceError
 from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
 
+_MOST_EMPTY = 8
+"""Turns without a sample after which an endless stream is taken for an empty one: a filter may draw at random."""
+
 
 class RepeatedSamples(MapStage):
     """A map-style stage several times over. Its places are those of the source, which continue after a pass."""
@@ -22,13 +25,14 @@ class RepeatedSamples(MapStage):
         return self.times * len(self._source)
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        return self._source.read(places, epoch, draws)
+        # Mixtures continue from epoch to epoch, and an epoch has `times` passes.
+        return self._source.read(places, epoch * self.times, draws)
 
     def read_columns(self, places: Places, epoch: int) -> object:
-        return self._source.read_columns(places, epoch)
+        return self._source.read_columns(places, epoch * self.times)
 
     def lengths(self, places: Places, epoch: int) -> Places | None:
-        return self._source.lengths(places, epoch)
+        return self._source.lengths(places, epoch * self.times)
 
 
 class RepeatedStream(StreamStage):
@@ -55,8 +59,8 @@ class _RepeatCursor(Cursor):
         self._stage = stage
         self._lap = lap
         self._turn = 0
-        self._any = False
-        """True if this turn has given a sample: an empty stream is not repeated for ever."""
+        self._empty = 0
+        """Turns in a row that gave no sample: an empty stream is not repeated for ever."""
         self._source = self._opened()
 
     def _opened(self) -> Cursor:
@@ -65,15 +69,15 @@ class _RepeatCursor(Cursor):
 
     def _next_turn(self) -> bool:
         times = self._stage.times
-        if times is None and not self._any:
+        if times is not None and self._turn + 1 >= times:
+            return False
+        if times is None and self._empty >= _MOST_EMPTY:
             raise SourceError(
                 f"{self._stage.source.label} yields no sample, however often it is repeated. Is the data there, and "
                 "does a filter let anything pass?"
             )
-        if not self._any or (times is not None and self._turn + 1 >= times):
-            return False
         self._turn += 1
-        self._any = False
+        self._empty += 1
         self._source = self._opened()
         return True
 
@@ -82,17 +86,19 @@ class _RepeatCursor(Cursor):
             try:
                 found = self._source.take(count)
             except Exception:
-                self._any = True
+                self._empty = 0
                 raise
-            self._any = self._any or bool(found)
-            if found or not self._next_turn():
+            if found:
+                self._empty = 0
+                return found
+            if not self._next_turn():
                 return found
 
     def skip(self, count: int) -> int:
         skipped = 0
         while skipped < count:
             past = self._source.skip(count - skipped)
-            self._any = self._any or past > 0
+            self._empty = 0 if past else self._empty
             skipped += past
             if skipped < count and not self._next_turn():
                 break
@@ -102,9 +108,9 @@ class _RepeatCursor(Cursor):
         return self._source.try_again()
 
     def state(self) -> CursorState:
-        return {"turn": self._turn, "any": self._any, "source": self._source.state()}
+        return {"turn": self._turn, "empty": self._empty, "source": self._source.state()}
 
     def restore(self, state: CursorState) -> None:
-        self._turn, self._any = state["turn"], state["any"]
+        self._turn, self._empty = state["turn"], state["empty"]
         self._source = self._opened()
         self._source.restore(state["source"])

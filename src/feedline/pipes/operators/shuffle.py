@@ -146,6 +146,8 @@ def _order(size: int, seed: int, lap: Lap, window: int) -> Bijection:
 
 
 class _WindowCursor(OperatorCursor):
+    absorbs = True
+
     def __init__(self, source: Cursor, stage: WindowShuffledStream, lap: Lap) -> None:
         super().__init__(source, lap)
         self._stage = stage

@@ -1,0 +1,191 @@
+"""Samples that fail and interrupts, at places where they hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import feedline
+from feedline.errors import SourceError
+from feedline.pipes import pipe
+
+
+def passes(x: int) -> bool:
+    return x >= 0
+
+
+class FailsAt:
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def __call__(self, x: int) -> int:
+        if x in self.numbers:
+            raise ValueError(f"{x} is broken")
+        return x
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_a_batch_fails_with_its_sample_for_any_number_of_workers(workers: int) -> None:
+    made = pipe(range(40)).filter(passes).map(FailsAt(1, 20)).batch(3, collate_fn=list)
+    loader = feedline.Loader(made, None, workers=workers, on_error="skip")
+    found = [x for batch in loader for x in batch]
+    assert found == [x for x in range(40) if x // 3 not in (0, 6)]
+    assert len(loader.faults) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_a_window_loses_only_the_sample_that_fails(workers: int) -> None:
+    made = pipe(range(40)).filter(passes).map(FailsAt(1, 7, 20)).window_shuffle(4)
+    loader = feedline.Loader(made, 8, workers=workers, on_error="skip", collate_fn=list)
+    assert sorted(x for batch in loader for x in batch) == [x for x in range(40) if x not in (1, 7, 20)]
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+@pytest.mark.parametrize("number", [4, 40])
+def test_a_failure_in_a_batch_that_is_not_full_reaches_the_loop(engine: Any, number: int) -> None:
+    made = pipe(range(120)).filter(passes).map(FailsAt(number)).batch(3, collate_fn=list)
+    with pytest.raises(ValueError, match=f"{number} is broken"):
+        list(feedline.Loader(made, None, workers=int(engine == "thread"), engine=engine))
+
+
+@pytest.mark.parametrize("operator", ["map", "filter", "flat_map"])
+def test_stop_iteration_is_not_the_end(operator: str) -> None:
+    def first(x: int) -> Any:
+        found = next(y for y in [x] if y % 50 != 49)
+        return [found] if operator == "flat_map" else found
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(getattr(pipe(range(200)).filter(passes), operator)(first))
+
+
+class InterruptsOnce:
+    def __init__(self, number: int) -> None:
+        self.number, self.has_raised = number, False
+
+    def __call__(self, x: int) -> int:
+        if x == self.number and not self.has_raised:
+            self.has_raised = True
+            raise KeyboardInterrupt
+        return x
+
+
+def going_on(iterator: Iterator[Any]) -> list[Any]:
+    found = []
+    while True:
+        try:
+            found.append(next(iterator))
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            return found
+
+
+class Source:
+    """Its iterator goes on after an interrupt, with the sample that was interrupted."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.at = function, -1
+
+    def __iter__(self) -> Source:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 299:
+            raise StopIteration
+        found: int = self.function(self.at + 1)
+        self.at += 1
+        return found
+
+
+@pytest.mark.parametrize("number", [0, 1, 63, 100, 299])
+def test_an_interrupt_loses_nothing(number: int) -> None:
+    def interrupting() -> Any:
+        return pipe(range(300)).filter(passes).map(InterruptsOnce(number))
+
+    whole = list(range(300))
+    assert going_on(iter(interrupting())) == whole
+    keep, each = InterruptsOnce(number), InterruptsOnce(number)
+    assert going_on(iter(pipe(range(300)).filter(lambda x: keep(x) >= 0))) == whole
+    assert going_on(iter(pipe(Source(InterruptsOnce(number))))) == whole
+    assert going_on(iter(interrupting().batch(4, collate_fn=list).unbatch())) == whole
+    assert sorted(going_on(iter(interrupting().window_shuffle(32)))) == whole
+    assert going_on(iter(interrupting().interleave())) == whole
+    assert sorted(going_on(iter(interrupting().interleave(range(300, 330))))) == list(range(330))
+    collating = pipe(range(300)).filter(passes).batch(4, collate_fn=lambda samples: [each(x) for x in samples])
+    assert going_on(iter(collating.unbatch())) == whole
+
+
+def test_a_measure_that_fails_costs_one_sample() -> None:
+    def size(x: int) -> int:
+        return 1 // (x != 50)
+
+    iterator, found = iter(pipe(range(100)).mix(range(1000, 1100), measure=size)), []
+    failures = 0
+    while True:
+        try:
+            found.append(next(iterator))
+        except ZeroDivisionError:
+            failures += 1
+        except StopIteration:
+            break
+    assert failures == 1
+    assert len(found) >= 198
+
+
+def test_epochs_of_a_repeated_mixture_continue() -> None:
+    made: Any = pipe(range(8)).mix(range(100, 108), size=4).repeat(2)
+    samples = []
+    for epoch in (0, 1):
+        made.set_epoch(epoch)
+        samples += list(made)
+    assert sorted(samples) == [*range(8), *range(100, 108)]
+
+
+def test_a_repetition_without_a_sample_is_not_the_end() -> None:
+    calls: list[int] = []
+
+    def sometimes(x: int) -> bool:
+        calls.append(x)
+        return len(calls) != 2
+
+    assert list(pipe([5]).filter(sometimes).repeat(4)) == [5, 5, 5]
+
+
+class Stateful:
+    def __iter__(self) -> StatefulIterator:
+        return StatefulIterator()
+
+
+class StatefulIterator:
+    at = 0
+
+    def __iter__(self) -> StatefulIterator:
+        return self
+
+    def __next__(self) -> int:
+        if self.at >= 10:
+            raise StopIteration
+        self.at += 1
+        if self.at == 6:
+            raise ValueError("six")
+        return self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_a_state_that_was_saved_before_a_pending_failure_keeps_its_place() -> None:
+    made: Any = pipe(Stateful()).enumerate()
+    iterator = iter(made)
+    for _ in range(5):
+        next(iterator)
+    again = iter(made)
+    again.load_state_dict(iterator.state_dict())
+    with pytest.raises(SourceError, match="six"):
+        next(again)
+    assert list(again) == [(6, 7), (7, 8), (8, 9), (9, 10)]
