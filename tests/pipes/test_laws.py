@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
 from feedline.abc.source import StreamSource
+from feedline.faults.policy import Policy
+from tests.sampling import examples
 
 Step = Callable[[Any], Any]
 
@@ -83,6 +85,10 @@ FLAT: list[Step] = [  # operators whose samples are numbers again
     lambda p: p.mix(Plain(9), weights=[2, 1], measure=lambda x: x + 1),
     lambda p: p.shuffle(seed=5) if isinstance(p, feedline.pipes.MapPipe) else p,
 ]
+
+
+# A mixture by sizes measures what it reads, and a function that fails once fails in every worker by itself.
+PLAIN_STEPS = [step for number, step in enumerate(FLAT) if number != 21]
 
 
 @st.composite
@@ -162,3 +168,41 @@ def test_the_number_of_workers_changes_nothing(number: int, source: int) -> None
         with contextlib.closing(loader((step + 1) % 4)) as made:
             made.load_state_dict(state)
             assert [batch.tolist() for batch in made] == whole[step:]
+
+
+def fails_sometimes(x: int) -> int:
+    if x % 7 == 3:
+        raise ValueError(f"{x} is broken")
+    return x
+
+
+@settings(max_examples=examples(30))
+@given(st.data())
+def test_samples_that_fail_do_not_make_workers_differ(data: st.DataObject) -> None:
+    def made() -> Any:
+        pipe = feedline.pipe(source(17))
+        for step in before:
+            pipe = step(pipe)
+        pipe = pipe.map(fails_sometimes)
+        for step in after:
+            pipe = step(pipe)
+        return as_stream(pipe).take(40)
+
+    source = data.draw(st.sampled_from(SOURCES))
+    before, after = (data.draw(st.lists(st.sampled_from(PLAIN_STEPS), max_size=2)) for _ in range(2))
+    policy = Policy({ValueError: "skip"}, max_share=1.0)
+
+    def loader(workers: int) -> Any:
+        engine: Any = "thread" if workers else "inline"
+        return feedline.Loader(made(), 3, workers=workers, engine=engine, on_error=policy, collate_fn=list)
+
+    with contextlib.closing(loader(0)) as one, contextlib.closing(loader(3)) as three:
+        whole = list(one)
+        assert list(three) == whole
+    if whole:
+        step = data.draw(st.integers(0, len(whole) - 1))
+        with contextlib.closing(loader(2)) as first, contextlib.closing(loader(3)) as second:
+            iterator = iter(first)
+            assert [next(iterator) for _ in range(step)] == whole[:step]
+            second.load_state_dict(saved(first.state_dict()))
+            assert list(second) == whole[step:]

@@ -27,6 +27,8 @@ Samples: TypeAlias = list[Any]  # Any: samples are of any kind
 CursorState: TypeAlias = dict[str, Any]  # Any: plain values, and the states of sources
 
 
+_ATTEMPTS = 3
+"""How often a sample that is skipped is tried. A guess: most errors that pass have passed by then."""
 _LAP = 40
 """Positions of random numbers: the number of the lap above the position in it. A stream has fewer than 2**40 samples.
 """
@@ -161,12 +163,16 @@ class Cursor(ABC):
 
         A sample that fails counts as one.
         """
-        skipped = 0
+        skipped, attempt = 0, 1
         while skipped < count:
             try:
-                found = len(self.take(count - skipped))
+                found, attempt = len(self.take(count - skipped)), 1
             except Exception:  # raised where the sample is due, which is not here
-                found = 1
+                # There, it may be retried: an error that passes must not make a difference.
+                if attempt < _ATTEMPTS and self.try_again():
+                    attempt += 1
+                    continue
+                found, attempt = 1, 1
             if not found:
                 break
             skipped += found
@@ -338,6 +344,8 @@ class OperatorCursor(Cursor):
         self._given = 0
 
     def try_again(self) -> bool:
+        if self.absorbs:  # the source has gone on since
+            return False
         if self._failed:
             self._waiting[:0] = self._failed
             self._failed = []
