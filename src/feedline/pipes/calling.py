@@ -43,8 +43,8 @@ class Seeding:
     """Gives code that processes items the random numbers of each.
 
     `feedline.rng()` follows the items at no cost. The process-wide generators are seeded for each item as long as the
-    code uses them. If it has not for a while, they are only watched; if it does so then, they are restored, and the
-    items are processed again.
+    code uses them. If it has not for a while, they are only watched, and seeded again once it does. The items in which
+    it begins to use them draw any numbers: processing them again could apply a function twice that changes its argument.
     """
 
     def __init__(self) -> None:
@@ -64,18 +64,13 @@ class Seeding:
             return process(scope.walking(items, draws.numbers))
         if self._looks is not None and self._looks >= _LOOKS:
             before = self._states = GlobalStates.now(self._states)
-            failure: Exception | None = None
-            made: Samples = []
             try:
-                made = process(scope.walking(items, draws.numbers))
-            except Exception as exc:
-                failure = exc
-            if not before.have_moved():
-                if failure is not None:
-                    raise failure
-                return made
-            before.restore()
-            self._looks = None
+                return process(scope.walking(items, draws.numbers))
+            finally:
+                if before.have_moved():
+                    self._looks = None
+                    if scope.keeps_globals:
+                        before.restore()
         with scope.kept():
             made = process(_seeding(scope, items, draws))
             if self._looks is not None:
