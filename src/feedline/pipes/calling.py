@@ -44,7 +44,7 @@ class Seeding:
 
     `feedline.rng()` follows the items at no cost. The process-wide generators are seeded for each item as long as the
     code uses them. If it has not for a while, they are only watched, and seeded again once it does. The items in which
-    it begins to use them draw any numbers: processing them again could apply a function twice that changes its argument.
+    it begins to use them draw any numbers: to process them again could apply a function twice that changes samples.
     """
 
     def __init__(self) -> None:
