@@ -122,6 +122,36 @@ class MapStage(Stage, ABC):
         return None
 
 
+class Reordered(MapStage):
+    """Samples of another stage at other places: none is changed."""
+
+    def __init__(self, source: MapStage, label: str) -> None:
+        self.sources = (source,)
+        self._source = source
+        self.label = label
+        self.has_columns = source.has_columns
+
+    @abstractmethod
+    def _inner(self, places: Places, epoch: int) -> Places:
+        """Return the places in the source."""
+
+    def _inner_epoch(self, epoch: int) -> int:
+        """Return the epoch of the source."""
+        return epoch
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+        return self._source.read(self._inner(places, epoch), self._inner_epoch(epoch), draws)
+
+    def read_columns(self, places: Places, epoch: int) -> object:
+        return self._source.read_columns(self._inner(places, epoch), self._inner_epoch(epoch))
+
+    def lengths(self, places: Places, epoch: int) -> Places | None:
+        return self._source.lengths(self._inner(places, epoch), self._inner_epoch(epoch))
+
+
 class StreamStage(Stage, ABC):
     """Samples in one order."""
 

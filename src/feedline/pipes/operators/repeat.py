@@ -5,34 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedline.errors import SourceError
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.stage import Cursor, CursorState, Lap, MapStage, Places, Reordered, Samples, StreamStage
 
 _MOST_EMPTY = 8
 """Turns without a sample after which an endless stream is taken for an empty one: a filter may draw at random."""
 
 
-class RepeatedSamples(MapStage):
+class RepeatedSamples(Reordered):
     """A map-style stage several times over. Its places are those of the source, which continue after a pass."""
 
     def __init__(self, source: MapStage, times: int) -> None:
-        self.sources = (source,)
-        self._source = source
-        self.has_columns = source.has_columns
+        super().__init__(source, f"repeat({times})")
         self.times = times
-        self.label = f"repeat({times})"
 
     def __len__(self) -> int:
         return self.times * len(self._source)
 
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
+    def _inner(self, places: Places, epoch: int) -> Places:
+        return places
+
+    def _inner_epoch(self, epoch: int) -> int:
         # Mixtures continue from epoch to epoch, and an epoch has `times` passes.
-        return self._source.read(places, epoch * self.times, draws)
-
-    def read_columns(self, places: Places, epoch: int) -> object:
-        return self._source.read_columns(places, epoch * self.times)
-
-    def lengths(self, places: Places, epoch: int) -> Places | None:
-        return self._source.lengths(places, epoch * self.times)
+        return epoch * self.times
 
 
 class RepeatedStream(StreamStage):

@@ -7,11 +7,11 @@ import numpy as np
 from feedline.pipes.stage import (
     Cursor,
     CursorState,
-    Draws,
     Lap,
     MapStage,
     OperatorCursor,
     Places,
+    Reordered,
     Samples,
     StreamStage,
 )
@@ -22,33 +22,18 @@ _BLOCK = 1 << 12
 """Consecutive places whose order is computed at once."""
 
 
-class Shuffle(MapStage):
+class Shuffle(Reordered):
     """The samples of a map-style stage in another order in each epoch and pass, without a list of indices."""
 
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, seed: int) -> None:
-        self.sources = (source,)
-        self._source = source
-        self.has_columns = source.has_columns
+        super().__init__(source, f"shuffle(seed={seed})")
         self.seed = seed
-        self.label = f"shuffle(seed={seed})"
         self._block: tuple[int, int, Places] | None = None
         """The last block of an order: epoch, number and contents."""
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        return self._source.read(self._shuffled(places, epoch), epoch, draws)
-
-    def read_columns(self, places: Places, epoch: int) -> object:
-        return self._source.read_columns(self._shuffled(places, epoch), epoch)
-
-    def lengths(self, places: Places, epoch: int) -> Places | None:
-        return self._source.lengths(self._shuffled(places, epoch), epoch)
-
-    def _shuffled(self, places: Places, epoch: int) -> Places:
+    def _inner(self, places: Places, epoch: int) -> Places:
         first, count = int(places[0]), len(places)
         if count > _BLOCK or not np.array_equal(places, np.arange(first, first + count)):
             return self._order(places, epoch)
@@ -79,32 +64,17 @@ class Shuffle(MapStage):
         return {**self.__dict__, "_block": None}
 
 
-class WindowShuffledSamples(MapStage):
+class WindowShuffledSamples(Reordered):
     """The samples of a map-style stage, shuffled within windows."""
 
     depends_on_epoch = True
 
     def __init__(self, source: MapStage, size: int, seed: int) -> None:
-        self.sources = (source,)
-        self._source = source
-        self.has_columns = source.has_columns
+        super().__init__(source, f"window_shuffle({size}, seed={seed})")
         self.size = size
         self.seed = seed
-        self.label = f"window_shuffle({size}, seed={seed})"
 
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        return self._source.read(self._shuffled(places, epoch), epoch, draws)
-
-    def read_columns(self, places: Places, epoch: int) -> object:
-        return self._source.read_columns(self._shuffled(places, epoch), epoch)
-
-    def lengths(self, places: Places, epoch: int) -> Places | None:
-        return self._source.lengths(self._shuffled(places, epoch), epoch)
-
-    def _shuffled(self, places: Places, epoch: int) -> Places:
+    def _inner(self, places: Places, epoch: int) -> Places:
         count, size = len(self._source), self.size
         passes, indices = np.divmod(places, max(count, 1))
         windows, found = indices // size, np.empty_like(places)

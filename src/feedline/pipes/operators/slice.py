@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.stage import Cursor, CursorState, Lap, MapStage, Places, Reordered, Samples, StreamStage
 
 
-class SlicedSamples(MapStage):
+class SlicedSamples(Reordered):
     """Some samples of a map-style stage; `chosen` has their numbers."""
 
     def __init__(self, source: MapStage, chosen: range, label: str) -> None:
-        self.sources = (source,)
-        self._source = source
-        self.has_columns = source.has_columns
+        super().__init__(source, label)
         self._chosen = chosen
-        self.label = label
 
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
-        return self._source.read(self._inner(places), epoch, draws)
-
-    def read_columns(self, places: Places, epoch: int) -> object:
-        return self._source.read_columns(self._inner(places), epoch)
-
-    def lengths(self, places: Places, epoch: int) -> Places | None:
-        return self._source.lengths(self._inner(places), epoch)
-
-    def _inner(self, places: Places) -> Places:
+    def _inner(self, places: Places, epoch: int) -> Places:
         passes, numbers = np.divmod(places, max(len(self._chosen), 1))
         found: Places = passes * len(self._source) + self._chosen.start + numbers * self._chosen.step
         return found
