@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.pipes.stage import Draws, Samples, Stopped
+from feedline.pipes.cursor import Stopped
+from feedline.pipes.lap import Draws, Samples
 from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, current_scope, enter

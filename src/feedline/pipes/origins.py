@@ -15,7 +15,9 @@ from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
 from feedline.system.failures import broke_generator

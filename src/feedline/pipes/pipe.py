@@ -18,6 +18,8 @@ from feedline.datasets.kind import kind_of
 from feedline.datasets.passes import Epochs, PartedStream, Stream, torch_worker
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, BadState
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Samples
 from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, Collate
 from feedline.pipes.operators.concat import JoinedSamples, JoinedStream
 from feedline.pipes.operators.enumerate import NumberedSamples, NumberedStream
@@ -32,7 +34,7 @@ from feedline.pipes.operators.shuffle import Shuffle, WindowShuffledSamples, Win
 from feedline.pipes.operators.slice import SlicedSamples, SlicedStream
 from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
 from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Samples, Stage, StreamStage
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 from feedline.randomness.scope import is_in_loader
 from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind

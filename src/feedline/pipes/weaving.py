@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Lap, Places, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.stage import StreamStage
 
 _BLOCK = 1 << 12
 """Positions to plan at a time while skipping."""

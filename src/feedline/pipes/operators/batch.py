@@ -9,19 +9,9 @@ from typing import Any
 import numpy as np
 
 from feedline.pipes.calling import Caller, name_of
-from feedline.pipes.stage import (
-    Cursor,
-    CursorState,
-    Draws,
-    Lap,
-    MapStage,
-    OperatorCursor,
-    Places,
-    Samples,
-    Stage,
-    Stopped,
-    StreamStage,
-)
+from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 
 # Any: a list of samples, and a batch of any kind.
 Collate = Callable[[list[Any]], Any]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, StreamStage
 
 
 class JoinedSamples(MapStage):

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import builtins
 
-from feedline.pipes.stage import (
-    Cursor,
-    Draws,
-    Lap,
-    MapStage,
-    OneToOneCursor,
-    Places,
-    Samples,
-    StreamStage,
-)
+from feedline.pipes.cursor import Cursor, OneToOneCursor
+from feedline.pipes.lap import Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, StreamStage
 
 
 class NumberedSamples(MapStage):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, StreamStage
+from feedline.pipes.cursor import Cursor, OperatorCursor
+from feedline.pipes.lap import Lap, Samples
+from feedline.pipes.stage import StreamStage
 
 _MOST = 256
 """Samples to try at a time, at most, if only one is needed: few of them may pass."""

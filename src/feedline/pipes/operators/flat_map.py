@@ -8,7 +8,9 @@ from typing import Any
 
 from feedline.errors import BadOption
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import Cursor, Lap, OperatorCursor, Samples, Stopped, StreamStage
+from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
+from feedline.pipes.lap import Lap, Samples
+from feedline.pipes.stage import StreamStage
 
 
 class FlatMap(StreamStage):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Lap, Places, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Lap, Places
+from feedline.pipes.stage import StreamStage
 from feedline.pipes.weaving import TurnsCursor
 
 

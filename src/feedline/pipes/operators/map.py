@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.stage import (
-    Cursor,
-    Draws,
-    Lap,
-    MapStage,
-    OneToOneCursor,
-    Places,
-    Samples,
-    Stage,
-    Stopped,
-    StreamStage,
-)
+from feedline.pipes.cursor import Cursor, OneToOneCursor, Stopped
+from feedline.pipes.lap import Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, Stage, StreamStage
 
 
 class _Map(Stage):

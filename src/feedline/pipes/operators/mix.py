@@ -12,8 +12,10 @@ import numpy as np
 
 from feedline.errors import BadOption
 from feedline.pipes.calling import name_of
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.operators.concat import gathered
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.stage import MapStage, StreamStage
 from feedline.pipes.weaving import TurnsCursor, buffers
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.turns import Turns

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline.errors import CollateError
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.stages import stage as timed
 from feedline.text.packing import Plan, build, document_lengths, plan

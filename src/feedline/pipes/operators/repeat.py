@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feedline.errors import SourceError
-from feedline.pipes.stage import Cursor, CursorState, Lap, MapStage, Places, Reordered, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, Reordered, StreamStage
 
 _MOST_EMPTY = 8
 """Turns without a sample after which an endless stream is taken for an empty one: a filter may draw at random."""

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.pipes.stage import (
-    Cursor,
-    CursorState,
-    Lap,
-    MapStage,
-    OperatorCursor,
-    Places,
-    Reordered,
-    Samples,
-    StreamStage,
-)
+from feedline.pipes.cursor import Cursor, OperatorCursor
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, Reordered, StreamStage
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 

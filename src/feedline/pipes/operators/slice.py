@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Lap, MapStage, Places, Reordered, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, Reordered, StreamStage
 
 
 class SlicedSamples(Reordered):

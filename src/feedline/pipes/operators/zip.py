@@ -6,7 +6,9 @@ import builtins
 
 import numpy as np
 
-from feedline.pipes.stage import Cursor, CursorState, Draws, Lap, MapStage, Places, Samples, StreamStage
+from feedline.pipes.cursor import Cursor
+from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
+from feedline.pipes.stage import MapStage, StreamStage
 from feedline.pipes.weaving import buffers
 
 
