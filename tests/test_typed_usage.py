@@ -162,10 +162,14 @@ def test_datasets_of_feedline(tmp_path: Path) -> None:
     assert sum(1 for _ in DataLoader(stream, None)) == 4
 
 
+def encode(one: str) -> list[int]:
+    return list(one.encode())
+
+
 def test_tokens(tmp_path: Path) -> None:
     texts = ["to be", "or not to be"]
     path = tmp_path / "tokens.bin"
-    written = text.write_tokens(texts, path, lambda one: list(one.encode()), append_eos=0, dtype="uint16", workers=0)
+    written = text.write_tokens(texts, path, encode, append_eos=0, dtype="uint16", workers=0)
     assert_type(written.token_count, int)
     with text.TokenWriter(tmp_path / "more.bin", dtype=np.uint16, end_token=0) as writer:
         writer.write([[1, 2, 0], np.arange(3)])
@@ -175,7 +179,7 @@ def test_tokens(tmp_path: Path) -> None:
     assert_type(dataset.documents, text.TokenDocuments)
     assert int(dataset.documents.lengths.sum()) == dataset.token_count
     assert_type(text.verify(path), text.TokenFile)
-    assert len(text.tokenize(texts, lambda one: list(one.encode()))) == 2
+    assert len(text.tokenize(texts, encode)) == 2
 
 
 def test_images() -> None:
