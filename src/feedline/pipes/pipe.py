@@ -5,21 +5,20 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import ColumnSource, EpochAware, Repeatable, StreamSource
+from feedline.abc.source import ColumnSource, EpochAware, StreamSource
 from feedline.collate import default
 from feedline.datasets.cache import CachedDataset
 from feedline.datasets.kind import kind_of
 from feedline.datasets.passes import Epochs, PartedStream, Stream, torch_worker
 from feedline.datasets.source import checked_count, checked_flag
-from feedline.errors import BadOption, BadState
-from feedline.pipes.cursor import Cursor
-from feedline.pipes.lap import CursorState, Draws, Lap, Samples
+from feedline.errors import BadOption
+from feedline.pipes.iterator import PipeIterator
+from feedline.pipes.lap import Draws, Lap, Samples
 from feedline.pipes.operators.batch import BatchedSamples, BatchedStream, Collate
 from feedline.pipes.operators.concat import JoinedSamples, JoinedStream
 from feedline.pipes.operators.enumerate import NumberedSamples, NumberedStream
@@ -40,8 +39,6 @@ from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind
 
 # Any, throughout: samples and datasets are of any kind.
-_READ_AHEAD = 256
-"""Samples to make at a time in a loop by hand. The first ones come one by one."""
 
 
 def pipe(dataset: Any) -> Pipe:
@@ -601,72 +598,3 @@ class ShardedPipe(_Streamed, PartedStream, Epochs):
 
     def __iter__(self) -> PipeIterator:
         return PipeIterator(self.stage, Lap(self.epoch, worker=self._worker))
-
-
-class PipeIterator(Repeatable, Iterator[Any]):
-    """An iterator over a stream; `state_dict` returns its position after the last sample that it returned."""
-
-    def __init__(self, stage: StreamStage, lap: Lap) -> None:
-        self._stage = stage
-        self._lap = lap
-        self._cursor: Cursor = stage.open(lap)
-        self._ahead: Samples = []
-        """Samples made ahead in a loop by hand, in reverse."""
-        self._before: CursorState = {}
-        self._given = 0
-        self._chunk = 1
-        self._is_in_loader = is_in_loader()
-
-    def __next__(self) -> Any:
-        if not self._ahead:
-            self._read_ahead()
-        self._given += 1
-        return self._ahead.pop()
-
-    def _read_ahead(self) -> None:
-        self._before, self._given = self._cursor.state(), 0
-        # In a loader, the next sample may belong to another worker.
-        found = self._cursor.take(1 if self._is_in_loader else self._chunk)
-        if not found:
-            raise StopIteration
-        self._ahead = found[::-1]
-        self._chunk = min(2 * self._chunk, _READ_AHEAD)
-
-    def take(self, count: int) -> Samples:
-        """Return the next samples: at least one and at most `count`; none at the end."""
-        if self._ahead:
-            return [next(self) for _ in range(min(count, len(self._ahead)))]
-        return self._cursor.take(count)
-
-    def skip(self, count: int) -> int:
-        """Skip up to `count` samples, without making them where possible; return how many were skipped."""
-        made = min(count, len(self._ahead))
-        for _ in range(made):
-            next(self)
-        return made + (self._cursor.skip(count - made) if count > made else 0)
-
-    def try_again(self) -> bool:
-        return self._cursor.try_again()
-
-    def state_dict(self) -> CursorState:
-        """Return the position as plain values: no sample is part of it."""
-        if self._ahead:
-            return {"epoch": self._lap.epoch, "cursor": self._before, "given": self._given}
-        return {"epoch": self._lap.epoch, "cursor": self._cursor.state(), "given": 0}
-
-    # object: a state may come from anywhere.
-    def load_state_dict(self, state: object) -> None:
-        """Continue from a state that `state_dict` returned."""
-        if not isinstance(state, dict) or state.keys() != {"epoch", "cursor", "given"}:
-            raise BadState(
-                f"This is not the state of a pipe: {state!r:.200} Use the dataset that the state was saved with."
-            )
-        self._lap = replace(self._lap, epoch=state["epoch"])
-        self._cursor, self._ahead = self._stage.open(self._lap), []
-        try:
-            self._cursor.restore(state["cursor"])
-        except (KeyError, TypeError, IndexError, ValueError) as exc:
-            raise BadState(
-                "The state is that of a pipe with other operators. Use the pipe that the state was saved with."
-            ) from exc
-        self._cursor.skip(state["given"])
