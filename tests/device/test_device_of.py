@@ -12,8 +12,9 @@ from feedline import DataLoader
 from feedline.device import torch_target
 from feedline.device.torch_target import device_of, target_for
 from feedline.errors import BadOption, PerformanceWarning
+from feedline.system import cuda_queues
 
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+QUEUES = cuda_queues.VARIABLE
 
 
 def test_devices_of_torch_are_taken_as_they_are() -> None:
@@ -51,7 +52,7 @@ def test_queues_are_widened_before_cuda_begins(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv(QUEUES, given or "")
     if given is None:
         monkeypatch.delenv(QUEUES)
-    torch_target.widen_queues()
+    cuda_queues.widen()
     expected = given if given is not None else None if begun else "32"
     assert os.environ.get(QUEUES) == expected
     with warnings.catch_warnings(record=True) as told:

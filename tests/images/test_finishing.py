@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from feedline import DataLoader, images
 from feedline.abc.deferred import Placement
 from feedline.datasets import ImageFolder
+from feedline.device import nvjpeg
 from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images import finishing
@@ -24,6 +26,7 @@ from tests.images.pictures import placed
 pytestmark = pytest.mark.sample(3)
 
 CPU = torch.device("cpu")
+Numbers = NDArray[np.int64]
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -108,16 +111,14 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_device = placed(DataLoader, Placement.DECODE)
 
-    def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
-        files = data.split((offsets[1:] - offsets[:-1]).tolist())
-        decoded = [np.array(Image.open(io.BytesIO(file.numpy().tobytes())).convert("RGB")) for file in files]
-        return [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in decoded]
+    def decode(files: torch.Tensor, offsets: Numbers, out: torch.Tensor, places: Numbers, sizes: Numbers) -> list[int]:
+        return list(range(len(sizes)))  # all of them are left to the CPU
 
-    monkeypatch.setattr(finishing, "decode", decode)
+    monkeypatch.setattr(nvjpeg, "decode", decode)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES["training"]), decode="gpu")
     batches = list(on_device(dataset, 8, seed=4, shuffle=True, num_workers=2))
-    assert sum(len(batch.encoded_rows) for batch in batches) == 25
-    assert sum(len(batch.pixel_rows) for batch in batches) == 15
+    assert sum(len(batch.encoded_rows) for batch in batches) == 20
+    assert sum(len(batch.pixel_rows) for batch in batches) == 20
     found = torch.cat([finished(batch) for batch in batches])
     wrong = (found - loaded(folder, "training", "cpu")).abs() * 255 * 0.225
     assert wrong.flatten(1).mean(1).max() < 4
@@ -142,19 +143,24 @@ def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.M
         picture(number, (60, 40)).save(file, "JPEG")
         files.append(file.getvalue())
 
-    def nvjpeg(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-        if any(tensor.numpy().tobytes() == files[1] for tensor in tensors):
-            raise RuntimeError("NVJPEG_STATUS_JPEG_NOT_SUPPORTED")
-        return [torch.full((3, 40, 60), 7, dtype=torch.uint8) for _ in tensors]
+    def refuse_one(
+        data: torch.Tensor, offsets: Numbers, out: torch.Tensor, places: Numbers, sizes: Numbers
+    ) -> list[int]:
+        out.fill_(7)
+        return [1]
 
-    monkeypatch.setattr(finishing, "_with_nvjpeg", nvjpeg)
-    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
-    decoded = finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
-    assert [bool((image == 7).all()) for image in decoded] == [True, False, True]
+    monkeypatch.setattr(nvjpeg, "decode", refuse_one)
+    sizes = np.array([[60, 40]] * 3)
+
+    def decoded() -> list[torch.Tensor]:
+        data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+        ragged = finishing.decode(data, np.cumsum([0, *map(len, files)]), sizes, CPU)
+        return [ragged.image(number) for number in range(3)]
+
+    found = decoded()
+    assert [bool((image == 7).all()) for image in found] == [True, False, True]
     expected = np.array(Image.open(io.BytesIO(files[1])))
-    assert (decoded[1].permute(1, 2, 0).numpy().astype(int) - expected).__abs__().max() < 8
-    broken = files[1][:200] + files[1][-2:]
-    files[1] = broken
-    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
+    assert (found[1].permute(1, 2, 0).numpy().astype(int) - expected).__abs__().max() < 8
+    files[1] = files[1][:200] + files[1][-2:]
     with pytest.raises(CorruptSource, match="Encoded image 1 of a batch"):
-        finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
+        decoded()

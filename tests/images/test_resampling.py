@@ -29,6 +29,15 @@ def images(device: str) -> list[torch.Tensor]:
     return [image.to(device) for image in made]
 
 
+def packed(images: list[torch.Tensor]) -> RaggedImages:
+    """Copy images into one block of memory, as decoders write them."""
+    sizes = np.array([(image.shape[2], image.shape[1]) for image in images], np.int64)
+    ragged = RaggedImages.of_planes(sizes, images[0].device)
+    for number, image in enumerate(images):
+        ragged.image(number).copy_(image)
+    return ragged
+
+
 def pillow(image: torch.Tensor, box: tuple[int, int, int, int], size: tuple[int, int], flip: int) -> torch.Tensor:
     left, top, width, height = box
     picture = Image.fromarray(image.cpu().permute(1, 2, 0).numpy()).crop((left, top, left + width, top + height))
@@ -42,7 +51,7 @@ def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     sources = images(device)
     rows, flips = torch.tensor([4, 0, 3, 1, 2]), torch.tensor([0, 1, 1, 0, 0], dtype=torch.uint8)
     out = torch.full((6, 3, *size), 7, dtype=torch.uint8, device=device)
-    resample(RaggedImages.of_planes(sources), rows, torch.tensor(BOXES, dtype=torch.float32), flips, out, None)
+    resample(packed(sources), rows, torch.tensor(BOXES, dtype=torch.float32), flips, out, None)
     for image, row, box, flip in zip(sources, rows.tolist(), BOXES, flips.tolist(), strict=True):
         expected = pillow(image, box, size, flip)
         assert (out[row].cpu().int() - expected.int()).abs().max() <= 1
@@ -57,7 +66,7 @@ def test_a_box_may_begin_and_end_anywhere_in_a_pixel(device: str) -> None:
     boxes = torch.tensor([[10.5, 4.25, 64, 32], [3.25, 2.5, 64.5, 48.75]])
     out = torch.empty((2, 3, 16, 32), device=device)
     flips = torch.zeros(2, dtype=torch.uint8)
-    resample(RaggedImages.of_planes([source, source]), torch.arange(2), boxes, flips, out, None)
+    resample(packed([source, source]), torch.arange(2), boxes, flips, out, None)
     for made, (left, top, width, height) in zip(out.cpu(), boxes.tolist(), strict=True):
         across = left + (torch.arange(32) + 0.5) * width / 32 - 0.5
         down = top + (torch.arange(16) + 0.5) * height / 16 - 0.5
@@ -73,9 +82,9 @@ def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype)
     rows, flips = torch.arange(5), torch.zeros(5, dtype=torch.uint8)
     boxes = torch.tensor(BOXES, dtype=torch.float32)
     plain = torch.empty((5, 3, 64, 64), device=device)
-    resample(RaggedImages.of_planes(sources), rows, boxes, flips, plain, None)
+    resample(packed(sources), rows, boxes, flips, plain, None)
     out = torch.empty((5, 3, 64, 64), device=device, dtype=dtype)
-    resample(RaggedImages.of_planes(sources), rows, boxes, flips, out, Finish(64, 64, MEAN, STD, str(dtype), True))
+    resample(packed(sources), rows, boxes, flips, out, Finish(64, 64, MEAN, STD, str(dtype), True))
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
     torch.testing.assert_close(out, ((plain / 255 - mean) / std).to(dtype), rtol=0.01, atol=0.02)
 
@@ -96,7 +105,7 @@ def test_pixels_of_the_right_size_stay_what_they_are(device: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_triton_and_torch_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resampling.has_triton()
-    sources = RaggedImages.of_planes(images("cuda"))
+    sources = packed(images("cuda"))
     rows, flips = torch.arange(5), torch.tensor([1, 0, 1, 0, 1], dtype=torch.uint8)
     boxes = torch.tensor(BOXES, dtype=torch.float32)
     made = []

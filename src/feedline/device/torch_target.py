@@ -10,8 +10,6 @@ to the workers without another event: see `feedline.device.pinning.settled`.
 
 from __future__ import annotations
 
-import functools
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +19,11 @@ import torch
 
 from feedline.abc.deferred import DeferredBatch, Placement
 from feedline.abc.target import Target
+from feedline.device import nvjpeg
 from feedline.device.pinning import settled
 from feedline.device.structure import mapped
 from feedline.errors import BadOption, PerformanceWarning, warn_user
+from feedline.system import cuda_queues
 
 _THREADS = 2
 """Threads that start image decoding on a GPU."""
@@ -194,7 +194,7 @@ def device_of(device: Any) -> torch.device:
             f"device={device!r} is not a torch device ({why}). Pass for example 'cuda', 'cuda:1', 'cpu' or None."
         ) from exc
     if found.type == "cuda":
-        widen_queues()
+        cuda_queues.widen()
         if not torch.cuda.is_available():
             raise BadOption(
                 f"device={device!r} was given, but torch finds no GPU: {_why_no_gpu()} In a script that runs with and "
@@ -209,26 +209,12 @@ def device_of(device: Any) -> torch.device:
     return found
 
 
-_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-
-
-def widen_queues() -> None:
-    """Give CUDA streams more hardware queues, unless CUDA is already initialised or the user has set a number.
-
-    By default, all streams of a process share eight queues. If nvJPEG shares one with the training loop, it waits
-    several times per batch for the kernels of a whole step: on an H200, ResNet-18 then trains with 72 % of the images
-    that it could, instead of 93 %.
-    """
-    if not torch.cuda.is_initialized():
-        os.environ.setdefault(_QUEUES, "32")
-
-
 def _check_queues() -> None:
-    if _QUEUES not in os.environ:
+    if cuda_queues.are_default():
         warn_user(
-            "Training may delay image decoding on the GPU: CUDA was in use before the loader was created, so both may "
-            f"share one queue. Create the loader before you put anything on the GPU, or set {_QUEUES}=32 in the "
-            "environment of the program.",
+            "Training may delay image decoding on the GPU: CUDA was in use before feedline.images was imported, so the "
+            "two may share one queue. Import feedline.images before you put anything on the GPU, or set "
+            f"{cuda_queues.VARIABLE}=32 in the environment of the program.",
             PerformanceWarning,
         )
 
@@ -258,14 +244,4 @@ def placement_on(device: torch.device | None) -> Placement:
     """Return which steps of images are left to a device, if feedline collates them."""
     if not is_cuda(device):
         return Placement.COLLATE
-    return Placement.DECODE if can_decode() else Placement.DEVICE
-
-
-@functools.cache
-def can_decode() -> bool:
-    """True if there is a decoder for JPEG on the GPU."""
-    try:
-        from torchvision.io import decode_jpeg  # noqa: F401
-    except (ImportError, RuntimeError):  # it is not installed, or does not fit this torch
-        return False
-    return torch.cuda.is_available()
+    return Placement.DECODE if nvjpeg.is_available() else Placement.DEVICE

@@ -13,6 +13,7 @@ from feedline.images.transforms import (
     Resize,
     ToChannelsFirst,
 )
+from feedline.system import cuda_queues
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -28,3 +29,5 @@ __all__ = [
     "ToChannelsFirst",
     "decode_image",
 ]
+
+cuda_queues.widen()  # before the training script puts its model on the GPU: afterwards it would be too late

@@ -228,7 +228,8 @@ class _Fused:
         if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
             raise _no_decoder()
         if encoded and where is Placement.DECODE and header.gpu and decode != "cpu":
-            return DeferredImage(view.finish(), view.flip, view.jitter, data=image, box=view.box)
+            size = (header.width, header.height)
+            return DeferredImage(view.finish(), view.flip, view.jitter, data=image, size=size, box=view.box)
         box = view.box
         if encoded:
             image, box = _decoded(image, header, view)

@@ -23,7 +23,7 @@ from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 
 @dataclass(slots=True)
 class DeferredImage(DeferredField):
-    """One image with steps that remain. It has either `pixels`, or `data` and a `box`."""
+    """One image with steps that remain. It has either `pixels`, or `data`, `size` and `box`."""
 
     finish: Finish
     flip: bool = False
@@ -36,6 +36,8 @@ class DeferredImage(DeferredField):
     """8-bit values with the axes height, width and color, of the size in `finish`."""
     data: bytes | None = None
     """A JPEG file that the device can decode, with EXIF orientation 1."""
+    size: tuple[int, int] | None = None
+    """Width and height of the decoded image."""
     box: tuple[float, float, float, float] | None = None
     """Left, top, width and height of the part of the decoded image to crop and resize, in pixels."""
 
@@ -59,7 +61,17 @@ class DeferredImage(DeferredField):
 
         batch = collate_images(items)
         if isinstance(batch, DeferredImages):
-            for name in ("flips", "jitter", "pixel_rows", "pixels", "encoded_rows", "data", "offsets", "boxes"):
+            for name in (
+                "flips",
+                "jitter",
+                "pixel_rows",
+                "pixels",
+                "encoded_rows",
+                "data",
+                "offsets",
+                "sizes",
+                "boxes",
+            ):
                 array = getattr(batch, name)
                 setattr(batch, name, None if array is None else tensor_of(array))
             return batch
@@ -86,6 +98,8 @@ class DeferredImages(DeferredBatch):
     """The encoded files, concatenated (uint8)."""
     offsets: object
     """The offset of each file in `data`, and the end of the last one (int64)."""
+    sizes: object
+    """Width and height of each encoded image (int64)."""
     boxes: object
     """Left, top, width and height for each encoded image (float32)."""
 
@@ -167,6 +181,7 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
         encoded_rows=_array(list(encoded), np.int64),
         data=data,
         offsets=offsets,
+        sizes=_array([image.size for image in encoded.values()], np.int64).reshape(-1, 2),
         boxes=_array([image.box for image in encoded.values()], np.float32).reshape(-1, 4),
     )
 

@@ -1,16 +1,19 @@
 """Finishing of images on the GPU: nvJPEG decodes them, then one kernel crops, resizes, flips and normalises.
 
-nvJPEG runs on a stream of torchvision's own, which does not wait for ours. So its outputs are kept until our kernels
-have read them: memory that is free again on our stream could otherwise be overwritten while they read.
+nvJPEG runs on streams of its own, which do not wait for ours. So its outputs are kept until our kernels have read them:
+memory that is free again on our stream could otherwise be overwritten while they read.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from feedline.abc.deferred import Sources
+from feedline.device import nvjpeg
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
@@ -38,48 +41,40 @@ def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
     if len(images.encoded_rows):
         data = torch.as_tensor(images.data)
         sources.addresses.append(data.data_ptr())
-        decoded = decode(data, torch.as_tensor(images.offsets), device)
+        decoded = decode(data, np.asarray(images.offsets), np.asarray(images.sizes), device)
         sources.held.append(decoded)
         rows = torch.as_tensor(images.encoded_rows)
-        resample(RaggedImages.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
+        resample(decoded, rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
     if colours is not None:
         out = normalised(jittered(out, colours), final, dtype)
     return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
 
 
-def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
-    """Decode concatenated JPEG files into one uint8 tensor (color, height, width) each.
+def decode(
+    data: torch.Tensor, offsets: NDArray[np.int64], sizes: NDArray[np.int64], device: torch.device
+) -> RaggedImages:
+    """Decode concatenated JPEG files, given their offsets, and the width and height of each.
 
     Raises:
         CorruptSource: one of them is damaged.
     """
-    files = list(data.split((offsets[1:] - offsets[:-1]).tolist()))
+    images = RaggedImages.of_planes(sizes, device)
+    for failed in nvjpeg.decode(data, offsets, images.memory, images.layout[:, 0], sizes):
+        file = data[int(offsets[failed]) : int(offsets[failed + 1])]
+        images.image(failed).copy_(_decode_on_cpu(file.numpy().tobytes(), failed, images.image(failed).shape))
+    return images
+
+
+def _decode_on_cpu(file: bytes, number: int, shape: torch.Size) -> torch.Tensor:
     try:
-        return _with_nvjpeg(files, device)
-    except RuntimeError:  # does not name the file that failed
-        return [_decode_one(file, place, device) for place, file in enumerate(files)]
-
-
-def _with_nvjpeg(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    decoded: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
-    return decoded
-
-
-def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.Tensor:
-    """Decode a single file, on the CPU if the GPU cannot."""
-    try:
-        return _with_nvjpeg([file], device)[0]
-    except RuntimeError as exc:
-        try:
-            pixels = decode_image(file.numpy().tobytes())
-        except CorruptSource as error:
-            raise CorruptSource(
-                f"Encoded image {place} of a batch ({len(file)} bytes) is damaged: {words(error)}. Neither the GPU nor "
-                "the CPU can decode it. With decode='cpu', the error names the file, and on_error= can skip it."
-            ) from exc
-        return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
+        planes = torch.from_numpy(decode_image(file)).permute(2, 0, 1)
+    except CorruptSource as error:
+        raise CorruptSource(
+            f"Encoded image {number} of a batch ({len(file)} bytes) is damaged: {words(error)}. Neither the GPU nor "
+            "the CPU can decode it. With decode='cpu', the error names the file, and on_error= can skip it."
+        ) from error
+    assert planes.shape == shape, (planes.shape, shape)  # both are from the header
+    return planes
 
 
 def normalised(images: torch.Tensor, finish: Finish, dtype: torch.dtype) -> torch.Tensor:

@@ -50,7 +50,7 @@ class Header:
     plain: bool = False
     """True if every decoder of its format supports it. Others are left to Pillow: CMYK, animations, rare formats."""
     gpu: bool = False
-    """True if nvJPEG supports it: an 8-bit JPEG, baseline or progressive, grey or YCbCr, with orientation 1."""
+    """True if the decoding units of GPUs support it: a baseline JPEG, grey or YCbCr, with orientation 1."""
     height_at: int = 0
     """Offset of the height in a JPEG whose upper rows can be decoded alone; 0 for all other files."""
 
@@ -147,7 +147,7 @@ def _jpeg(data: bytes) -> Header:
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, place, end, width * height, plain=plain)
-    gpu = plain and marker != 0xC1 and orientation == 1 and usual
+    gpu = plain and marker == 0xC0 and orientation == 1 and usual
     # Sequential, upright, all colours in one scan, and without restart intervals, after which decoders expect a marker.
     scan = data.find(b"\xff\xda\0\x08\x01" if components == 1 else b"\xff\xda\0\x0c\x03", end, end + 1000)
     is_one_piece = scan > 0 and not restarts and b"\xff\xdd" not in data[end:scan]

@@ -14,45 +14,52 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from feedline.images.finish import Finish
 
 _ROWS = 4
 """Rows of the result that one program of the kernel computes."""
+_ALIGNMENT = 256
+"""Bytes: every image begins at a multiple."""
 
 
 @dataclass(frozen=True)
 class RaggedImages:
-    """uint8 images on the device, of any sizes and layouts."""
+    """uint8 images of any sizes, all in one block of memory on the device."""
 
-    tensors: list[torch.Tensor]
-    """The images, kept alive here, with axes as in `channels_last`."""
-    channels_last: bool
+    memory: torch.Tensor
+    """One axis of bytes."""
+    layout: NDArray[np.int64]
+    """For each image its offset, height, width, and the strides of row, column and color."""
 
     @classmethod
     def of_pixels(cls, pixels: torch.Tensor) -> RaggedImages:
         """Images of one size with the axes image, height, width, color."""
-        return cls(list(pixels.unbind(0)), channels_last=True)
+        count, height, width, colors = pixels.shape
+        layout = np.empty((count, 6), np.int64)
+        layout[:, 0] = np.arange(count) * (height * width * colors)
+        layout[:, 1:] = height, width, width * colors, colors, 1
+        return cls(pixels.reshape(-1), layout)
 
     @classmethod
-    def of_planes(cls, images: list[torch.Tensor]) -> RaggedImages:
-        """Images with the axes color, height, width."""
-        return cls(images, channels_last=False)
+    def of_planes(cls, sizes: NDArray[np.int64], device: torch.device) -> RaggedImages:
+        """Uninitialised images of these widths and heights, with the axes color, height, width."""
+        areas = sizes[:, 0] * sizes[:, 1]
+        room = -(-3 * areas // _ALIGNMENT) * _ALIGNMENT
+        ends = np.cumsum(room)
+        layout = np.stack([ends - room, sizes[:, 1], sizes[:, 0], sizes[:, 0], np.ones_like(areas), areas], 1)
+        return cls(torch.empty(int(room.sum()), dtype=torch.uint8, device=device), layout)
 
-    def sizes(self) -> list[tuple[int, int]]:
-        """Return height and width of each image."""
-        first = 0 if self.channels_last else 1
-        return [(image.shape[first], image.shape[first + 1]) for image in self.tensors]
+    def __len__(self) -> int:
+        return len(self.layout)
 
-    def table(self) -> list[list[int]]:
-        """Return for each image its address, height, width, and the strides of row, column and color."""
-        if not self.channels_last:
-            return [
-                [image.data_ptr(), image.shape[1], image.shape[2], *image.stride()[1:], image.stride()[0]]
-                for image in self.tensors
-            ]
-        return [[image.data_ptr(), image.shape[0], image.shape[1], *image.stride()] for image in self.tensors]
+    def image(self, number: int) -> torch.Tensor:
+        """Return one image, with the axes color, height, width."""
+        offset, height, width, row, column, color = self.layout[number].tolist()
+        return self.memory.as_strided((3, height, width), (color, row, column), offset)
 
 
 def resample(
@@ -74,7 +81,8 @@ def resample(
         finish: how to normalise values; None for values from 0 to 255.
     """
     if boxes is None:
-        boxes = torch.tensor([[0, 0, width, height] for height, width in sources.sizes()], dtype=torch.float32)
+        boxes = torch.zeros((len(sources), 4))
+        boxes[:, 2:] = torch.from_numpy(sources.layout[:, [2, 1]])
     if out.is_cuda and has_triton():
         _with_triton(sources, rows, boxes, flips, out, finish)
     else:
@@ -103,8 +111,8 @@ def _with_torch(
     finish: Finish | None,
 ) -> None:
     scale, shift = (torch.tensor(values, device=out.device).view(3, 1, 1) for values in scales(finish))
-    for image, row, box, flip in zip(sources.tensors, rows.tolist(), boxes.tolist(), flips.tolist(), strict=True):
-        planes = image.permute(2, 0, 1) if sources.channels_last else image
+    for number, (row, box, flip) in enumerate(zip(rows.tolist(), boxes.tolist(), flips.tolist(), strict=True)):
+        planes = sources.image(number)
         left, top, width, height = box
         columns, across = _weights(left, width, planes.shape[-1], out.shape[-1], out.device)
         lines, down = _weights(top, height, planes.shape[-2], out.shape[-2], out.device)
@@ -136,10 +144,11 @@ def _with_triton(
 ) -> None:
     from feedline.images.resampling_kernel import kernel
 
-    count, (height, width) = len(sources.tensors), out.shape[-2:]
+    count, (height, width) = len(sources), out.shape[-2:]
     # Send one small table instead of five tensors.
     table = torch.empty((count, 12), dtype=torch.int64, pin_memory=True)
-    table[:, :6] = torch.tensor(sources.table(), dtype=torch.int64)
+    table[:, :6] = torch.from_numpy(sources.layout)
+    table[:, 0] += sources.memory.data_ptr()
     table[:, 6], table[:, 7] = rows, flips
     table[:, 8:] = boxes.float().contiguous().view(torch.int32)
     on_device = table.to(out.device, non_blocking=True)

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from feedline.device.torch_target import widen_queues
 from feedline.errors import BadOption
+from feedline.system import cuda_queues
 from feedline.system.optional import require
 from feedline.tools.bench import load
 from feedline.tools.bench.harness import TORCH, Case, Entry, Figures, Outcome, Side, add_share
@@ -78,7 +78,7 @@ def check_gpu() -> None:
         BadOption: there is no GPU.
         MissingExtra: torchvision is not installed.
     """
-    widen_queues()
+    cuda_queues.widen()
     if not torch.cuda.is_available():
         raise BadOption("torch finds no GPU here. Run this on a machine with one: loaders are compared with its rate.")
     require("torchvision.models", extra="gpu", purpose="Training on a GPU")
