@@ -36,6 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.choose(parser, "--decode", ("gpu", "cpu", "pillow", "opencv"), ["gpu"])
     flags.choose(parser, "--library", ("feedline", "torch"), ["feedline"])
     flags.choose(parser, "--source", ("folder", "tar"), ["folder"])
+    parser.add_argument(
+        "--script-order",
+        choices=training.SCRIPT_ORDERS,
+        default=training.SCRIPT_ORDERS[0],
+        help="what the program puts on the GPU first",
+    )
     flags.add_data(parser)
     parser.set_defaults(repeats=0)
     arguments = parser.parse_args(argv)
@@ -43,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = workloads.stored(
         arguments.data, f"images-{arguments.images}", partial(training_data.write_images, count=arguments.images)
     )
+    wanted = _rows(arguments)
+    training.start_cuda(arguments.script_order, wanted, data)
     measured = rows.measure(
-        training.entries(_rows(arguments), data, batch_size=arguments.batch_size, seconds=arguments.seconds), arguments
+        training.entries(wanted, data, batch_size=arguments.batch_size, seconds=arguments.seconds), arguments
     )
     training.add_shares(measured)
     rows.publish("gpu_training", measured, arguments, columns=training.COLUMNS, peer="none")

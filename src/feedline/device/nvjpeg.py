@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import sys
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,7 +147,7 @@ class _Decoder:
 
     def __del__(self) -> None:
         # At interpreter exit, CUDA may be gone already; the process returns everything anyway.
-        if self._state and torch.cuda is not None and torch.cuda.is_initialized():
+        if self._state.value is not None and not sys.is_finalizing():
             self._library.nvjpegJpegStateDestroy(self._state)
             self._library.nvjpegDestroy(self._handle)
 

@@ -19,6 +19,8 @@ SOUND = Machine(
     torch_trouble=None,
     cuda="12.6",
     devices=("H200",),
+    decodes_jpegs=True,
+    cuda_queues=None,
     torch_threads=16,
     cores=16,
     machine_cores=16,
@@ -164,3 +166,14 @@ def test_a_torch_that_cannot_be_imported_is_one() -> None:
 def test_no_device_is_no_fault() -> None:
     assert told("CUDA", cuda=None, devices=())[1] is None
     assert "H200" in told("CUDA")[0]
+
+
+def test_what_a_device_does() -> None:
+    assert "needs a GPU" in told("device", cuda=None, devices=())[0]
+    found, advice = told("device", decodes_jpegs=False)
+    assert "Workers decode" in found
+    assert "feedline[gpu]" in str(advice)
+    for queues, is_advised in ((None, False), ("32", False), ("8", True), ("1", True)):
+        found, advice = told("device", cuda_queues=queues)
+        assert "decodes the JPEG files" in found
+        assert (advice is not None) is is_advised

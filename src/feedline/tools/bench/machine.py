@@ -12,6 +12,7 @@ import numpy as np
 
 import feedline
 from feedline.errors import MissingExtra
+from feedline.system import cuda_queues
 from feedline.system.limits import (
     cpu_quota,
     limits_of,
@@ -43,6 +44,10 @@ class Machine:
     cuda: str | None
     """The version that torch was built for; None if there is no device to use it with."""
     devices: tuple[str, ...]
+    decodes_jpegs: bool
+    """True if a GPU can decode JPEG files: nvJPEG is installed."""
+    cuda_queues: str | None
+    """Hardware queues that CUDA streams share, as the environment of the program sets them."""
     torch_threads: int | None
     """Threads that one torch operation may use."""
     cores: int
@@ -108,7 +113,7 @@ def collect_details() -> Machine:
 # object: the details of `Machine` that torch knows.
 def _torch_details() -> JsonObject:
     details: dict[str, object] = dict.fromkeys(("torch", "torch_trouble", "cuda", "torch_threads"))
-    details["devices"] = ()
+    details.update(devices=(), decodes_jpegs=False, cuda_queues=os.environ.get(cuda_queues.VARIABLE))
     try:
         torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
     except MissingExtra:
@@ -119,6 +124,9 @@ def _torch_details() -> JsonObject:
     if torch.cuda.is_available():
         details["cuda"] = torch.version.cuda or torch.version.hip
         details["devices"] = tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
+        from feedline.device import nvjpeg  # needs torch
+
+        details["decodes_jpegs"] = nvjpeg.is_available()
     return details
 
 

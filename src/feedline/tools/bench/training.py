@@ -26,6 +26,8 @@ from feedline.tools.bench.rows import Column
 from feedline.tools.bench.training_data import Row, opened, synthetic
 
 SYNTHETIC = "synthetic"
+SCRIPT_ORDERS = ("model-first", "loader-first")
+"""What a training script creates first: most create the model, and put it on the GPU, before the loader."""
 _WINDOW = 10
 """Training steps between two readings of the clock."""
 _LEFT_OUT = 2
@@ -84,6 +86,23 @@ def check_gpu() -> None:
     require("torchvision.models", extra="gpu", purpose="Training on a GPU")
 
 
+def start_cuda(order: str, rows: Sequence[Row], data: Path) -> None:
+    """Put the first thing on the GPU as a training script does: what comes first decides how CUDA starts.
+
+    Args:
+        order: one of `SCRIPT_ORDERS`.
+        rows: what will be measured.
+        data: the images.
+    """
+    if order == "model-first":
+        _network(rows[0].network.split()[0]).to("cuda")
+        return
+    batches, loader = opened(rows[0], data, 8)
+    next(iter(batches))
+    if hasattr(loader, "close"):
+        loader.close()
+
+
 def add_shares(outcomes: Sequence[Outcome]) -> None:
     """Add to each outcome its share of its network's synthetic rate, and the CPU time and memory that loading adds."""
     for outcome in outcomes:
@@ -101,15 +120,8 @@ def add_shares(outcomes: Sequence[Outcome]) -> None:
 @functools.cache
 def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
     """Return a function that trains a network with one batch."""
-    models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
     name, *ways = network.split()
-    try:
-        model: Any = getattr(models, name)()
-    except AttributeError as exc:
-        raise BadOption(
-            f"--network {name} is not a torchvision network. Give resnet18 or resnet50, for example."
-        ) from exc
-    model = model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
+    model = _network(name).to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
     if "compiled" in ways:
         model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
@@ -125,6 +137,16 @@ def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
         train(batch, labels)
     torch.cuda.synchronize()
     return train
+
+
+def _network(name: str) -> Any:
+    models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
+    try:
+        return getattr(models, name)()
+    except AttributeError as exc:
+        raise BadOption(
+            f"--network {name} is not a torchvision network. Give resnet18 or resnet50, for example."
+        ) from exc
 
 
 @functools.cache

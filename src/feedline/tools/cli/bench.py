@@ -71,6 +71,7 @@ def measure_training(arguments: argparse.Namespace) -> None:
     training.check_gpu()
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         training_data.write_images(Path(folder), TRAINING_IMAGES)
+        training.start_cuda(arguments.script_order, training.TABLE, Path(folder))
         entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
         outcomes = rows.measure(entries, arguments)
         training.add_shares(outcomes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from feedline.system import cuda_queues
 from feedline.tools.bench.machine import Machine
 from feedline.tools.tune.checks.loading import LOADER_FILES, WORKER_FILES
 from feedline.tools.tune.finding import Finding
@@ -13,6 +14,7 @@ OLDEST_TORCH = (2, 4)
 FEW_FILES = 1024  # the default of most systems; a program with many files and loaders comes close
 FEW_PROCESSES = 512  # a guess: threads count, too, and a program with torch has a few dozen
 SMALL_SHARED_BYTES = 1 << 30  # torch's prefetched batches of images do not fit into less
+DEFAULT_CUDA_QUEUES = 8
 LITTLE_MEMORY = 0.1  # as a share of what the process may use
 
 
@@ -182,6 +184,29 @@ def _torch(machine: Machine) -> Iterator[Finding]:
         yield Finding("CUDA", f"{machine.cuda}. Use pin_memory=True.", evidence=", ".join(machine.devices))
     else:
         yield Finding("CUDA", "No device: pin_memory=True has no effect.")
+    yield _device(machine)
+
+
+def _device(machine: Machine) -> Finding:
+    """Return what `device=` does on this machine."""
+    if not machine.devices:
+        return Finding("device", 'device="cuda" needs a GPU; device="cpu" leaves batches where they are.')
+    if not machine.decodes_jpegs:
+        return Finding(
+            "device",
+            'device="cuda" copies batches ahead of time. Workers decode JPEG files: nvJPEG is not installed.',
+            "pip install feedline[gpu], and the GPU decodes the files of feedline.images pipelines.",
+        )
+    queues = machine.cuda_queues
+    is_narrow = queues is not None and queues.isdigit() and int(queues) <= DEFAULT_CUDA_QUEUES
+    return Finding(
+        "device",
+        'device="cuda" copies batches ahead of time, and decodes the JPEG files of feedline.images pipelines there.',
+        f"Set {cuda_queues.VARIABLE}=32 instead of {queues}, or decoding may wait for training kernels. Keep it if "
+        "your training framework needs that value."
+        if is_narrow
+        else None,
+    )
 
 
 def _version(text: str) -> tuple[int, ...]:

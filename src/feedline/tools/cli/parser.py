@@ -113,6 +113,12 @@ def _add_bench(commands: _Commands) -> None:
         metavar="FILE",
         help="write JSON lines to FILE, or to standard output, instead of a table",
     )
+    bench.add_argument(
+        "--script-order",
+        choices=("model-first", "loader-first"),
+        default="model-first",
+        help="for gpu: what the program puts on the GPU first, as a training script would (model-first)",
+    )
     _add_round_options(bench)
     bench.set_defaults(seconds=None)
     own = bench.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
