@@ -168,13 +168,12 @@ class AudioFile:
                 return stream.read(count)
 
         with self._reading():
-            format_ = format_of(read(0, 12))
+            head = read(0, 12)
+            format_ = format_of(head)
             if format_ is None:
-                why = "It is empty" if not size else f"It is not one of {', '.join(FORMATS)}"
-                raise CorruptSource(
-                    f"{self.name} ({size} bytes) is not an audio file that is read here. {why}: write or copy it "
-                    "again, convert it, or leave it out."
-                )
+                known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                what = f"does not begin like {known}, but with {head!r}" if head else "is empty"
+                raise CorruptSource(f"{self.name} {what}. Write or copy it again, convert it, or leave it out.")
             check_complete(self.name, format_, size, read)
             if self._fd is None:
                 handle.seek(0)
@@ -233,19 +232,19 @@ class AudioFile:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Turn errors of libsndfile, and of the user's file object, into errors that name the file."""
+        failed: Exception | None = None
         try:
             yield
-            failed = None
-        except FeedlineError:
-            raise
-        except (self._errors, AssertionError, OverflowError, ValueError) as exc:
+        except (FeedlineError, self._errors, AssertionError, OverflowError, ValueError) as exc:
             failed = exc
-        error = self._stream.error if self._stream is not None else None
+        error = None if self._stream is None else self._stream.error
         if error is not None and not isinstance(error, ValueError):
             raise SourceError(f"{self.name} cannot be read: {words(error)}.") from error
+        if isinstance(failed, FeedlineError):
+            raise failed
         failed = failed or error
         if failed is not None:
-            why = words(failed).rpartition(">: ")[2].removeprefix("Error : ")
+            why = getattr(failed, "error_string", words(failed)).rstrip(".")
             raise CorruptSource(
                 f"{self.name} cannot be decoded as audio: {why}. It is damaged or cut off. Write or copy it again, or "
                 "leave it out."

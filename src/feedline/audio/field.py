@@ -54,6 +54,8 @@ def is_file(value: Any) -> bool:
     """True for an audio file: its bytes, its path as an `os.PathLike`, or what Hugging Face stores of it."""
     if is_encoded(value):
         return format_of(bytes(value[:12])) is not None
+    if isinstance(value, list):  # several samples at once, as Hugging Face passes them
+        return bool(value) and is_file(value[0])
     return isinstance(value, os.PathLike) or is_stored(value)
 
 

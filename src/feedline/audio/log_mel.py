@@ -115,7 +115,7 @@ class LogMel(ArrayTransform):
 
     def steps(self, frames: Any) -> Any:
         """Return how many steps so many frames have: a number, or the lengths of a batch as an array or tensor."""
-        return frames // self.hop + 1
+        return (frames - self.n_fft % 2) // self.hop + 1
 
     def on(self, name: Hashable) -> LogMel:
         """Return a copy for batches or samples whose sound is in this field, or at this index of a tuple."""
@@ -142,9 +142,8 @@ class LogMel(ArrayTransform):
             )
         if samples.shape[-1] <= self.n_fft // 2:
             raise BadOption(
-                f"LogMel(n_fft={self.n_fft}) was given {samples.shape[-1]} frames of sound, and needs more than half a "
-                'window to reflect: at least {self.n_fft // 2 + 1}. Leave out so short files, or use short="pad" in a '
-                "clip."
+                f"LogMel(n_fft={self.n_fft}) was given {samples.shape[-1]} frames of sound, and needs at least "
+                f'{self.n_fft // 2 + 1}, to reflect them. Leave out so short files, or use short="pad" in a clip.'
             )
         return self._with_torch(samples) if is_tensor(samples) else self._with_numpy(samples)
 
