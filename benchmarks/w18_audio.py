@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for entry in _entries(files, workers, chosen, arguments)
     ]
     columns = (rows.SAMPLES, *rows.COSTS)
-    rows.publish("w18_audio", rows.measure(entries, arguments), arguments, columns=columns, details=False)
+    rows.publish("w18_audio", rows.measure(entries, arguments), arguments, columns=columns)
     return 0
 
 
