@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import feedline
-from feedline import DataLoader, DataLoader2, Loader, images, text
+from feedline import DataLoader, DataLoader2, Loader, audio, images, text
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
 from feedline.datasets.tar.stream import TarStream
@@ -199,6 +199,20 @@ def test_images() -> None:
     (batch, labels), *_ = Loader(ArrayDataset((pixels, np.arange(4)), transform=pipeline.on(0)), 4)
     assert (batch.shape, len(labels)) == ((4, 3, 16, 16), 4)
     assert images.ToChannelsFirst()(pixels[0]).shape == (3, 32, 48)
+
+
+def test_audio() -> None:
+    spectrum = audio.LogMel(16_000, n_fft=400, hop_length=160, n_mels=40)
+    pipeline = audio.Compose(
+        [audio.RandomClip(0.5, short="repeat"), audio.CenterClip(0.25), audio.Mono(), audio.Resample(16_000), spectrum],
+        rate=8000,
+    )
+    sounds = np.zeros((4, 2, 8000), np.float32)
+    (batch, labels), *_ = Loader(ArrayDataset((sounds, np.arange(4)), transform=pipeline.on(0)), 4)
+    assert (batch.shape, len(labels)) == ((4, 1, 40, spectrum.steps(4000)), 4)
+    assert audio.length_mask([1, 2]).shape == (2, 2)
+    assert_type(audio.durations([], cache=False, damaged=0.0).tolist(), Any)
+    assert_type(audio.AudioInfo("WAV", 8000, 1, 16_000).seconds, float)
 
 
 def test_samplers_and_collate() -> None:

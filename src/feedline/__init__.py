@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors, faults, images, samplers, testing, text
+    from feedline import abc, audio, collate, datasets, errors, faults, images, samplers, testing, text
     from feedline.datasets.split import split
     from feedline.delivery.state.ranks import merge_states
     from feedline.loader.install import install, uninstall
@@ -29,6 +29,7 @@ __all__ = [
     "RayOptions",
     "__version__",
     "abc",
+    "audio",
     "collate",
     "datasets",
     "doctor",
@@ -59,6 +60,7 @@ _PLACES = {
     "Loader": "feedline.loader.loader",
     "RayOptions": "feedline.workers.ray.options",
     "abc": "feedline.abc",
+    "audio": "feedline.audio",
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
     "doctor": "feedline.tools.tune.diagnosis",

@@ -367,6 +367,15 @@ def test_json_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_audio(tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    flags = ["--count", "2", "--batch-size", "2", "--data", str(tmp_path), "--workers", "0", "--files", "16k"]
+    found = summaries(rows_of("w18_audio", [*STEADY, *flags, "--peers", "seek"], tmp_path))
+    assert set(found) == {"torch", "feedline/inline", "seek"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_json_lines_of_peers(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     pytest.importorskip("torchdata")

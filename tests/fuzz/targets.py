@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import feedline
+from feedline import audio
 from feedline.datasets import (
     ArrayDataset,
     ArrowDataset,
@@ -303,6 +304,49 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
 
     make = picture(format_, 240, 320)  # so large that a few bytes of a JPEG could not hold so much more
     return Target(f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values)
+
+
+# -- sounds ------------------------------------------------------------------------------------------------------------
+
+
+def sound(format_: str, subtype: str | None = None) -> Callable[[], bytes]:
+    def make() -> bytes:
+        import soundfile
+
+        out = io.BytesIO()
+        moment = np.arange(20_000) / 16_000
+        both = np.stack([np.sin(2 * np.pi * 300 * moment), np.sin(2 * np.pi * 500 * moment**2)], -1)
+        soundfile.write(out, both / 3, 16_000, format=format_, subtype=subtype)
+        return out.getvalue()
+
+    return make
+
+
+def _sound_target(ending: str, make: Callable[[], bytes], *values: str) -> Target:
+    """Return the target for a file in a folder, of which clips are decoded, and then all of it."""
+    clips = audio.Compose([audio.CenterClip(0.25, short="repeat"), audio.Resample(8000), audio.Mono()])
+
+    def read(path: Path) -> list[Any]:
+        folder = path.parent.parent
+        durations = audio.durations(sorted(path.parent.iterdir()), cache=False).tolist()
+        clip = all_of(audio.AudioFolder(folder, ("audio", "rate"), transform=clips, cache=False))
+        return [durations, clip, all_of(audio.AudioFolder(folder, ("audio", "rate"), cache=False))]
+
+    return Target(f"sound-{ending}", lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+
+
+def _sound_bytes(ending: str, make: Callable[[], bytes], *values: str) -> Target:
+    """Return the target for the bytes of a file in a shard."""
+
+    def place(folder: Path, data: bytes) -> Path:
+        return at(".tar")(folder, tar_of([(f"a.{ending}", data)]))
+
+    def read(path: Path) -> list[Any]:
+        return [
+            *TarDataset(path, fields=["__key__", "__url__", ending], transform=audio.Compose([]).on(ending)).stream()
+        ]
+
+    return Target(f"sound-bytes-{ending}", lambda folder: make(), place, read, values)
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
@@ -784,9 +828,18 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
+_SOUNDS = [
+    _sound_target("wav", sound("WAV"), TRUNCATE),
+    _sound_target("flac", sound("FLAC"), TRUNCATE),
+    _sound_target("ogg", sound("OGG"), TRUNCATE),
+    _sound_target("opus", sound("OGG", "OPUS"), TRUNCATE),
+    _sound_target("aiff", sound("AIFF"), TRUNCATE),
+    _sound_target("mp3", sound("MP3")),
+    *(_sound_bytes(name.lower(), sound(name)) for name in ("WAV", "FLAC", "OGG", "AIFF", "MP3")),
+]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
 _LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *map(inspected, _LOOKED_AT)]}
+TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
@@ -794,6 +847,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
+    "sounds": [one.name for one in _SOUNDS],
     "tokens": ["tokens", "tokens-verified"],
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],

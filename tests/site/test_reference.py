@@ -18,6 +18,7 @@ from feedline.tools.cli.parser import build_parser
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PACKAGES = (
     "abc",
+    "audio",
     "collate",
     "datasets",
     "errors",

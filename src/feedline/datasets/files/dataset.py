@@ -71,6 +71,8 @@ class FileDataset(Source):
 
     _value = "data"
     """Name of the field with the value."""
+    _further: tuple[str, ...] = ()
+    """Names of other fields that a subclass makes from the file."""
     _lazy = ("_unwanted",)  # files that are not samples: adding one must not invalidate a cache
 
     def __init__(
@@ -90,7 +92,7 @@ class FileDataset(Source):
         super().__init__(transform)
         if unlabelled not in ("error", "skip"):
             raise BadOption(f'unlabelled={unlabelled!r} is neither "error" nor "skip".')
-        available = [self._value, "label", "path"] if labels is not None else [self._value, "path"]
+        available = [self._value, *self._further, *(() if labels is None else ("label",)), "path"]
         self._fields = Form.of(fields, available, f"a dataset of files with labels={labels!r}")
         self._reads = reader(read)
         choice = Choice(_endings(extensions), pattern)
@@ -223,7 +225,7 @@ class FileDataset(Source):
         """Do nothing: files are open only while they are read."""
 
     def _form(self) -> str:
-        kinds = {self._value: "file", "path": "str", "label": "label"}
+        kinds = {self._value: "file", "path": "str", "label": "label", **dict.fromkeys(self._further, "int")}
         if self.classes is not None:
             kinds["label"] = f"class of {len(self.classes)}"
         return self._fields.describe([kinds[name] for name in self._fields.names])

@@ -1,0 +1,186 @@
+"""The durations of audio files, from their headers: lengths for samplers that put similar ones into a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.selection import Selection
+from feedline.audio.decoding import checked_seconds, info
+from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.files.dataset import FileDataset
+from feedline.datasets.source import checked_count
+from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
+from feedline.system.failures import words
+from feedline.system.optional import require
+from feedline.types.terminal import plain_console, plain_progress
+
+_VERSION = 1
+_WORTH_KEEPING = 1000
+"""Durations of at least this many files go to the user's cache folder."""
+_CHUNK = 512
+"""Files that are handed to the threads at a time."""
+_QUIET_S = 2.0
+"""A progress bar appears if it takes longer than this."""
+
+Seconds = NDArray[np.float64]
+
+
+# Any: a dataset, or paths.
+def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, threads: int = 8) -> Seconds:
+    """Return the seconds of each sample of a dataset of audio files, reading only their headers.
+
+    They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
+    headers. The result is stored; later calls read only the headers of files whose size or time of modification has
+    changed. On a terminal, a progress bar appears if it takes long and rich is installed.
+
+    Args:
+        audio: an `AudioFolder` or another `FileDataset`, a part of one that `feedline.split` returned, or paths.
+        cache: True to store the durations of 1,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False
+            to store nothing, or a folder to store these in.
+        damaged: seconds to return for files whose header cannot be read, with a warning; None to raise an error. Use it
+            together with `on_error=` of the loader.
+        threads: how many headers to read at a time.
+
+    Returns:
+        An array with the seconds of each sample, in the order of the samples.
+
+    Raises:
+        BadOption: an argument is invalid, or the samples of the dataset are not files.
+        CorruptSource: a file is damaged, cut off, empty or not audio.
+        SourceError: a file cannot be read.
+        MissingExtra: soundfile is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np, soundfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for seconds in (1, 3, 2):
+        ...     soundfile.write(folder / f"{seconds}.flac", np.zeros(8000 * seconds), 8000)
+        >>> durations(sorted(folder.glob("*.flac"))).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    require("soundfile", extra="audio", purpose="Reading the headers of audio files")
+    checked_count("threads", threads, 1)
+    instead = np.nan if damaged is None else checked_seconds("damaged", damaged)
+    if isinstance(audio, Selection):
+        whole = durations(audio.dataset, cache=cache, damaged=damaged, threads=threads)
+        return whole[np.asarray(audio.indices)]
+    paths = _paths_of(audio)
+    stamps = np.array(list(_mapped(_stamp_of, paths, threads)), np.int64).reshape(-1, 2)
+    digest = hashlib.blake2b("\0".join(map(os.path.abspath, paths)).encode("utf-8", "surrogatepass")).hexdigest()
+    file = CacheFile.at(cache, "durations", {"version": _VERSION, "paths": digest})
+    found = np.full(len(paths), np.nan)
+    stored = None if file is None else file.read_as(lambda value: _usable(value, found, stamps))
+    unread = np.arange(len(paths)) if stored is None else np.flatnonzero(np.isnan(stored))
+    found = found if stored is None else stored
+    _read(found, unread, paths, threads, skip=damaged is not None)
+    if file is not None and len(unread) and (cache is not True or len(paths) >= _WORTH_KEEPING):
+        file.write({"stamps": stamps, "seconds": found})
+    lost = np.flatnonzero(np.isnan(found))
+    if len(lost):
+        warn_user(
+            f"The headers of {len(lost)} of {len(paths)} audio files cannot be read, such as that of "
+            f"{paths[lost[0]]}. Their duration is taken to be {damaged} s. Loading them fails: see on_error= of the "
+            "loader.",
+            DataWarning,
+        )
+        found = np.where(np.isnan(found), instead, found)
+    return found
+
+
+def _paths_of(audio: Any) -> Sequence[str]:
+    if isinstance(audio, FileDataset):
+        return [audio.path_of(index) for index in range(len(audio))]
+    if isinstance(audio, (str, bytes, os.PathLike)) or not isinstance(audio, Iterable):
+        raise BadOption(
+            f"{audio!r} is neither a dataset of audio files nor a list of paths. Give an AudioFolder, or for example "
+            "sorted(folder.glob('*.flac'))."
+        )
+    paths = list(audio)
+    odd = next((path for path in paths if not isinstance(path, (str, os.PathLike))), None)
+    if odd is not None:
+        raise BadOption(
+            f"Durations are read from files, but a {type(odd).__name__} is among these, not a path. For audio in "
+            "shards or tables, call feedline.audio.info(sample[...]).seconds for each sample."
+        )
+    return [os.fspath(path) for path in paths]
+
+
+def _stamp_of(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as exc:
+        raise SourceError(exc.errno, f"The audio file cannot be read ({exc.strerror})", path) from exc
+    return found.st_size, found.st_mtime_ns
+
+
+def _usable(stored: Any, empty: Seconds, stamps: NDArray[np.int64]) -> Seconds:
+    """Return the stored durations of files that have not changed; NaN for the others."""
+    return np.where((stored["stamps"] == stamps).all(axis=1), stored["seconds"], empty)
+
+
+def _seconds_of(path: str) -> float | CorruptSource:
+    try:
+        return info(path).seconds
+    except CorruptSource as exc:
+        return exc
+
+
+def _read(found: Seconds, unread: NDArray[np.int64], paths: Sequence[str], threads: int, *, skip: bool) -> None:
+    """Read the headers of these files."""
+    wanted = [paths[place] for place in unread.tolist()]
+    for place, answer in zip(unread.tolist(), _shown(_mapped(_seconds_of, wanted, threads), len(wanted)), strict=True):
+        if isinstance(answer, float):
+            found[place] = answer
+        elif not skip:
+            raise CorruptSource(
+                f"The duration of {paths[place]} cannot be read: {words(answer)}. Or give damaged=0.0, and on_error= "
+                "to the loader."
+            ) from answer
+
+
+# Any: what a function returns for each path.
+def _mapped(function: Any, paths: Sequence[str], threads: int) -> Iterator[Any]:
+    if threads == 1 or len(paths) < threads:
+        yield from map(function, paths)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="feedline-audio") as pool:
+        for start in range(0, len(paths), _CHUNK):
+            yield from pool.map(function, paths[start : start + _CHUNK])
+
+
+def _shown(items: Iterator[Any], total: int) -> Iterator[Any]:
+    """Yield the items, with a progress bar if they take long."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield from items
+        return
+    begun_s, bar = time.monotonic(), None
+    with ExitStack() as stack:
+        for count, item in enumerate(items, 1):
+            if bar is None and time.monotonic() - begun_s > _QUIET_S:
+                from rich.progress import BarColumn, TimeRemainingColumn
+
+                bar = stack.enter_context(
+                    plain_progress(
+                        "reading audio headers: {task.completed} of {task.total}",
+                        BarColumn(),
+                        TimeRemainingColumn(),
+                        console=plain_console(stderr=True),
+                        transient=True,
+                    )
+                )
+                task = bar.add_task("", total=total)
+            if bar is not None:
+                bar.update(task, completed=count)
+            yield item

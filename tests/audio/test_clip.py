@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.audio.clip import ArraySound, Clip, render
+from feedline.audio.decoding import AudioInfo
+from feedline.errors import BadOption, CorruptSource
+from tests.audio.sounds import Sound, sound
+
+RATES = [8000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000, 44_101]
+
+
+def of(seconds: float, rate: int, channels: int = 1) -> ArraySound:
+    return ArraySound(sound(seconds, channels, rate), rate)
+
+
+@given(
+    st.sampled_from(RATES),
+    st.sampled_from(RATES),
+    st.sampled_from(["LQ", "MQ", "HQ", "VHQ"]),
+    st.floats(0.01, 2.5),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0.1, 0.9),
+)
+def test_a_clip_is_cut_out_of_the_resampled_sound(
+    source: int, rate: int, quality: str, length: float, position: float, seconds: float
+) -> None:
+    whole = of(length, source)
+    clip = Clip(whole.info, rate, quality=quality, seconds=seconds, position=position)
+    samples = render(whole, clip)
+    resampled = soxr.resample(sound(length, 1, source).T, source, rate, quality=quality).T
+    frames = round(seconds * rate)
+    assert samples.shape == (1, frames)
+    assert clip.total == resampled.shape[1]
+    start, stop = clip.window()
+    assert 0 <= start <= stop <= clip.total
+    assert np.abs(samples[:, : stop - start] - resampled[:, start:stop]).max() < 1e-5
+    assert not samples[:, stop - start :].any()
+
+
+class Recorded:
+    """A sound that notes what is read of it."""
+
+    name = "recorded"
+
+    def __init__(self, inner: ArraySound) -> None:
+        self._inner = inner
+        self.info = inner.info
+        self.read_frames = 0
+
+    def read(self, start: int, stop: int) -> Sound:
+        assert 0 <= start < stop <= self.info.frames
+        self.read_frames += stop - start
+        return self._inner.read(start, stop)
+
+
+@pytest.mark.parametrize("rate", [16_000, 44_100, 48_000, 8000])
+def test_only_the_clip_and_a_margin_are_read(rate: int) -> None:
+    whole = Recorded(of(30.0, 44_100))
+    render(whole, Clip(whole.info, rate, seconds=1.0, position=0.5))
+    margin = 0 if rate == 44_100 else 2 * 256 * 44_100 // min(rate, 44_100) + 441 + 1
+    assert 44_100 <= whole.read_frames <= 44_100 + margin
+
+
+@given(st.floats(0, 1, exclude_max=True), st.integers(1, 20_000), st.integers(1, 20_000))
+def test_every_place_is_possible_and_none_is_outside(position: float, frames: int, wanted: int) -> None:
+    clip = Clip(AudioInfo("WAV", 1000, 1, frames), 1000, seconds=wanted / 1000, position=position)
+    start, stop = clip.window()
+    assert 0 <= start <= max(0, frames - wanted)
+    assert stop - start == min(frames, wanted)
+
+
+def test_the_first_and_the_last_place() -> None:
+    clip = Clip(AudioInfo("WAV", 10, 1, 30), 10, seconds=1)
+    assert clip.window() == (0, 10)
+    clip.position = np.nextafter(1, 0)
+    assert clip.window() == (20, 30)
+
+
+@pytest.mark.parametrize(
+    ("short", "expected"),
+    [("pad", [1, 2, 3, 0, 0, 0, 0, 0]), ("repeat", [1, 2, 3, 1, 2, 3, 1, 2]), ("keep", [1, 2, 3])],
+)
+def test_sounds_that_are_shorter_than_the_clip(short: str, expected: list[int]) -> None:
+    whole = ArraySound(np.array([[1, 2, 3], [-1, -2, -3]], np.float32), 4)
+    samples = render(whole, Clip(whole.info, 4, seconds=2, position=0.7, short=short))
+    assert samples.tolist() == [expected, [-value for value in expected]]
+
+
+def test_channels_are_mixed_before_they_are_resampled() -> None:
+    whole = of(1.0, 44_100, 2)
+    samples = render(whole, Clip(whole.info, 16_000, mono=True))
+    mixed = sound(1.0, 2, 44_100).mean(axis=0)
+    assert np.abs(samples[0] - soxr.resample(mixed, 44_100, 16_000)).max() < 1e-5
+
+
+def test_a_clip_larger_than_a_sample_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
+    whole = of(0.5, 16_000)
+    with pytest.raises(CorruptSource, match="FEEDLINE_MAX_SAMPLE_BYTES"):
+        render(whole, Clip(whole.info, 16_000, seconds=60))
+
+
+@pytest.mark.parametrize("samples", [np.zeros(0, np.float32), np.zeros((1, 2, 3), np.float32), np.zeros(4, np.int16)])
+def test_arrays_that_are_no_sound(samples: Any) -> None:
+    with pytest.raises(BadOption, match="array of floats"):
+        ArraySound(samples, 16_000)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline import audio
+from feedline.errors import BadOption, CorruptSource
+from tests.audio.sounds import FORMATS, RATE, Sound, decoded, encoded, sound
+from tests.audio.test_transforms import drawn
+
+STEREO = encoded(sound(3.0, 2, 44_100), rate=44_100)
+TRAIN = [audio.RandomClip(0.75), audio.Resample(RATE), audio.Mono()]
+
+
+def by_hand(data: bytes, pipeline: audio.Compose, start: int) -> Sound:
+    """Return the clip as people make it: the whole file is decoded, mixed and resampled, and then cut."""
+    import soxr
+
+    mixed = decoded(data).mean(axis=0)
+    frames = round(0.75 * RATE)
+    whole: Sound = soxr.resample(mixed, 44_100, RATE)
+    return whole[start : start + frames][None]
+
+
+@given(st.integers(0, 1 << 30), st.permutations(TRAIN))
+def test_a_clip_equals_that_of_the_whole_file_in_any_order(key: int, transforms: Any) -> None:
+    pipeline = audio.Compose(transforms)
+    samples = drawn(pipeline, STEREO, key)
+    position = drawn(lambda _: __import__("feedline").rng().random(), None, key)
+    start = int(position * (3 * RATE - round(0.75 * RATE) + 1))
+    assert samples.shape == (1, 12_000)
+    assert np.abs(samples - by_hand(STEREO, pipeline, start)).max() < 1e-5
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format(format_: str) -> None:
+    data = encoded(sound(2.0, 2), format_)
+    assert np.abs(audio.Compose([])(data) - decoded(data)).max() <= FORMATS[format_]
+    assert audio.Compose([audio.RandomClip(0.5), audio.Resample(8000)])(data).shape == (2, 4000)
+
+
+def test_a_sound_comes_in_any_form(tmp_path: Path) -> None:
+    data = encoded(sound(1.0))
+    path = tmp_path / "a.flac"
+    path.write_bytes(data)
+    expected = decoded(data)
+    pipeline = audio.Compose([audio.Mono()], rate=RATE)
+    stored = {"array": expected[0], "sampling_rate": RATE, "path": None}
+    file = {"bytes": data, "path": "elsewhere.flac"}
+    only_path = {"bytes": None, "path": str(path)}
+    with path.open("rb") as opened:
+        arrays = (expected, torch.from_numpy(expected), stored)
+        for form in (data, path, str(path), opened, file, only_path, *arrays):
+            assert np.array_equal(pipeline(form), expected)
+    assert [one.shape for one in pipeline({"audio": [file, file]})["audio"]] == [(1, RATE)] * 2
+
+
+def test_other_fields_stay() -> None:
+    data = encoded(sound(1.0))
+    pipeline = audio.Compose([audio.CenterClip(0.5)])
+    assert pipeline((data, 7, "text"))[1:] == (7, "text")
+    assert pipeline({"flac": data, "json": {"speaker": 3}})["json"] == {"speaker": 3}
+    both = pipeline.on("b")({"a": data, "b": data})
+    assert both["a"] is data
+    assert both["b"].shape == (1, 8000)
+    assert pipeline.field is None
+
+
+def test_a_path_in_a_field_of_text(tmp_path: Path) -> None:
+    (tmp_path / "a.flac").write_bytes(encoded(sound(1.0)))
+    sample = {"file": str(tmp_path / "a.flac"), "text": "words"}
+    with pytest.raises(BadOption, match="Text is not taken for a path"):
+        audio.Compose([])(sample)
+    assert audio.Compose([]).on("file")(sample)["file"].shape == (1, RATE)
+
+
+def test_functions_get_the_array_where_they_stand() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def louder(samples: Sound) -> Sound:
+        seen.append(samples.shape)
+        return samples * 2
+
+    pipeline = audio.Compose([audio.RandomClip(1.0), louder, audio.CenterClip(0.5), audio.Resample(8000), louder])
+    assert pipeline(encoded(sound(2.0))).shape == (1, 4000)
+    assert seen == [(1, 16_000), (1, 4000)]
+
+
+def test_a_second_clip_or_rate_is_a_stage_of_its_own() -> None:
+    data = encoded(sound(3.0))
+    twice = audio.Compose([audio.CenterClip(2.0), audio.Resample(8000), audio.CenterClip(1.0), audio.Resample(RATE)])
+    once = audio.Compose([audio.CenterClip(1.0)])
+    assert twice(data).shape == once(data).shape == (1, RATE)
+    assert np.corrcoef(twice(data)[0, 500:-500], once(data)[0, 500:-500])[0, 1] > 0.9
+
+
+def test_pipelines_in_pipelines() -> None:
+    inner = audio.Compose([audio.CenterClip(0.5)])
+    assert audio.Compose([inner, audio.Mono()]).transforms == (audio.CenterClip(0.5), audio.Mono())
+
+
+class Library:
+    """Stands for a transform of a library that is not installed; which one, its module says."""
+
+    def __call__(self, *samples: Any, **named: Any) -> Any:
+        return [*samples, named]
+
+
+def test_transforms_of_other_libraries_get_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(sound(0.5))
+    monkeypatch.setattr(Library, "__module__", "torchaudio.transforms")
+    (tensor, named) = audio.Compose([Library()])(data)
+    assert torch.equal(tensor, torch.from_numpy(decoded(data)))
+    assert named == {}
+    monkeypatch.setattr(Library, "__module__", "audiomentations.core")
+    (named,) = audio.Compose([audio.Resample(8000), Library()])(data)
+    assert named["sample_rate"] == 8000
+    assert named["samples"].shape == (1, 4000)
+
+
+def test_the_rate_of_an_array_has_to_be_known() -> None:
+    with pytest.raises(BadOption, match=r"rate=16000"):
+        audio.RandomClip(1.0)(sound())
+    assert audio.Compose([])(sound()).shape == sound().shape
+
+
+def test_a_damaged_field_names_its_sample() -> None:
+    sample = {"__key__": "0007", "__url__": "train-3.tar", "flac": encoded(sound())[:5000], "cls": 3}
+    with pytest.raises(CorruptSource) as caught:
+        audio.Compose([])(sample)
+    assert "'flac' of sample '0007' in train-3.tar" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("given_", [[3], ["mono"], [None]])
+def test_what_is_not_a_transform(given_: Any) -> None:
+    with pytest.raises(BadOption, match="not a transform"):
+        audio.Compose(given_)
+
+
+@pytest.mark.parametrize("rate", [0, -5, 2.5, True])
+def test_what_is_not_a_rate(rate: Any) -> None:
+    with pytest.raises(BadOption, match="rate="):
+        audio.Compose([], rate=rate)
+
+
+def test_it_can_be_pickled_and_printed() -> None:
+    pipeline = audio.Compose([*TRAIN, audio.LogMel(RATE)], rate=8000).on(0)
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert repr(again) == repr(pipeline)
+    assert repr(audio.Compose(TRAIN).on("x")) == (
+        "Compose([RandomClip(seconds=0.75, short='pad'), Resample(rate=16000, quality='HQ'), Mono()]).on('x')"
+    )

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.audio import AudioInfo, decode_audio, info
+from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceError
+from tests.audio.sounds import FORMATS, RATE, decoded, encoded, sound
+
+
+class Unseekable(io.BytesIO):
+    """A file object on a store that fails."""
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        raise ConnectionResetError("the store has gone away")
+
+
+def in_form(form: str, data: bytes, folder: Path) -> Any:
+    path = folder / "a.audio"
+    path.write_bytes(data)
+    return {
+        "path": path,
+        "str": str(path),
+        "bytes": data,
+        "memoryview": memoryview(data),
+        "array": np.frombuffer(data, np.uint8),
+        "object": io.BytesIO(data),
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["path", "str", "bytes", "memoryview", "array", "object"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_file_comes_in_any_form(format_: str, form: str, tmp_path: Path) -> None:
+    data = encoded(sound(1.0, 2), format_)
+    samples, rate = decode_audio(in_form(form, data, tmp_path))
+    assert rate == RATE
+    assert samples.dtype == np.float32
+    assert samples.flags.c_contiguous
+    assert np.abs(samples - decoded(data)).max() <= FORMATS[format_]
+    assert info(in_form(form, data, tmp_path)) == AudioInfo(format_, RATE, 2, RATE)
+
+
+_FILES = {name: encoded(sound(1.5, 2), name) for name in FORMATS}
+
+
+@given(st.sampled_from(sorted(FORMATS)), st.floats(0, 2), st.none() | st.floats(0, 2))
+def test_some_seconds_equal_those_of_the_whole_file(format_: str, start: float, seconds: float | None) -> None:
+    data = _FILES[format_]
+    whole = decoded(data)
+    samples, _ = decode_audio(data, start=start, seconds=seconds)
+    first = min(round(start * RATE), whole.shape[1])
+    last = None if seconds is None else first + round(seconds * RATE)
+    expected = whole[:, first:last]
+    assert samples.shape == expected.shape
+    assert np.abs(samples - expected).max(initial=0) <= FORMATS[format_]
+
+
+class Counting(io.BytesIO):
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+@pytest.mark.parametrize("format_", ["WAV", "FLAC"])
+def test_only_the_wanted_seconds_are_read(format_: str) -> None:
+    data = encoded(sound(60.0), format_)
+    file = Counting(data)
+    decode_audio(file, start=40, seconds=1)
+    assert 0 < file.count < len(data) / 6
+    header = Counting(data)
+    info(header)
+    assert header.count < 100_000
+
+
+def test_more_values_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.audio.decoding._BLOCK", 1000)
+    data = encoded(sound(1.0, 2), "FLAC")
+    assert np.array_equal(decode_audio(data)[0], decoded(data))
+    assert np.array_equal(decode_audio(data, start=0.25, seconds=0.5)[0], decoded(data)[:, 4000:12000])
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "DOUBLE", "ULAW"])
+def test_wav_files_of_any_width(subtype: str) -> None:
+    samples, _ = decode_audio(encoded(sound(), "WAV", subtype=subtype))
+    assert np.abs(samples - sound()).max() < 0.02
+
+
+def test_opus_is_close_after_a_seek() -> None:
+    data = encoded(sound(3.0), "OGG", subtype="OPUS")
+    part, _ = decode_audio(data, start=1.0, seconds=1.0)
+    assert np.abs(part - decoded(data)[:, RATE : 2 * RATE]).max() < 0.02
+
+
+@pytest.mark.parametrize("format_", ["WAV", "FLAC", "OGG", "AIFF", "MP3"])
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+def test_a_file_that_is_cut_off_is_named(format_: str, share: float, tmp_path: Path) -> None:
+    data = encoded(sound(), format_)
+    path = tmp_path / "victim.audio"
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(CorruptSource, match=r"victim\.audio"):
+        decode_audio(path)
+    with pytest.raises(CorruptSource, match="bytes"):
+        decode_audio(path.read_bytes())
+
+
+def test_damage_in_the_middle_of_flac_is_noticed_where_it_is() -> None:
+    data = bytearray(encoded(sound(10.0)))
+    place = len(data) // 2
+    data[place : place + 4] = bytes(4)
+    with pytest.raises(CorruptSource, match="decoder"):
+        decode_audio(bytes(data))
+    intact, _ = decode_audio(bytes(data), seconds=2)
+    assert np.array_equal(intact, decode_audio(encoded(sound(10.0)), seconds=2)[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b"RIFF", "does not begin like WAV"),
+        (b"hello, this is text", "does not begin like WAV"),
+        (b"fLaC" + bytes(100), "cannot be decoded"),
+        (b"OggS" + bytes(100), "cut off"),
+        (b"ID3" + bytes(100), "cannot be decoded"),
+        (b"\xff\xfb" + bytes(1000), "cannot be decoded"),
+        (b"FORM\0\0\0\x20AIFF" + bytes(30), "cannot be decoded"),
+        (encoded(sound()[:, :0], "WAV"), "holds no sound"),
+    ],
+)
+def test_files_without_sound(data: bytes, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(CorruptSource, match=message):
+        decode_audio(data)
+    (tmp_path / "victim").write_bytes(data)
+    with pytest.raises(CorruptSource, match=f"victim.*{message}"):
+        info(tmp_path / "victim")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def with_total(frames: int) -> bytes:
+    """Return a FLAC file whose header declares so many frames."""
+    data = bytearray(encoded(sound(1.0)))
+    data[21] = data[21] & 0xF0 | frames >> 32
+    data[22:26] = (frames & 0xFFFFFFFF).to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("frames", [1 << 28, (1 << 29) - 100, 1 << 34, (1 << 36) - 1])
+def test_a_header_that_declares_billions_of_frames_allocates_nothing(frames: int) -> None:
+    data = with_total(frames)
+    tracemalloc.start()
+    with pytest.raises(CorruptSource, match=r"declares|takes|decoded"):
+        decode_audio(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20_000_000
+
+
+def test_a_file_that_does_not_say_how_long_it_is() -> None:
+    with pytest.raises(CorruptSource, match="does not declare how many frames"):
+        info(with_total(0))
+
+
+def test_the_limit_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(sound(1.0))
+    monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "32000")
+    with pytest.raises(CorruptSource, match="FEEDLINE_MAX_SAMPLE_BYTES"):
+        decode_audio(data)
+    assert decode_audio(data, seconds=0.5)[0].shape == (1, 8000)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing"):
+        decode_audio(tmp_path / "missing.flac")
+    with pytest.raises(SourceError, match="folder"):
+        decode_audio(tmp_path)
+    os.mkfifo(tmp_path / "pipe.wav")  # opening it would wait for somebody who writes
+    with pytest.raises(SourceError, match=r"pipe\.wav"):
+        decode_audio(tmp_path / "pipe.wav")
+    with pytest.raises(BadOption, match="address"):
+        decode_audio("s3://bucket/a.flac")
+
+
+def test_an_error_of_the_file_object_is_not_damage() -> None:
+    with pytest.raises(SourceError, match="the store has gone away") as caught:
+        decode_audio(Unseekable(encoded(sound())))
+    assert not isinstance(caught.value, CorruptSource)
+    assert isinstance(caught.value.__cause__, ConnectionResetError)
+
+
+@pytest.mark.parametrize("source", [3, None, object()])
+def test_what_is_not_a_file(source: Any) -> None:
+    with pytest.raises(BadOption, match="not an audio file"):
+        decode_audio(source)
+
+
+@pytest.mark.parametrize("options", [{"start": -1}, {"seconds": -0.5}, {"start": float("nan")}, {"seconds": "1"}])
+def test_options_that_cannot_work(options: Any) -> None:
+    with pytest.raises(BadOption, match="seconds"):
+        decode_audio(encoded(sound()), **options)
+
+
+def test_threads_decode_at_the_same_time(tmp_path: Path) -> None:
+    data = encoded(sound(2.0), "FLAC")
+    (tmp_path / "a.flac").write_bytes(data)
+    whole, wrong = decoded(data), []
+
+    def read(number: int) -> None:
+        for place in range(20):
+            start = (number + place) % 8 / 4
+            samples, _ = decode_audio(tmp_path / "a.flac" if place % 2 else data, start=start, seconds=0.25)
+            if not np.array_equal(samples, whole[:, int(start * RATE) : int((start + 0.25) * RATE)]):
+                wrong.append(start)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_soundfile_is_asked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[audio\]"):
+        decode_audio(b"fLaC")

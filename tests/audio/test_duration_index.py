@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline import audio
+from feedline.audio import duration_index as module
+from feedline.errors import BadOption, CorruptSource, DataWarning, MissingExtra, SourceError
+from feedline.samplers import LengthBucketBatchSampler
+from tests.audio.sounds import FORMATS, encoded, sound, write_folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "sounds", {"cat": 5, "dog": 4})
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files whose headers are read."""
+    names: list[str] = []
+    real = audio.info
+
+    def noted(path: Any) -> audio.AudioInfo:
+        names.append(os.path.basename(path))
+        return real(path)
+
+    monkeypatch.setattr(module, "info", noted)
+    return names
+
+
+def test_seconds_of_a_dataset_a_part_and_paths(root: Path) -> None:
+    dataset = audio.AudioFolder(root)
+    expected = [samples.shape[1] / 16_000 for samples, _ in dataset]
+    assert audio.durations(dataset).tolist() == expected
+    assert audio.durations([path for path, _ in dataset.samples]).tolist() == expected
+    part, _ = feedline.split(dataset, [0.5, 0.5], seed=0)
+    assert audio.durations(part).tolist() == [expected[index] for index in part.indices]
+    assert audio.durations([]).tolist() == []
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_every_format_and_any_number_of_threads(tmp_path: Path, threads: int) -> None:
+    for name in FORMATS:
+        (tmp_path / name).write_bytes(encoded(sound(1.5), name))
+    assert audio.durations([tmp_path / name for name in FORMATS], threads=threads).tolist() == [1.5] * len(FORMATS)
+
+
+def test_they_are_lengths_for_a_sampler(root: Path) -> None:
+    sampler = LengthBucketBatchSampler(audio.durations(audio.AudioFolder(root)), 3, seed=0)
+    assert sorted(index for batch in sampler for index in batch) == list(range(9))
+
+
+def test_headers_are_read_once(root: Path, tmp_path: Path, read: list[str]) -> None:
+    dataset = audio.AudioFolder(root)
+    first = audio.durations(dataset, cache=tmp_path / "cache")
+    assert len(read) == 9
+    assert np.array_equal(audio.durations(dataset, cache=tmp_path / "cache"), first)
+    assert len(read) == 9
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_changed_is_read_again(root: Path, tmp_path: Path, read: list[str], change: str) -> None:
+    dataset = audio.AudioFolder(root)
+    before = audio.durations(dataset, cache=tmp_path / "cache")
+    victim = root / "cat" / "3.flac"
+    if change == "size":
+        victim.write_bytes(encoded(sound(0.25)))
+    else:
+        os.utime(victim, ns=(1, 1))
+    read.clear()
+    after = audio.durations(dataset, cache=tmp_path / "cache")
+    assert read == ["3.flac"]
+    assert after[3] == (0.25 if change == "size" else before[3])
+    assert np.array_equal(np.delete(after, 3), np.delete(before, 3))
+    audio.durations(dataset, cache=tmp_path / "cache")
+    assert read == ["3.flac"]
+
+
+def test_other_files_have_an_index_of_their_own(root: Path, tmp_path: Path, read: list[str]) -> None:
+    paths = sorted(root.rglob("*.flac"))
+    audio.durations(paths, cache=tmp_path / "cache")
+    read.clear()
+    assert audio.durations(paths[::-1], cache=tmp_path / "cache").tolist() == audio.durations(paths)[::-1].tolist()
+    assert len(read) == 18
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_a_damaged_index_is_made_anew(root: Path, tmp_path: Path, read: list[str], content: bytes | None) -> None:
+    dataset = audio.AudioFolder(root)
+    first = audio.durations(dataset, cache=tmp_path / "cache")
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(file.read_bytes()[:-7] if content is None else content)
+    assert np.array_equal(audio.durations(dataset, cache=tmp_path / "cache"), first)
+    assert len(read) == 18
+
+
+def test_few_files_are_not_worth_an_index(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "home"))
+    audio.durations(audio.AudioFolder(root))
+    assert not (tmp_path / "home").exists()
+    monkeypatch.setattr(module, "_WORTH_KEEPING", 9)
+    audio.durations(audio.AudioFolder(root), cache=False)
+    assert not (tmp_path / "home").exists()
+    audio.durations(audio.AudioFolder(root))
+    assert len(list((tmp_path / "home").iterdir())) == 1
+
+
+def test_damaged_files(root: Path, tmp_path: Path) -> None:
+    (root / "cat" / "victim.wav").write_bytes(encoded(sound(), "WAV")[:999])
+    dataset = audio.AudioFolder(root)
+    with pytest.raises(CorruptSource, match=r"victim\.wav.*damaged=0\.0"):
+        audio.durations(dataset, cache=tmp_path / "cache")
+    with pytest.warns(DataWarning, match=r"1 of 10 audio files.*victim\.wav"):
+        found = audio.durations(dataset, damaged=0.5, cache=tmp_path / "cache")
+    assert found[5] == 0.5
+    (root / "cat" / "victim.wav").write_bytes(encoded(sound(), "WAV"))
+    assert audio.durations(dataset, cache=tmp_path / "cache")[5] == 3.0
+
+
+@pytest.mark.parametrize("given", [3, "a.flac", Path("a.flac"), [b"fLaC"], [("a", 1)]])
+def test_what_has_no_durations(given: Any) -> None:
+    with pytest.raises(BadOption, match="path"):
+        audio.durations(given)
+
+
+def test_options_that_cannot_work(tmp_path: Path) -> None:
+    wrong: list[dict[str, Any]] = [{"threads": 0}, {"damaged": -1.0}, {"damaged": "0"}, {"cache": 3}]
+    for options in wrong:
+        with pytest.raises(BadOption):
+            audio.durations([], **options)
+    with pytest.raises(SourceError, match=r"missing\.flac"):
+        audio.durations([tmp_path / "missing.flac"])
+
+
+def test_soundfile_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[audio\]"):
+        audio.durations([])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_if_it_takes_long(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    audio.durations(audio.AudioFolder(root))
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(module, "_QUIET_S", -1.0)
+    audio.durations(audio.AudioFolder(root))
+    assert "reading audio headers" in terminal.getvalue()

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from feedline import DataLoader, audio, collate
+from feedline.errors import BadOption
+from tests.audio.sounds import RATE, encoded, sound, write_folder
+
+# The published values of librosa.mel_frequencies(40) and of its formula for HTK.
+SLANEY_40 = [0.0, 85.317, 170.635, 255.952, 341.269, 426.586, 511.904, 597.221, 682.538, 767.855, 853.173, 938.49]
+SLANEY_40 += [1024.856, 1119.114, 1222.042, 1334.436, 1457.167, 1591.187, 1737.532, 1897.337, 2071.84, 2262.393]
+
+
+def hertz_to_mel(frequency: float, scale: str) -> float:
+    if scale == "htk":
+        return 1127.0 * float(np.log(1 + frequency / 700.0))
+    if frequency < 1000:
+        return 3 * frequency / 200
+    return 15 + 27 * float(np.log(frequency / 1000)) / float(np.log(6.4))
+
+
+def mel_to_hertz(mel: float, scale: str) -> float:
+    if scale == "htk":
+        return 700 * (float(np.exp(mel / 1127.0)) - 1)
+    return 200 * mel / 3 if mel < 15 else 1000 * 6.4 ** ((mel - 15) / 27)
+
+
+def reference(samples: NDArray[np.float32], one: audio.LogMel) -> NDArray[np.float64]:
+    """Return the mel spectrogram before its logarithm, by the definition: one window and one frequency at a time."""
+    window_length = one.win_length or one.n_fft
+    hop, half = one.hop_length or window_length // 2, one.n_fft // 2
+    left = (one.n_fft - window_length) // 2
+    window = np.zeros(one.n_fft)
+    window[left : left + window_length] = np.sin(np.pi * np.arange(window_length) / window_length) ** 2
+    padded = np.concatenate([samples[half:0:-1], samples, samples[-2 : -half - 2 : -1]]).astype(np.float64)
+    starts = range(0, len(padded) - one.n_fft + 1, hop)
+    bins = np.arange(one.n_fft // 2 + 1)
+    wave = np.exp(-2j * np.pi * np.outer(bins, np.arange(one.n_fft)) / one.n_fft)
+    spectrum = np.stack([wave @ (padded[start : start + one.n_fft] * window) for start in starts], axis=1)
+    energy = np.abs(spectrum) ** one.power
+    low, high = hertz_to_mel(one.f_min, one.mel_scale), hertz_to_mel(one.f_max or one.rate / 2, one.mel_scale)
+    edges = [
+        mel_to_hertz(low + (high - low) * place / (one.n_mels + 1), one.mel_scale) for place in range(one.n_mels + 2)
+    ]
+    out = np.zeros((one.n_mels, len(starts)))
+    for band in range(one.n_mels):
+        first, middle, last = edges[band : band + 3]
+        for number in bins:
+            frequency = (
+                number * one.rate / one.n_fft if one.n_fft % 2 == 0 else number * one.rate / 2 / (one.n_fft // 2)
+            )
+            weight = min((frequency - first) / (middle - first), (last - frequency) / (last - middle))
+            if weight > 0:
+                out[band] += weight * energy[number] * (2 / (last - first) if one.norm else 1)
+    return out
+
+
+SETTINGS = [
+    audio.LogMel(RATE),
+    audio.LogMel(RATE, hop_length=160, n_mels=40),
+    audio.LogMel(RATE, 512, 400, 160, 64, f_min=20, f_max=7600, mel_scale="slaney", norm="slaney"),
+    audio.LogMel(8000, 256, n_mels=23, power=1.0),
+    audio.LogMel(RATE, 401, hop_length=100, n_mels=20),
+]
+
+
+@pytest.mark.parametrize("one", SETTINGS, ids=range(len(SETTINGS)))
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_values_are_those_of_the_definition(one: audio.LogMel, kind: str) -> None:
+    samples = sound(0.2)[0] + np.random.default_rng(1).normal(0, 0.1, 3200).astype(np.float32)
+    expected = reference(samples, one)
+    found = one(samples if kind == "numpy" else torch.from_numpy(samples))
+    assert isinstance(found, np.ndarray) == (kind == "numpy")
+    assert found.shape == expected.shape == (one.n_mels, one.steps(3200))
+    assert np.abs(np.asarray(found) - np.log(np.maximum(expected, 1e-10))).max() < 1e-3
+
+
+def test_values_are_those_of_torchaudio() -> None:
+    torchaudio = pytest.importorskip("torchaudio")
+    samples = torch.randn(2, 8000, generator=torch.Generator().manual_seed(0))
+    options: dict[str, Any] = {"n_fft": 512, "hop_length": 160, "n_mels": 64, "mel_scale": "slaney", "norm": "slaney"}
+    expected = torchaudio.transforms.MelSpectrogram(RATE, **options)(samples).clamp_min(1e-10).log()
+    assert torch.allclose(audio.LogMel(RATE, **options)(samples), expected, atol=1e-3)
+
+
+def test_the_middles_of_bands_are_librosas() -> None:
+    # A pure tone in the middle of a band is loudest in this band: librosa's published frequencies, from 11 of 40 on.
+    one = audio.LogMel(22_050, 8192, n_mels=38, mel_scale="slaney", f_max=11_025)
+    for band, frequency in enumerate(SLANEY_40[1:-1]):
+        tone = np.sin(2 * np.pi * frequency * np.arange(22_050) / 22_050).astype(np.float32)
+        assert int(one(tone).mean(axis=1).argmax()) == band
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_batch_has_the_values_of_its_sounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = np.stack([np.roll(sound(0.5, 2), 500 * place, axis=1) for place in range(5)])
+    one = audio.LogMel(RATE, n_mels=40)
+    monkeypatch.setattr("feedline.audio.log_mel._BLOCK", 40_000)  # so that there are several blocks
+    found = one(batch if kind == "numpy" else torch.from_numpy(batch))
+    assert found.shape == (5, 2, 40, one.steps(8000))
+    for place in range(5):
+        for channel in range(2):
+            assert np.allclose(found[place, channel], one(batch[place, channel]), atol=2e-3)
+
+
+def test_logarithms_and_the_floor() -> None:
+    natural = audio.LogMel(RATE, floor=1e-5)(sound(0.3))
+    assert natural.min() >= np.log(1e-5) - 1e-4
+    assert np.allclose(audio.LogMel(RATE, floor=1e-5, log="log10")(sound(0.3)) * np.log(10), natural, atol=1e-4)
+    assert np.allclose(audio.LogMel(RATE, floor=1e-5, log="db")(sound(0.3)) * np.log(10) / 10, natural, atol=1e-4)
+    silence = audio.LogMel(RATE)(np.zeros(4000, np.float32))
+    assert np.allclose(silence, np.log(1e-10))
+
+
+def test_the_steps_of_a_padded_batch() -> None:
+    one = audio.LogMel(RATE, hop_length=160)
+    for frames in (201, 1000, 1599, 1600, 1601):
+        assert one(np.zeros(frames, np.float32)).shape[-1] == one.steps(frames)
+    assert one.steps(torch.tensor([320, 1600])).tolist() == [3, 11]
+
+
+def test_in_a_pipeline_it_knows_the_rate() -> None:
+    file = encoded(sound(1.0, 2, 44_100), rate=44_100)
+    pipeline = audio.Compose([audio.Mono(), audio.Resample(RATE), audio.LogMel(RATE)])
+    mel, label = pipeline((file, 3))
+    assert (mel.shape, label) == ((1, 80, 81), 3)
+    with pytest.raises(BadOption, match=r"44100 Hz. Put Resample\(16000\)"):
+        audio.Compose([audio.LogMel(RATE)])(file)
+    assert np.array_equal(
+        audio.LogMel(RATE)({"flac": encoded(sound(1.0))})["flac"], audio.LogMel(RATE)(encoded(sound(1.0)))
+    )
+
+
+def test_on_a_loaders_device(tmp_path: Any) -> None:
+    one = audio.LogMel(RATE, n_mels=16)
+    dataset = audio.AudioFolder(write_folder(tmp_path / "data", {"a": 3, "b": 3}), ["audio", "label"])
+    loader = DataLoader(
+        dataset, 3, collate_fn=collate.pad(axis=-1, lengths="frames"), device="cpu", device_transform=one
+    )
+    first = next(iter(loader))
+    assert first["audio"].shape == (3, 1, 16, one.steps(int(first["frames"].max())))
+    assert torch.allclose(first["audio"][2], torch.from_numpy(one(dataset[2]["audio"])), atol=2e-3)
+    assert first["label"].tolist() == [0, 0, 0]
+
+
+def test_a_batch_with_several_fields_of_floats() -> None:
+    batch = {"audio": torch.zeros(2, 4000), "target": torch.zeros(2, 5)}
+    with pytest.raises(BadOption, match="'audio', 'target'"):
+        audio.LogMel(RATE)(batch)
+    found = audio.LogMel(RATE).on("audio")(batch)
+    assert found["audio"].shape == (2, 80, 21)
+    assert found["target"] is batch["target"]
+
+
+def test_it_can_be_pickled_and_printed() -> None:
+    one = audio.LogMel(RATE, n_mels=20).on("x")
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one
+    assert repr(audio.LogMel(RATE)).startswith("LogMel(rate=16000, n_fft=400")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_fft": 0}, "n_fft=0"),
+        ({"n_mels": 2.5}, "n_mels=2.5"),
+        ({"win_length": 500}, "longer than n_fft=400"),
+        ({"hop_length": -1}, "hop_length=-1"),
+        ({"f_max": 9000}, "8000 Hz"),
+        ({"f_min": 5000, "f_max": 400}, "interval"),
+        ({"mel_scale": "bark"}, "mel_scale='bark'"),
+        ({"norm": "area"}, "norm='area'"),
+        ({"log": "log2"}, "log='log2'"),
+        ({"floor": 0}, "floor=0"),
+    ],
+)
+def test_options_that_cannot_work(options: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        audio.LogMel(RATE, **options)
+
+
+def test_a_sound_that_is_too_short() -> None:
+    with pytest.raises(BadOption, match="200 frames of sound, and needs at least 201"):
+        audio.LogMel(RATE)(np.zeros(200, np.float32))
