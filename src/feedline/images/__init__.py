@@ -2,6 +2,7 @@
 
 from feedline.images.compose import Compose, Decode
 from feedline.images.decoding import decode_image
+from feedline.images.mixing import CutMix, MixUp, RandomBatchChoice
 from feedline.images.transforms.choice import RandomApply, RandomChoice
 from feedline.images.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 from feedline.images.transforms.erasing import RandomErasing
@@ -18,14 +19,17 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "CutMix",
     "Decode",
     "GaussianBlur",
     "HorizontalFlip",
+    "MixUp",
     "Normalize",
     "Pad",
     "RandAugment",
     "RandomAffine",
     "RandomApply",
+    "RandomBatchChoice",
     "RandomChoice",
     "RandomCrop",
     "RandomErasing",
