@@ -1,15 +1,13 @@
-"""Training transforms: resize, crop, flip, change colours, normalise."""
+"""Transforms that change the visible part of an image: resize, crop, flip."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform, Rank
-from feedline.images.geometry import View, checked_numbers, checked_size
+from feedline.images.geometry import View, checked_numbers, checked_probability, checked_size
+from feedline.images.steps.geometric import Flip
 from feedline.randomness.scope import rng
 
 
@@ -138,131 +136,34 @@ class HorizontalFlip(ImageTransform):
         [[[3, 4, 5], [0, 1, 2]]]
     """
 
-    rank = Rank.ANY
+    rank = Rank.GEOMETRY
+    is_late = True
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise BadOption(f"p={p!r} is not a probability from 0 to 1.")
-        self.p = p
+        self.p = checked_probability(p)
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
-            view.flip = not view.flip
+            view.mirror()
 
 
-Range = float | tuple[float, float]
-
-_NEUTRAL = (1.0, 1.0, 1.0, 0.0)
-
-
-class ColorJitter(ImageTransform):
-    """Change the colours of an image at random, with the same distribution as torchvision.
-
-    The four changes are applied in random order. A number x stands for factors from 1 - x to 1 + x, and for hue from -x
-    to x; a tuple is the range itself.
+class VerticalFlip(ImageTransform):
+    """Flip some images vertically.
 
     Args:
-        brightness: factor for all values.
-        contrast: factor for the distance from the mean grey of the image.
-        saturation: factor for the distance from grey.
-        hue: amount to add to the hue, which ranges from 0 to 1: at most 0.5.
+        p: the probability of a flip.
 
     Example:
         >>> import numpy as np
-        >>> ColorJitter(brightness=(2, 2))(np.full((1, 1, 3), 100, np.uint8)).tolist()
-        [[[200, 200, 200]]]
+        >>> VerticalFlip(1.0)(np.arange(6, dtype=np.uint8).reshape(2, 1, 3)).tolist()
+        [[[3, 4, 5]], [[0, 1, 2]]]
     """
 
-    rank = Rank.COLOR
+    rank = Rank.STEP
 
-    def __init__(self, brightness: Range = 0, contrast: Range = 0, saturation: Range = 0, hue: Range = 0) -> None:
-        self.brightness = _checked("brightness", brightness, 1.0)
-        self.contrast = _checked("contrast", contrast, 1.0)
-        self.saturation = _checked("saturation", saturation, 1.0)
-        self.hue = _checked("hue", hue, 0.0)
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = checked_probability(p)
 
     def draw(self, view: View) -> None:
-        generator = rng()
-        order = generator.permutation(4)
-        ranges = (self.brightness, self.contrast, self.saturation, self.hue)
-        factors = [low if low == high else low + (high - low) * generator.random() for low, high in ranges]
-        if tuple(factors) != _NEUTRAL:
-            view.jitter = np.array([*factors, *order], np.float32)
-
-
-def _checked(name: str, value: object, neutral: float) -> tuple[float, float]:
-    if isinstance(value, (int, float)):
-        if value < 0:
-            raise BadOption(f"{name}={value!r} is below 0.")
-        value = (neutral - value, neutral + value)
-        if neutral:
-            value = (max(0.0, value[0]), value[1])
-    low, high = checked_numbers(name, value, 2)
-    least, most = (0.0, float("inf")) if neutral else (-0.5, 0.5)
-    if not least <= low <= high <= most:
-        raise BadOption(f"{name}={value!r} is not a range within {least} to {most}. Put the lower number first.")
-    return low, high
-
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Mean of red, green and blue in ImageNet, for values from 0 to 1."""
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
-_DTYPES = ("float32", "float16", "bfloat16")
-
-
-class Normalize(ImageTransform):
-    """Convert the values of an image to floats: divide by 255, subtract the mean, divide by the standard deviation.
-
-    The axes become channel, height and width, as torch's networks expect. This is the last step, done as late as
-    possible: when the batch is collated, or on the device.
-
-    Args:
-        mean: of each channel, from 0 to 1; ImageNet's by default. A mean of 0 and a `std` of 1 for all channels give
-            values from 0 to 1.
-        std: of each channel.
-        dtype: "float32", "float16" or, for torch batches, "bfloat16".
-        channels_first: False to keep the channel as the last axis.
-
-    Example:
-        >>> import numpy as np
-        >>> Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))(np.full((1, 1, 3), 255, np.uint8)).tolist()
-        [[[1.0]], [[1.0]], [[1.0]]]
-    """
-
-    rank = Rank.FINISH
-
-    def __init__(
-        self,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
-        *,
-        dtype: str = "float32",
-        channels_first: bool = True,
-    ) -> None:
-        self.mean = checked_numbers("mean", mean, 3)
-        self.std = checked_numbers("std", std, 3)
-        if not all(one > 0 for one in self.std):
-            raise BadOption(f"std={std!r} contains a number that is not above 0. Values are divided by it.")
-        if dtype not in _DTYPES:
-            raise BadOption(f"dtype={dtype!r} is not one of {', '.join(map(repr, _DTYPES))}.")
-        self.dtype = dtype
-        self.channels_first = bool(channels_first)
-
-    def draw(self, view: View) -> None:
-        view.mean, view.std, view.dtype, view.channels_first = self.mean, self.std, self.dtype, self.channels_first
-
-
-class ToChannelsFirst(ImageTransform):
-    """Change the axes height, width and channel to channel, height and width; values stay as they are.
-
-    Example:
-        >>> import numpy as np
-        >>> ToChannelsFirst()(np.zeros((30, 40, 3), np.uint8)).shape
-        (3, 30, 40)
-    """
-
-    rank = Rank.FINISH
-
-    def draw(self, view: View) -> None:
-        view.channels_first = True
+        if rng().random() < self.p:
+            view.add(Flip(vertical=True))
