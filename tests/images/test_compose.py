@@ -211,7 +211,7 @@ def test_the_same_is_drawn_wherever_an_image_is_finished(place: Placement, key: 
             assert whole.shape == ((3, 32, 32) if pipeline is TRAIN else (32, 32, 3))
             assert deferred.finish == other.finish
             assert deferred.flip == other.flip
-            assert (deferred.jitter == other.jitter).all()
+            assert deferred.steps == other.steps
             assert (deferred.data is not None) == (place is Placement.DECODE and image is jpeg)
             assert (deferred.pixels is None) == (deferred.data is not None) == (deferred.box is not None)
 

@@ -26,7 +26,8 @@ from feedline.images.field import image_field, is_encoded, replaced
 from feedline.images.geometry import Box, View
 from feedline.images.header import Header, file_bytes, read_header
 from feedline.images.pillow import eight_bits
-from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
+from feedline.images.rendering import cut, dtype_of
+from feedline.images.steps.step import Pixels
 from feedline.randomness.scope import is_in_loader
 from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.optional import is_tensor, require
@@ -35,14 +36,15 @@ PLACES = ("auto", "cpu", "gpu")
 """Where images can be decoded."""
 
 
-class Rank(enum.IntEnum):
-    """The order in which transforms can be fused into one stage."""
+class Rank(enum.Enum):
+    """What a transform changes, which decides how it is fused with those before it."""
 
-    GEOMETRY = 0
-    COLOR = 1
-    FINISH = 2
-    ANY = 3
-    """At any position."""
+    GEOMETRY = "geometry"
+    """The visible part of the image, or its size."""
+    STEP = "step"
+    """Pixels: it adds steps to the view."""
+    FINISH = "finish"
+    """The final form of the image."""
 
 
 # Any, throughout: an image is the bytes of a file, pixels, or a Pillow image; a sample has one among its fields.
@@ -54,7 +56,9 @@ class ImageTransform(ABC):
 
     rank: Rank
     resizes = False
-    """True if it computes pixels from several others: a second such transform starts a new stage."""
+    """True if it resamples pixels: after another transform that does, or after steps, it starts a new stage."""
+    is_late = False
+    """True if it may follow the finish."""
 
     @abstractmethod
     def draw(self, view: View) -> None:
@@ -204,15 +208,13 @@ class _Fused:
         Raises:
             BadOption: it comes too late to be possible at all.
         """
-        before = max((one.rank for one in self.transforms if one.rank is not Rank.ANY), default=Rank.GEOMETRY)
-        if before is Rank.FINISH and transform.rank < Rank.FINISH:
+        finished = any(one.rank is Rank.FINISH for one in self.transforms)
+        if finished and transform.rank is not Rank.FINISH and not transform.is_late:
             raise BadOption(
                 f"{type(transform).__name__} comes after {self.transforms[-1]!r}, when the image is no longer a uint8 "
                 "array with the axes height, width and color. Put it before."
             )
-        if transform.resizes and any(one.resizes for one in self.transforms):
-            return False
-        return transform.rank > before or transform.rank is before is not Rank.COLOR
+        return not transform.resizes or not any(one.resizes or one.rank is Rank.STEP for one in self.transforms)
 
     def __call__(self, image: Any, where: Placement, decode: str) -> object:
         encoded = is_encoded(image)
@@ -227,17 +229,21 @@ class _Fused:
             transform.draw(view)
         if decode == "gpu" and where is not Placement.DECODE and is_in_loader():
             raise _no_decoder()
+        finish, size = view.finish(), view.cut_size
+        waiting = DeferredImage(finish, view.flip, tuple(view.steps), tuple(view.erasures))
         if encoded and where is Placement.DECODE and header.gpu and decode != "cpu":
-            return DeferredImage(view.finish(), view.flip, view.jitter, data=image, box=view.box)
+            waiting.data, waiting.box, waiting.cut_size = image, view.box, size
+            return waiting
         box = view.box
         if encoded:
             image, box = _decoded(image, header, view)
-        image = cut(image, box, view.width, view.height)
-        finish = view.finish()
+        waiting.pixels = cut(image, box, *size)
+        if where is Placement.COLLATE:
+            return waiting
         if where is not Placement.DATASET:
-            return DeferredImage(finish, view.flip, view.jitter, pixels=image)
+            return waiting if size == (view.width, view.height) else waiting.moved()
         out = np.empty(finish.shape, dtype_of(finish))
-        finish_into(out, image, finish, flip=view.flip, jitter=view.jitter)
+        waiting.finish_into(out)
         return out if finish.dtype != "bfloat16" else _rounded(out)
 
 

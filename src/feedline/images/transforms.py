@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform, Rank
 from feedline.images.geometry import View, checked_numbers, checked_size
+from feedline.images.steps.colors import Hue, Saturation
+from feedline.images.steps.step import Step
+from feedline.images.steps.tables import Contrast, brightness
 from feedline.randomness.scope import rng
 
 
@@ -138,7 +139,8 @@ class HorizontalFlip(ImageTransform):
         [[[3, 4, 5], [0, 1, 2]]]
     """
 
-    rank = Rank.ANY
+    rank = Rank.GEOMETRY
+    is_late = True
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
@@ -147,12 +149,18 @@ class HorizontalFlip(ImageTransform):
 
     def draw(self, view: View) -> None:
         if rng().random() < self.p:
-            view.flip = not view.flip
+            view.mirror()
 
 
 Range = float | tuple[float, float]
 
-_NEUTRAL = (1.0, 1.0, 1.0, 0.0)
+_CHANGES: tuple[tuple[Callable[[float], Step], float], ...] = (
+    (brightness, 1.0),
+    (Contrast, 1.0),
+    (Saturation, 1.0),
+    (Hue, 0.0),
+)
+"""The changes of `ColorJitter`, each with the factor that changes nothing."""
 
 
 class ColorJitter(ImageTransform):
@@ -173,7 +181,7 @@ class ColorJitter(ImageTransform):
         [[[200, 200, 200]]]
     """
 
-    rank = Rank.COLOR
+    rank = Rank.STEP
 
     def __init__(self, brightness: Range = 0, contrast: Range = 0, saturation: Range = 0, hue: Range = 0) -> None:
         self.brightness = _checked("brightness", brightness, 1.0)
@@ -186,8 +194,10 @@ class ColorJitter(ImageTransform):
         order = generator.permutation(4)
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
         factors = [low if low == high else low + (high - low) * generator.random() for low, high in ranges]
-        if tuple(factors) != _NEUTRAL:
-            view.jitter = np.array([*factors, *order], np.float32)
+        for place in order.tolist():
+            change, neutral = _CHANGES[place]
+            if factors[place] != neutral:
+                view.add(change(factors[place]))
 
 
 def _checked(name: str, value: object, neutral: float) -> tuple[float, float]:
