@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
-from feedline.images.geometry import Box, View
+from feedline.images.geometry import View
+from feedline.images.steps.step import Matrix, after
+from feedline.images.targets.path import IDENTITY, parts_of
 from feedline.images.targets.target import Target, as_given, numbers
 
 Corners = NDArray[np.float64]
@@ -76,10 +78,7 @@ class Boxes(Target):
     def moved(self, value: Any, views: Sequence[View]) -> tuple[object, NDArray[np.bool_]]:
         given = numbers(value, (4,), "Boxes").reshape(-1, 4)
         whole = _corners(given * _scale(views[0].image_size) if self.normalized else given, self.format)
-        part = whole
-        for view in views:
-            whole = _around(whole, view)
-            part = _clipped(_around(_clipped(part, view.box), view), (0, 0, view.width, view.height))
+        whole, part = _moved(whole, views)
         kept = self._kept(part, whole)
         made = _formatted(part[kept], self.format)
         if self.normalized:
@@ -112,16 +111,26 @@ def _formatted(corners: Corners, format_: str) -> NDArray[np.float64]:
     return np.concatenate([first if format_ == "xywh" else (first + last) / 2, last - first], 1)
 
 
-def _around(boxes: Corners, view: View) -> Corners:
-    """Return the smallest upright boxes around boxes of an image, in its view."""
-    a, b, c, d, e, f = view.matrix
+def _moved(boxes: Corners, views: Sequence[View]) -> tuple[Corners, Corners]:
+    """Return boxes after all moves of an image, and what is visible of them."""
+    whole, part, matrix, width, height = boxes, boxes, IDENTITY, 0, 0
+    for move, width, height in parts_of(views):
+        matrix = after(matrix, move)
+        if matrix[1] == matrix[3] == 0:  # no box around a box is needed so far, which would grow with each rotation
+            whole, part, matrix = _around(whole, matrix), _clipped(_around(part, matrix), width, height), IDENTITY
+    if matrix != IDENTITY:
+        whole, part = _around(whole, matrix), _clipped(_around(part, matrix), width, height)
+    return whole, part
+
+
+def _around(boxes: Corners, matrix: Matrix) -> Corners:
+    """Return the smallest upright boxes around boxes that have moved."""
+    a, b, c, d, e, f = matrix
     center, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
     turned = np.array([[a, b], [d, e]])
     center, half = center @ turned.T + (c, f), half @ np.abs(turned).T
     return np.concatenate([center - half, center + half], 1)
 
 
-def _clipped(boxes: Corners, part: Box) -> Corners:
-    left, top, width, height = part
-    low, high = np.array([left, top]), np.array([left + width, top + height])
-    return np.concatenate([boxes[:, :2].clip(low, high), boxes[:, 2:].clip(low, high)], 1)
+def _clipped(boxes: Corners, width: int, height: int) -> Corners:
+    return boxes.clip(0, (width, height, width, height))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption
 from feedline.images.geometry import View
+from feedline.images.targets.path import parts_of
 from feedline.images.targets.target import Target, as_given, numbers
 
 
@@ -53,12 +54,9 @@ class Keypoints(Target):
         given = numbers(value, (2, 3), "Keypoints")
         points = given[..., :2]
         inside, mirrored = np.ones(points.shape[:-1], bool), False
-        for view in views:
-            left, top, across, down = view.box
-            inside &= _is_within(points, left, top, across, down)
-            a, b, c, d, e, f = view.matrix
+        for (a, b, c, d, e, f), width, height in parts_of(views):
             points = points @ np.array([[a, d], [b, e]]) + (c, f)
-            inside &= _is_within(points, 0, 0, view.width, view.height)
+            inside &= ((points >= 0) & (points <= (width, height))).all(-1)
             mirrored ^= a * e - b * d < 0
         made = np.concatenate([points, given[..., 2:]], -1)
         if given.shape[-1] == 3:
@@ -77,9 +75,3 @@ class Keypoints(Target):
                 )
             order[one], order[other] = other, one
         return points[..., order, :]
-
-
-def _is_within(points: NDArray[np.float64], left: float, top: float, width: float, height: float) -> NDArray[np.bool_]:
-    x, y = points[..., 0], points[..., 1]
-    within: NDArray[np.bool_] = (x >= left) & (x <= left + width) & (y >= top) & (y <= top + height)
-    return within

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.images.field import is_encoded
 from feedline.images.geometry import View
-from feedline.images.header import file_bytes
+from feedline.images.header import file_bytes, read_header
 from feedline.images.pillow import checked_picture
 from feedline.images.steps.step import GeometricStep, Places
 from feedline.images.targets.target import Target
@@ -111,9 +111,9 @@ def _mask(value: Any) -> Numbers:
 
 def _decoded(data: bytes) -> Numbers:
     try:
-        image = checked_picture(data)
-        if image.format == "PNG":
+        if read_header(data).format == "PNG":
             checked_picture(data).verify()  # the checksums, which Pillow does not check otherwise
+        image = checked_picture(data)
         image.load()
     except (FeedlineError, MemoryError):
         raise
