@@ -24,7 +24,14 @@ pytestmark = pytest.mark.sample(3)
 FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
 FILES[7] = encoded(photo(119, 90, seed=7))
 TRAIN = images.Compose(
-    [images.RandomResizedCrop(64), images.HorizontalFlip(), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()]
+    [
+        images.RandomResizedCrop(64),
+        images.HorizontalFlip(),
+        images.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        images.RandAugment(),
+        images.Normalize(),
+        images.RandomErasing(value="random"),
+    ]
 )
 PLAIN = images.Compose([images.RandomResizedCrop((20, 24)), images.HorizontalFlip()])
 

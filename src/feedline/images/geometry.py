@@ -11,7 +11,7 @@ from typing import Any
 from feedline.errors import BadOption
 from feedline.images.finish import Finish
 from feedline.images.steps.erasing import Erase
-from feedline.images.steps.geometric import Flip, Window
+from feedline.images.steps.geometric import INTERPOLATIONS, Flip, Window
 from feedline.images.steps.step import GeometricStep, Matrix, Step, after
 from feedline.images.steps.tables import Lookup
 
@@ -157,3 +157,51 @@ def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     if len(numbers) != count:
         raise BadOption(f"{name}={value!r} does not consist of {count} numbers.")
     return numbers
+
+
+def checked_range(name: str, value: Any) -> tuple[float, float]:
+    """Return an option that consists of a minimum and a maximum.
+
+    Raises:
+        BadOption: it does not consist of two numbers, or the first one is larger.
+    """
+    low, high = checked_numbers(name, value, 2)
+    if not low <= high:
+        raise BadOption(f"{name}={value!r} is not a range. Put the lower number first.")
+    return low, high
+
+
+def checked_probability(p: float) -> float:
+    """Return `p=`.
+
+    Raises:
+        BadOption: it is not from 0 to 1.
+    """
+    if not 0 <= p <= 1:
+        raise BadOption(f"p={p!r} is not a probability from 0 to 1.")
+    return p
+
+
+def checked_fill(fill: object) -> tuple[float, ...]:
+    """Return `fill=` as the values of the three channels.
+
+    Raises:
+        BadOption: these are not values from 0 to 255.
+    """
+    values = (fill or 0,) * 3 if fill is None or isinstance(fill, (int, float)) else fill
+    numbers = checked_numbers("fill", values, 3)
+    if not all(0 <= one <= 255 for one in numbers):
+        raise BadOption(f"fill={fill!r} is not a value from 0 to 255, or one for each channel.")
+    return numbers
+
+
+def checked_interpolation(interpolation: object) -> str:
+    """Return `interpolation=`, which may be torchvision's enum.
+
+    Raises:
+        BadOption: it is none that steps know.
+    """
+    name = str(getattr(interpolation, "value", interpolation))
+    if name not in INTERPOLATIONS:
+        raise BadOption(f"interpolation={interpolation!r} is not one of {', '.join(map(repr, INTERPOLATIONS))}.")
+    return name

@@ -46,9 +46,9 @@ def test_tables_in_a_row_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         return looked_up(pixels, table)
 
     monkeypatch.setattr(sequence, "looked_up", counting)
-    apply_steps(photo(40, 30), TABLES)
+    apply_steps(photo(40, 30), TABLES[:4])
     assert len(passes) == 1
-    _, table = apply_to_last_table(photo(40, 30), [*OTHERS, *TABLES])
+    _, table = apply_to_last_table(photo(40, 30), [*OTHERS, Equalize(), *TABLES[:4]])
     assert len(passes) == 1  # left to the caller
     assert table is not None
     assert table.shape == (3, 256)

@@ -27,19 +27,22 @@ class Saturation(Step):
     factor: float
 
     def apply(self, pixels: Pixels) -> Pixels:
-        cv2 = opencv()
-        mixed = self.factor * np.eye(3) + (1 - self.factor) * np.array(GREY)
+        cv2, other = opencv(), 1 - self.factor
         if cv2 is not None:
-            rounded = np.hstack([mixed, np.full((3, 1), _ROUND_DOWN)])
-            return cv2.transform(pixels, rounded)  # type: ignore[no-any-return]
-        return np.clip(pixels @ mixed.T.astype(np.float32), 0, 255).astype(np.uint8)
+            mixed = np.empty((3, 4))
+            mixed[:, :3] = self.factor * np.eye(3) + other * np.array(GREY)
+            # Grey is rounded down first, which takes half of a value from it on average.
+            mixed[:, 3] = _ROUND_DOWN - (0.5 * other if self.factor else 0)
+            return cv2.transform(pixels, mixed)  # type: ignore[no-any-return]
+        grey = np.floor(pixels @ np.array(GREY, np.float32))[:, :, None]
+        return np.clip(self.factor * pixels + other * grey, 0, 255).astype(np.uint8)
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
         import torch
 
         factor = torch.tensor([step.factor for step in steps]).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
-        return (images * factor).add_((1 - factor) * grey(images)).clamp_(0, 255).floor_()
+        return (images * factor).add_((1 - factor) * grey(images).floor_()).clamp_(0, 255).floor_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,14 @@ class Hue(Step):
     turn: float
 
     def apply(self, pixels: Pixels) -> Pixels:
+        cv2 = opencv()
+        if cv2 is None:
+            return self._by_numpy(pixels)
+        turned = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_RGB2HSV)
+        cv2.add(turned, (360 * (self.turn % 1), 0, 0, 0), turned)
+        return cv2.convertScaleAbs(cv2.cvtColor(turned, cv2.COLOR_HSV2RGB))  # type: ignore[no-any-return]
+
+    def _by_numpy(self, pixels: Pixels) -> Pixels:
         planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)
         red, green, blue = planes
         most = np.maximum(np.maximum(red, green), blue)

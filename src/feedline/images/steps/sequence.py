@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from feedline.images.steps.step import GeometricStep, Pixels, Step
-from feedline.images.steps.tables import Counts, Lookup, MeasuredTable, Table, composed, counted, looked_up, recounted
+from feedline.images.steps.tables import Lookup, MeasuredTable, Table, composed, looked_up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,16 +22,16 @@ def apply_steps(pixels: Pixels, steps: Sequence[Step]) -> Pixels:
 def apply_to_last_table(pixels: Pixels, steps: Sequence[Step]) -> tuple[Pixels, Table | None]:
     """Return an image after its steps, and the table of the last ones, which is still to be applied; None for none."""
     table: Table | None = None
-    counts: Counts | None = None  # before the table
     for step in steps:
         if isinstance(step, Lookup):
             table = composed(table, step.table())
-        elif isinstance(step, MeasuredTable):
-            counts = counted(pixels) if counts is None else counts
-            table = composed(table, step.table(recounted(counts, table)))
+            continue
+        if table is not None:
+            pixels, table = looked_up(pixels, table), None
+        if isinstance(step, MeasuredTable):
+            table = step.table(pixels)
         else:
-            pixels = step.apply(pixels if table is None else looked_up(pixels, table))
-            table = counts = None
+            pixels = step.apply(pixels)
     return pixels, table
 
 

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 Table = NDArray[np.uint8]
 """256 values, for all channels or, with a first axis, for each of the three."""
-Counts = NDArray[np.int64]
-"""How many pixels have each of the 256 values, for each of the three channels."""
 
 GREY = (0.2989, 0.587, 0.114)
 """Share of red, green and blue in grey."""
 _VALUES = np.arange(256)
+_FLOATS = np.arange(256, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def brightness(factor: float) -> Lookup:
         >>> brightness(1.5).table()[[0, 1, 100, 200]].tolist()
         [0, 1, 150, 255]
     """
-    return _static(np.minimum(_VALUES * np.float32(factor), 255))
+    return _static(np.minimum(_FLOATS * np.float32(factor), 255))
 
 
 def posterize(bits: int) -> Lookup:
@@ -100,16 +99,16 @@ def _static(values: NDArray[np.generic]) -> Lookup:
 
 
 class MeasuredTable(Step):
-    """A table that depends on the values of the image."""
+    """A table that depends on the image."""
 
     __slots__ = ()
 
     @abstractmethod
-    def table(self, counts: Counts) -> Table:
-        """Return the table for an image with these values."""
+    def table(self, pixels: Pixels) -> Table:
+        """Return the table for an image."""
 
     def apply(self, pixels: Pixels) -> Pixels:
-        return looked_up(pixels, self.table(counted(pixels)))
+        return looked_up(pixels, self.table(pixels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,12 @@ class Contrast(MeasuredTable):
 
     factor: float
 
-    def table(self, counts: Counts) -> Table:
-        mean = float((np.array(GREY) @ counts) @ _VALUES / counts[0].sum()) - 0.5  # each grey is rounded down
-        table: Table = np.clip(self.factor * _VALUES + (1 - self.factor) * max(mean, 0), 0, 255).astype(np.uint8)
+    def table(self, pixels: Pixels) -> Table:
+        cv2 = opencv()
+        means = pixels.mean((0, 1)) if cv2 is None else cv2.mean(pixels)[:3]
+        # torchvision rounds each grey down, which takes half of a value from it on average.
+        mean = max(0.0, sum(share * one for share, one in zip(GREY, means, strict=True)) - 0.5)
+        table: Table = np.clip(self.factor * _FLOATS + (1 - self.factor) * mean, 0, 255).astype(np.uint8)
         return table
 
     @classmethod
@@ -136,12 +138,15 @@ class Contrast(MeasuredTable):
 class AutoContrast(MeasuredTable):
     """Stretches the values of each channel to the range from 0 to 255."""
 
-    def table(self, counts: Counts) -> Table:
-        least = (counts > 0).argmax(1)
-        most = 255 - (counts[:, ::-1] > 0).argmax(1)
-        spread = (most - least)[:, None]
-        stretched = (_VALUES - least[:, None]) * (np.float32(255) / np.maximum(spread, 1))
-        return np.where(spread > 0, np.clip(stretched, 0, 255), _VALUES).astype(np.uint8)
+    def table(self, pixels: Pixels) -> Table:
+        cv2 = opencv()
+        if cv2 is None:
+            ends = np.stack([pixels.min((0, 1)), pixels.max((0, 1))], 1)
+        else:
+            ends = np.array([cv2.minMaxLoc(plane)[:2] for plane in cv2.split(pixels)])
+        least, most = ends[:, :1].astype(np.float32), ends[:, 1:].astype(np.float32)
+        least, most = np.where(most > least, least, 0), np.where(most > least, most, 255)  # a single value stays
+        return np.clip((_FLOATS - least) / ((most - least) / np.float32(255)), 0, 255).astype(np.uint8)
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
@@ -157,8 +162,14 @@ class AutoContrast(MeasuredTable):
 class Equalize(MeasuredTable):
     """Spreads the values of each channel evenly."""
 
-    def table(self, counts: Counts) -> Table:
-        return np.stack([_equalized(channel) for channel in counts])
+    def table(self, pixels: Pixels) -> Table:
+        """Return the table that Pillow uses: steps of equal numbers of pixels, without those of the largest value."""
+        counts = _counted(pixels)
+        total = counts.cumsum(1)
+        largest = counts[np.arange(3), total.argmax(1)][:, None]
+        step = (total[:, -1:] - largest) // 255
+        table = (total - counts + step // 2) // np.maximum(step, 1)
+        return np.where(step > 0, np.minimum(table, 255), _VALUES).astype(np.uint8)
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:
@@ -176,17 +187,8 @@ class Equalize(MeasuredTable):
         return _gathered(images, table.view(-1, 3, 256).float())
 
 
-def _equalized(counts: NDArray[np.int64]) -> Table:
-    """Return the table that Pillow uses: steps of equal numbers of pixels, without those of the largest value."""
-    used = np.flatnonzero(counts)
-    step = int(counts.sum() - counts[used[-1]]) // 255
-    if step == 0:
-        return _VALUES.astype(np.uint8)
-    return (((counts.cumsum() - counts) + step // 2) // step).clip(0, 255).astype(np.uint8)
-
-
-def counted(pixels: Pixels) -> Counts:
-    """Count the values of each channel."""
+def _counted(pixels: Pixels) -> NDArray[np.int64]:
+    """Return how many pixels have each value, for each channel."""
     cv2 = opencv()
     if cv2 is None:
         return np.stack([np.bincount(pixels[:, :, channel].reshape(-1), minlength=256) for channel in range(3)])
@@ -211,16 +213,6 @@ def composed(first: Table | None, second: Table) -> Table:
     if first.ndim == 1:
         return second[:, first]
     return np.take_along_axis(second, first.astype(np.intp), 1)
-
-
-def recounted(counts: Counts, table: Table | None) -> Counts:
-    """Return how often values occur after a table was applied."""
-    if table is None:
-        return counts
-    moved = np.zeros_like(counts)
-    for channel in range(3):
-        np.add.at(moved[channel], table if table.ndim == 1 else table[channel], counts[channel])
-    return moved
 
 
 def grey(images: Tensor) -> Tensor:
