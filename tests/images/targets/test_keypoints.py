@@ -67,6 +67,8 @@ def test_left_and_right_are_swapped_in_a_mirror() -> None:
         [[76, 4, 2], [74, 6, 2], [5, 5, 0]],
     ]
     assert np.array_equal(moved(points, [flip, flip], flip_pairs=[(1, 2)])["points"], points)
+    turned = moved(points, [flip, images.VerticalFlip(1.0)], flip_pairs=[(1, 2)])["points"]  # by 180 degrees
+    assert turned[0].tolist() == [[79, 59, 2], [78, 58, 2], [77, 57, 1]]
     assert np.array_equal(moved(points, [flip])["points"][..., 0] == 79, points[..., 0] == 1)
 
 
