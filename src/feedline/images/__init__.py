@@ -1,11 +1,11 @@
 """Image decoding and training transforms."""
 
-from feedline.images.compose import Compose
+from feedline.images.compose import Compose, Decode
 from feedline.images.decoding import decode_image
+from feedline.images.mixing import CutMix, MixUp, RandomBatchChoice
 from feedline.images.targets.boxes import Boxes
 from feedline.images.targets.keypoints import Keypoints
 from feedline.images.targets.mask import Mask
-from feedline.images.transform import Decode
 from feedline.images.transforms.choice import RandomApply, RandomChoice
 from feedline.images.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 from feedline.images.transforms.erasing import RandomErasing
@@ -24,16 +24,19 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "CutMix",
     "Decode",
     "GaussianBlur",
     "HorizontalFlip",
     "Keypoints",
     "Mask",
+    "MixUp",
     "Normalize",
     "Pad",
     "RandAugment",
     "RandomAffine",
     "RandomApply",
+    "RandomBatchChoice",
     "RandomChoice",
     "RandomCrop",
     "RandomErasing",

@@ -7,12 +7,52 @@ from typing import Any
 
 from feedline.abc.deferred import Placement
 from feedline.errors import BadOption
+from feedline.images.decoding import check_mode
 from feedline.images.geometry import View
 from feedline.images.original import Original
 from feedline.images.pipeline import Pipeline
 from feedline.images.stages import Foreign, stages_of
 from feedline.images.targets.moving import Targets, check_size
-from feedline.images.transform import ImageTransform
+from feedline.images.transform import Rank, ViewTransform
+
+
+# Any: an image is the bytes of a file, pixels, or a Pillow image; a sample has one among its fields.
+class ImageTransform(ViewTransform):
+    """An image transform that feedline can fuse with others.
+
+    Called with an image, or with a sample that contains one, it returns the finished image as an array.
+    """
+
+    def __call__(self, image: object) -> Any:
+        return Compose([self])(image)
+
+
+class Decode(ImageTransform):
+    """Decode the bytes of an image file, and choose the channels. Pipelines without it decode to RGB.
+
+    Args:
+        mode: "RGB"; "L" for one channel of 8-bit grey; or "I;16" for one channel of 16-bit grey, which keeps all bits
+            of 16-bit PNG and TIFF files: see `decode_image`. With one channel, transforms may crop, resize and move
+            pixels, but not change colours, and `Normalize` takes one number each as `mean` and `std`.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import images
+        >>> pipeline = images.Compose(
+        ...     [images.Decode("I;16"), images.Resize(8), images.Normalize(mean=(0.5,), std=(0.5,))]
+        ... )
+        >>> pipeline(np.full((16, 16), 65535, np.uint16)).max()
+        np.float32(1.0)
+    """
+
+    rank = Rank.GEOMETRY
+
+    def __init__(self, mode: str = "RGB") -> None:
+        check_mode(mode)
+        self.mode: str = mode
+
+    def draw(self, view: View) -> None:
+        pass
 
 
 class Compose(Pipeline):

@@ -24,7 +24,7 @@ from feedline.images.grey import finished_grey
 from feedline.images.original import Original
 from feedline.images.rendering import cut, dtype_of
 from feedline.images.steps.step import GeometricStep
-from feedline.images.transform import Decode, ImageTransform, Rank
+from feedline.images.transform import Rank, ViewTransform
 from feedline.randomness.scope import is_in_loader
 from feedline.system.optional import require
 
@@ -38,9 +38,9 @@ class Fused:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self.transforms: list[ImageTransform] = []
+        self.transforms: list[ViewTransform] = []
 
-    def takes(self, transform: ImageTransform) -> bool:
+    def takes(self, transform: ViewTransform) -> bool:
         """True if a transform can be fused with those before it.
 
         Raises:
@@ -91,7 +91,7 @@ def _rounded(out: NDArray[np.generic], finish: Finish) -> object:
     return torch.from_numpy(out).bfloat16()
 
 
-def _needs_colors(transform: ImageTransform, mode: str) -> BadOption:
+def _needs_colors(transform: ViewTransform, mode: str) -> BadOption:
     return BadOption(
         f"{type(transform).__name__} changes colours, but Decode({mode!r}) leaves one channel. Leave it out, or use "
         'Decode("RGB"), where grey files have three equal channels.'
@@ -138,7 +138,7 @@ def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
     last: Fused | Foreign = first
     others: list[Fused | Foreign] = []
     for transform in transforms:
-        if not isinstance(transform, ImageTransform):
+        if not isinstance(transform, ViewTransform):
             last = Foreign(transform)
             others.append(last)
             continue
@@ -151,12 +151,12 @@ def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
 
 def _mode(transforms: list[Any]) -> str:
     """Return the mode of the images of a pipeline."""
-    modes = [one.mode for one in transforms if isinstance(one, Decode)]
+    modes = [one.mode for one in transforms if isinstance(one, ViewTransform) and one.mode is not None]
     mode = modes[0] if modes else "RGB"
-    if len(set(modes)) > 1 or (mode != "RGB" and not isinstance(transforms[0], Decode)):
+    if len(set(modes)) > 1 or (mode != "RGB" and getattr(transforms[0], "mode", None) != mode):
         raise BadOption(f"Decode({modes[-1]!r}) is not the first transform. Its mode holds for the whole pipeline.")
     for one in transforms:
-        channels = len(one.mean) if isinstance(one, ImageTransform) and hasattr(one, "mean") else CHANNELS[mode]
+        channels = len(one.mean) if isinstance(one, ViewTransform) and hasattr(one, "mean") else CHANNELS[mode]
         if channels != CHANNELS[mode]:
             raise BadOption(
                 f"{one!r} is for {channels} channel(s), but images have {CHANNELS[mode]} with Decode({mode!r}). Pass a "

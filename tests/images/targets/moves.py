@@ -7,10 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View
 from feedline.images.steps.geometric import Flip, Warp, Window
 from feedline.images.steps.step import Matrix, after
-from feedline.images.transform import ImageTransform, Rank
+from feedline.images.transform import Rank
 
 
 class Cropped(ImageTransform):

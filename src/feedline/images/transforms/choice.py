@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers, checked_probability
-from feedline.images.transform import ImageTransform, Rank
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 
@@ -61,9 +62,13 @@ class RandomChoice(ImageTransform):
             raise BadOption(f"p={p!r} does not consist of weights from 0 with a sum above 0.")
 
     def draw(self, view: View) -> None:
-        weights = self.p or (1.0,) * len(self.transforms)
-        ends = list(itertools.accumulate(weights))
-        self.transforms[bisect.bisect_right(ends, rng().random() * ends[-1], hi=len(ends) - 1)].draw(view)
+        self.transforms[drawn_place(self.p or (1.0,) * len(self.transforms))].draw(view)
+
+
+def drawn_place(weights: Sequence[float]) -> int:
+    """Draw a place of a sequence of weights: the larger the weight, the more likely."""
+    ends = list(itertools.accumulate(weights))
+    return bisect.bisect_right(ends, rng().random() * ends[-1], hi=len(ends) - 1)
 
 
 # object: what the user passed.

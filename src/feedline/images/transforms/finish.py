@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers
-from feedline.images.transform import ImageTransform, Rank
+from feedline.images.transform import Rank
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of red, green and blue in ImageNet, for values from 0 to 1."""
