@@ -178,6 +178,20 @@ def test_peers_of_images(peer: str, module: str, package: str, tmp_path: Path, m
         rows_of("w3_images", flags, tmp_path)
 
 
+@pytest.mark.slow
+def test_image_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--recipe", "randaugment"]
+    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread"]
+    if importlib.util.find_spec("torchvision"):
+        found = summaries(rows_of("w3_images", flags, tmp_path))
+        assert found["feedline/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+    with pytest.raises(BadOption, match="needs torchvision in a build that fits torch"):
+        rows_of("w3_images", flags, tmp_path)
+
+
 @pytest.mark.parametrize("values", ["raw", "record"])
 def test_lmdb(values: str, tmp_path: Path) -> None:
     pytest.importorskip("lmdb")
