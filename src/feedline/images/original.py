@@ -46,26 +46,30 @@ class Original:
         return self.data is not None and self.header.gpu and self.mode == "RGB"
 
     def decode_for(self, views: Sequence[View]) -> None:
-        """Decode the parts of the image that these views show, once, and as small as possible."""
-        if self._pixels is not None:
-            return
-        assert self.data is not None
-        self._factor = min(view.factor for view in views)
-        rows = max(math.ceil(view.box[1] + view.box[3]) for view in views) + 2 * self._factor
-        self._pixels = decode_image(self.data, mode=self.mode, header=self.header, factor=self._factor, rows=rows)
+        """Decode the parts of the image that these views show, once, and as small as possible; keep them."""
+        if self._pixels is None:
+            self._pixels, self._factor = self._decoded(views)
 
     def part(self, view: View) -> tuple[Pixels, Box]:
-        """Return pixels, and which part of them a view shows."""
-        self.decode_for([view])
-        assert self._pixels is not None
-        if self._pixels.shape[1] == self.size[0]:
-            return self._pixels, view.box
+        """Return pixels, and which part of them a view shows.
+
+        Unless `decode_for` has kept them, they are not kept: their memory, which the system has already provided, then
+        serves the finished image.
+        """
+        pixels, factor = (self._pixels, self._factor) if self._pixels is not None else self._decoded([view])
+        if pixels.shape[1] == self.size[0]:
+            return pixels, view.box
         left, top, width, height = view.box
-        factor, orientation = self._factor, self.header.orientation
         # The last pixel of a row or column stands for the rest, less than `factor` pixels. Upright, it may be first.
-        left += -self.size[0] % factor if orientation in (2, 3, 6, 7) else 0
-        top += -self.size[1] % factor if orientation in (3, 4, 7, 8) else 0
-        return self._pixels, (left / factor, top / factor, width / factor, height / factor)
+        left += -self.size[0] % factor if self.header.orientation in (2, 3, 6, 7) else 0
+        top += -self.size[1] % factor if self.header.orientation in (3, 4, 7, 8) else 0
+        return pixels, (left / factor, top / factor, width / factor, height / factor)
+
+    def _decoded(self, views: Sequence[View]) -> tuple[Pixels, int]:
+        assert self.data is not None
+        factor = min(view.factor for view in views)
+        rows = max(math.ceil(view.box[1] + view.box[3]) for view in views) + 2 * factor
+        return decode_image(self.data, mode=self.mode, header=self.header, factor=factor, rows=rows), factor
 
 
 def pixels_of(image: Any, mode: str = "RGB") -> Pixels:
