@@ -5,7 +5,8 @@ feedline's loader reads through `feedline.images`, and torch's loader the datase
 that `--against` names; `--peers` adds Grain and SPDL, which call the same dataset with simplejpeg. `--recipe
 randaugment` adds RandAugment before normalising and RandomErasing(0.1) after it: feedline's loader reads through
 `feedline.images`, torch's loader and the peers a dataset with torchvision's transforms (v2), on Pillow images or, with
-`--against decode_jpeg`, on tensors.
+`--against decode_jpeg`, on tensors. `--recipe dino` makes eight views of each image, two of 224x224 and six of 96x96,
+with random colours, blur and solarizing. Both sides decode an image once for all of its views.
 
 Held still: 2,000 synthetic JPEGs of 500x375, about 100 KB each with a noise-like texture; each is read, decoded,
 cropped at random to 224x224, flipped and normalised to float32 CHW. The crop depends on the index alone, so both
@@ -22,6 +23,7 @@ cache: the first, untimed pass brings them there.
     python -m benchmarks.w3_images --decoder feedline --engine process
     python -m benchmarks.w3_images --decoder feedline --against simplejpeg --peers grain spdl
     python -m benchmarks.w3_images --recipe randaugment --against pillow decode_jpeg
+    python -m benchmarks.w3_images --recipe dino --batch-size 16
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _of_recipe(arguments: argparse.Namespace, paths: list[Path], length: int) ->
     yield from image_recipes.entries(paths, length, arguments, against)
     for name in arguments.peers:
         for decoder in against:
-            dataset = image_recipes.RecipeFiles(paths, decoder, length)
+            dataset = image_recipes.RecipeFiles(paths, arguments.recipe, decoder, length)
             yield from image_peers.entries(name, dataset, f"feedline : torchvision, {decoder}", arguments)
 
 

@@ -179,9 +179,10 @@ def test_peers_of_images(peer: str, module: str, package: str, tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_image_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recipe", ["randaugment", "dino"])
+def test_image_recipes(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cv2")
-    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--recipe", "randaugment"]
+    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--recipe", recipe]
     flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread"]
     if importlib.util.find_spec("torchvision"):
         found = summaries(rows_of("w3_images", flags, tmp_path))

@@ -298,7 +298,12 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
         try:
             with best_installed(package):
                 data = path.read_bytes()
-                return [decode_image(data), decode_image(data, factor=2), decode_image(data, rows=10)]
+                return [
+                    decode_image(data),
+                    decode_image(data, factor=2),
+                    decode_image(data, rows=10),
+                    decode_image(data, mode="I;16"),
+                ]
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 

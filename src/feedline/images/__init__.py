@@ -3,6 +3,9 @@
 from feedline.images.compose import Compose, Decode
 from feedline.images.decoding import decode_image
 from feedline.images.mixing import CutMix, MixUp, RandomBatchChoice
+from feedline.images.targets.boxes import Boxes
+from feedline.images.targets.keypoints import Keypoints
+from feedline.images.targets.mask import Mask
 from feedline.images.transforms.choice import RandomApply, RandomChoice
 from feedline.images.transforms.color import ColorJitter, GaussianBlur, RandomGrayscale, RandomSolarize
 from feedline.images.transforms.erasing import RandomErasing
@@ -11,12 +14,14 @@ from feedline.images.transforms.geometry import CenterCrop, HorizontalFlip, Rand
 from feedline.images.transforms.padding import Pad, RandomCrop
 from feedline.images.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from feedline.images.transforms.warping import RandomAffine, RandomRotation
+from feedline.images.views import Views
 from feedline.system import cuda_queues
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "AutoAugment",
+    "Boxes",
     "CenterCrop",
     "ColorJitter",
     "Compose",
@@ -24,6 +29,8 @@ __all__ = [
     "Decode",
     "GaussianBlur",
     "HorizontalFlip",
+    "Keypoints",
+    "Mask",
     "MixUp",
     "Normalize",
     "Pad",
@@ -42,6 +49,7 @@ __all__ = [
     "ToChannelsFirst",
     "TrivialAugmentWide",
     "VerticalFlip",
+    "Views",
     "decode_image",
 ]
 

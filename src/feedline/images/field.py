@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,13 @@ _BEGINNINGS = (
 
 
 # Any, throughout: samples and their fields.
-def image_field(sample: object, field: Hashable = None) -> Hashable:
+def image_field(sample: object, field: Hashable = None, others: Collection[object] = ()) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
         sample: an image, or a dict, tuple or list with an image in one field.
         field: the field to use, if known.
+        others: fields that may look like an image, and are not: masks.
 
     Raises:
         BadOption: there is no such field, or not exactly one field holds an image.
@@ -55,7 +56,7 @@ def image_field(sample: object, field: Hashable = None) -> Hashable:
             raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
         return field
     values: Any = sample
-    found = [name for name in names if is_image(values[name])]
+    found = [name for name in names if name not in others and is_image(values[name])]
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
         raise BadOption(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.images.opencv import opencv
-from feedline.images.steps.step import GeometricStep, Matrix, Pixels, inverse
+from feedline.images.steps.step import GeometricStep, Matrix, Pixels, Places, inverse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +105,7 @@ def _warped(pixels: Pixels, step: Warp) -> Pixels:
     x, y = np.arange(step.width) + 0.5, (np.arange(step.height) + 0.5)[:, None]
     from_x, from_y = a * x + b * y + c - 0.5, d * x + e * y + f - 0.5
     padded = np.empty((height + 2, width + 2, channels), np.float32)
-    padded[...] = step.fill
+    padded[...] = step.fill[:channels]
     padded[1:-1, 1:-1] = pixels
 
     def at(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -114,12 +114,12 @@ def _warped(pixels: Pixels, step: Warp) -> Pixels:
         return part
 
     if step.interpolation == "nearest":
-        return at(np.rint(from_x), np.rint(from_y)).astype(np.uint8)
+        return at(np.rint(from_x), np.rint(from_y)).astype(pixels.dtype)
     left, top = np.floor(from_x), np.floor(from_y)
     across, down = (from_x - left)[:, :, None], (from_y - top)[:, :, None]
     upper = at(left, top) * (1 - across) + at(left + 1, top) * across
     lower = at(left, top + 1) * (1 - across) + at(left + 1, top + 1) * across
-    return np.rint(upper * (1 - down) + lower * down).astype(np.uint8)
+    return np.rint(upper * (1 - down) + lower * down).astype(pixels.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ class Window(GeometricStep):
         if self.padding != "constant":
             lines, places = self._sources(pixels.shape[1], pixels.shape[0])
             return pixels[lines][:, places]
-        made = np.empty((self.height, self.width, pixels.shape[2]), np.uint8)
+        made = np.empty((self.height, self.width, pixels.shape[2]), pixels.dtype)
         below, behind = above + part.shape[0], before + part.shape[1]
         # Not everywhere: filling three channels takes longer than copying them.
         for place in (np.s_[:above], np.s_[below:], np.s_[above:below, :before], np.s_[above:below, behind:]):
-            made[place] = self.fill
+            made[place] = self.fill[: pixels.shape[2]]
         made[above:below, before:behind] = part
         return made
 
@@ -170,6 +170,12 @@ class Window(GeometricStep):
             _inside(np.arange(self.top, self.top + self.height), height, self.padding),
             _inside(np.arange(self.left, self.left + self.width), width, self.padding),
         )
+
+    def sources(self, columns: Places, rows: Places, width: int, height: int) -> tuple[Places, Places]:
+        columns, rows = columns + self.left, rows + self.top
+        if self.padding == "constant":
+            return columns, rows
+        return _inside(columns, width, self.padding), _inside(rows, height, self.padding)
 
     @classmethod
     def apply_batch(cls, steps: Sequence[Self], images: Tensor) -> Tensor:

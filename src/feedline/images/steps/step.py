@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 """With the axes height, width and color."""
+Places = NDArray[np.intp]
+"""Numbers of rows or columns."""
 Matrix = tuple[float, float, float, float, float, float]
 """The two rows of an affine map: x' = a x + b y + c, y' = d x + e y + f.
 
@@ -72,6 +74,21 @@ class GeometricStep(Step):
     @abstractmethod
     def matrix(self, width: int, height: int) -> Matrix:
         """Return the map from coordinates of an image of this size to coordinates of the result."""
+
+    def sources(self, columns: Places, rows: Places, width: int, height: int) -> tuple[Places, Places]:
+        """Return which column and row of an image of this size pixels of the result show: the nearest.
+
+        Args:
+            columns: of pixels of the result; they broadcast with `rows`.
+            rows: of these pixels.
+            width: of the image.
+            height: of the image.
+        """
+        a, b, c, d, e, f = inverse(self.matrix(width, height))
+        x, y = columns + 0.5, rows + 0.5
+        from_x = a * x + c if b == 0 else a * x + b * y + c
+        from_y = e * y + f if d == 0 else d * x + e * y + f
+        return np.floor(from_x).astype(np.intp), np.floor(from_y).astype(np.intp)
 
 
 def after(first: Matrix, second: Matrix) -> Matrix:

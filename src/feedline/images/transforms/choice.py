@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers, checked_probability
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers, checked_probability, checked_range
 from feedline.images.steps.colors import Hue, Saturation
 from feedline.images.steps.filters import Blur
 from feedline.images.steps.step import Step
 from feedline.images.steps.tables import Contrast, brightness, solarize
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 Range = float | tuple[float, float]

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers, checked_probability, checked_range
 from feedline.images.steps.erasing import Erase
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 _TRIES = 10

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers
+from feedline.images.transform import Rank
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Mean of red, green and blue in ImageNet, for values from 0 to 1."""
@@ -23,7 +24,7 @@ class Normalize(ImageTransform):
 
     Args:
         mean: of each channel, from 0 to 1; ImageNet's by default. A mean of 0 and a `std` of 1 for all channels give
-            values from 0 to 1.
+            values from 0 to 1. One number after `Decode("L")` and `Decode("I;16")`.
         std: of each channel.
         dtype: "float32", "float16" or, for torch batches, "bfloat16".
         channels_first: False to keep the channel as the last axis.
@@ -44,8 +45,9 @@ class Normalize(ImageTransform):
         dtype: str = "float32",
         channels_first: bool = True,
     ) -> None:
-        self.mean = checked_numbers("mean", mean, 3)
-        self.std = checked_numbers("std", std, 3)
+        channels = 1 if all(isinstance(one, (tuple, list)) and len(one) == 1 for one in (mean, std)) else 3
+        self.mean = checked_numbers("mean", mean, channels)
+        self.std = checked_numbers("std", std, channels)
         if not all(one > 0 for one in self.std):
             raise BadOption(f"std={std!r} contains a number that is not above 0. Values are divided by it.")
         if dtype not in _DTYPES:

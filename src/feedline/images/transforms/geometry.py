@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_numbers, checked_probability, checked_size
 from feedline.images.steps.geometric import Flip
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_fill, checked_size
 from feedline.images.steps.geometric import PADDINGS, Window
+from feedline.images.transform import Rank
 from feedline.images.transforms.warping import Color
 from feedline.randomness.scope import rng
 

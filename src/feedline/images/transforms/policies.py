@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_fill, checked_interpolation
 from feedline.images.steps.colors import Saturation
 from feedline.images.steps.filters import Sharpness
 from feedline.images.steps.geometric import Fill, Warp
 from feedline.images.steps.tables import AutoContrast, Contrast, Equalize, brightness, invert, posterize, solarize
+from feedline.images.transform import Rank
 from feedline.images.transforms.learned import POLICIES
 from feedline.images.transforms.warping import Color, rotate
 from feedline.randomness.scope import rng

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 from feedline.errors import BadOption
-from feedline.images.compose import ImageTransform, Rank
+from feedline.images.compose import ImageTransform
 from feedline.images.geometry import View, checked_fill, checked_interpolation, checked_numbers, checked_range
 from feedline.images.steps.geometric import Warp
 from feedline.images.steps.step import Matrix
+from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
 
 Point = tuple[float, ...]
