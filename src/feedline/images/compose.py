@@ -300,16 +300,16 @@ class _Foreign:
     """A function from outside feedline, which receives pixels."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self.function = function
         self._library = type(function).__module__.partition(".")[0]
 
     def __call__(self, image: Any, where: Placement, decode: str) -> object:
         if self._library == "albumentations":
-            return self._function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
+            return self.function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-        return self._function(image)
+        return self.function(image)
 
 
 def image_transform(transform: object) -> Any:
@@ -317,3 +317,12 @@ def image_transform(transform: object) -> Any:
     if isinstance(transform, ImageTransform):
         transform = Compose([transform])
     return transform.deferring() if isinstance(transform, Compose) else transform
+
+
+def fused_groups(transforms: Iterable[object]) -> list[list[ImageTransform] | Callable[[Any], Any]]:
+    """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
+
+    The first is always a list, even if it is empty. Raises BadOption: an order that cannot work.
+    """
+    stages: list[Any] = _stages_of(_flat(transforms))
+    return [one.transforms if isinstance(one, _Fused) else one.function for one in stages]
