@@ -99,7 +99,7 @@ class RandomClip(_Spaced):
     """
 
     def pick(self, timeline: Timeline) -> Positions:
-        (clip,) = self._clips(timeline, np.array([rng().random()]))
+        clip: Positions = self._clips(timeline, np.array([rng().random()]))[0]
         return clip
 
 
@@ -118,7 +118,7 @@ class CenterClip(_Spaced):
     """
 
     def pick(self, timeline: Timeline) -> Positions:
-        (clip,) = self._clips(timeline, np.array([0.5]))
+        clip: Positions = self._clips(timeline, np.array([0.5]))[0]
         return clip
 
 

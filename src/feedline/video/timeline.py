@@ -38,7 +38,8 @@ class Timeline:
     @property
     def times_s(self) -> NDArray[np.float64]:
         """Seconds from the first frame to each frame."""
-        return np.multiply(self._stamps - self._stamps[0], float(self._unit), dtype=np.float64)
+        times: NDArray[np.float64] = (self._stamps - self._stamps[0]) * float(self._unit)
+        return times
 
     @property
     def duration_s(self) -> float:
