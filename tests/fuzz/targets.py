@@ -52,6 +52,7 @@ from tests.datasets import test_megatron as megatron
 from tests.datasets.litdata import chunks
 from tests.datasets.mds import shards
 from tests.datasets.tfrecord.records import example, file_of
+from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
@@ -784,9 +785,13 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
+_VIDEOS = [
+    Target(f"video-{name}", make, at(f"/{VICTIM}{ending}"), videos.read, values, may_ask=True)
+    for name, (make, ending, values) in videos.KINDS.items()
+]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
 _LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *map(inspected, _LOOKED_AT)]}
+TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_VIDEOS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
@@ -794,6 +799,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
+    "videos": [one.name for one in _VIDEOS],
     "tokens": ["tokens", "tokens-verified"],
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],

@@ -1,7 +1,7 @@
 """Checks the tables that MP4 and QuickTime files declare, before FFmpeg allocates memory for them.
 
-FFmpeg's reader makes an entry of memory for every frame that a header declares, and a header of a few bytes can declare
-billions. A frame takes at least a byte, so a file cannot have more frames than bytes.
+FFmpeg's reader allocates memory for every frame that a header declares, and a header of a few bytes can declare
+billions. A frame takes at least a byte, so a file cannot have more frames than bytes; nor a table more entries than fit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import BinaryIO
 
 from feedline.types.sizes import check_size
 
-_INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
+_INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts")
 """Boxes that hold the boxes with tables."""
 _FIRST = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"sidx", b"moof", b"pnot")
+_ENTRY_BYTES = {b"stts": 8, b"ctts": 8, b"stsc": 12, b"stco": 4, b"co64": 8, b"stss": 4, b"stps": 4, b"elst": 12}
+"""Tables whose entries are in the file, and the least that an entry takes."""
 _MOST_BOXES = 1_000_000
 """A recording of a day in fragments of a second has half as many."""
 
@@ -51,11 +53,15 @@ def check_counts(file: BinaryIO, name: str) -> None:
             continue
         if kind in (b"stsz", b"stz2", b"trun"):
             file.seek(body)
-            _check_table(kind, file.read(12), size, name)
+            _check_samples(kind, file.read(12), size, name)
+        elif kind in _ENTRY_BYTES:
+            file.seek(body + 4)
+            declared = int.from_bytes(file.read(4), "big") * _ENTRY_BYTES[kind]
+            check_size(f"The table {kind.decode()!r} of {name}", declared, held=max(0, end - body - 8))
         file.seek(end)
 
 
-def _check_table(kind: bytes, head: bytes, size: int, name: str) -> None:
+def _check_samples(kind: bytes, head: bytes, size: int, name: str) -> None:
     what = f"The table {kind.decode()!r} of {name}"
     if kind == b"trun":
         check_size(what, int.from_bytes(head[4:8], "big"), held=size, unit="frames")
