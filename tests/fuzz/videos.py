@@ -41,8 +41,8 @@ KINDS: dict[str, tuple[Callable[[Path], bytes], str, tuple[str, ...]]] = {
         ".mp4",
         (),
     ),
-    "mkv": (make("matroska", "libx264"), ".mkv", ()),
-    "webm": (make("webm", "libvpx", options=files.options(deadline="realtime", cpu_used="8")), ".webm", ()),
+    "mkv": (make("matroska", "libx264"), ".mkv", (TRUNCATE,)),
+    "webm": (make("webm", "libvpx", options=files.options(deadline="realtime", cpu_used="8")), ".webm", (TRUNCATE,)),
     "avi": (make("avi", "mpeg4", options=()), ".avi", ()),
     "ts": (make("mpegts", "mpeg2video", options=files.options(bf="2")), ".ts", ()),
 }

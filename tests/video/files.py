@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import struct
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,19 +44,35 @@ def encoded(
     """Return a video file; `stamps` are the times of its frames in milliseconds."""
     import av
 
-    out = io.BytesIO()
-    with av.open(out, "w", format=container, options=dict(muxing)) as file:
-        stream: Any = file.add_stream(codec, rate=RATE, options=dict(options))
-        stream.width, stream.height, stream.pix_fmt, stream.gop_size = width, height, "yuv420p", gop
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "video")
+        _write(av, path, container, codec, pictures(count, width=width, height=height), options, muxing, gop, stamps)
+        return path.read_bytes()
+
+
+def _write(
+    av: Any,
+    path: Path,
+    container: str,
+    codec: str,
+    frames: NDArray[np.uint8],
+    options: Iterable[tuple[str, str]],
+    muxing: Iterable[tuple[str, str]],
+    gop: int,
+    stamps: Sequence[int] | None,
+) -> None:
+    with av.open(str(path), "w", format=container, options=dict(muxing)) as file:
+        stream = file.add_stream(codec, rate=RATE, options=dict(options))
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt, stream.gop_size = "yuv420p", gop
         if stamps is not None:
             stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
-        for number, pixels in enumerate(pictures(count, width=width, height=height)):
+        for number, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(pixels, "rgb24")
             if stamps is not None:
                 frame.pts, frame.time_base = stamps[number], Fraction(1, 1000)
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    return out.getvalue()
 
 
 def options(**given: str) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,7 @@ from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.images.header import FileBytes
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.video.boxes import check_counts
+from feedline.video.declared import check_declared
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,ivf,gif,h264,hevc,m4v,obu,mxf,nut,dv"
@@ -56,7 +56,7 @@ def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[Any, An
         source = _source(origin, name)
         if not is_checked:
             with source() as file:
-                check_counts(file, name)
+                check_declared(file, name)
         container, stream = _opened(av, origin, source, name)
         try:
             yield container, stream

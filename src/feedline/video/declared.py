@@ -1,7 +1,9 @@
-"""Checks the tables that MP4 and QuickTime files declare, before FFmpeg allocates memory for them.
+"""Checks what the headers of a file declare, before FFmpeg trusts them.
 
-FFmpeg's reader allocates memory for every frame that a header declares, and a header of a few bytes can declare
-billions. A frame takes at least a byte, so a file cannot have more frames than bytes; nor a table more entries than fit.
+FFmpeg's reader of MP4 and QuickTime files allocates memory for every frame that a header declares, and a header of a
+few bytes can declare billions. A frame takes at least a byte, so a file cannot have more frames than bytes; nor a table
+more entries than fit into it. Matroska and WebM files declare their length, and FFmpeg does not mind if the end is
+missing.
 """
 
 from __future__ import annotations
@@ -19,22 +21,28 @@ _ENTRY_BYTES = {b"stts": 8, b"ctts": 8, b"stsc": 12, b"stco": 4, b"co64": 8, b"s
 """Tables whose entries are in the file, and the least that an entry takes."""
 _MOST_BOXES = 1_000_000
 """A recording of a day in fragments of a second has half as many."""
+_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 
-# Any seekable binary file.
-def check_counts(file: BinaryIO, name: str) -> None:
-    """Reject an MP4 file that declares more samples than it has bytes; leave other files to FFmpeg.
+def check_declared(file: BinaryIO, name: str) -> None:
+    """Check a file that is at its beginning; leave formats other than MP4 and Matroska to FFmpeg.
 
     Raises:
-        CorruptSource: a table is larger than the file.
+        CorruptSource: it declares more than it has.
     """
-    if file.read(8)[4:] not in _FIRST:
-        return
+    head = file.read(8)
     size = file.seek(0, os.SEEK_END)
-    ends = [size]
     file.seek(0)
+    if head[4:] in _FIRST:
+        _check_boxes(file, size, name)
+    elif head[:4] == _EBML:
+        _check_segment(file, size, name)
+
+
+def _check_boxes(file: BinaryIO, size: int, name: str) -> None:
+    ends = [size]
     for number in itertools.count():
-        check_size(name, number, limit=_MOST_BOXES, option="the limit in feedline.video.boxes", unit="boxes")
+        check_size(name, number, limit=_MOST_BOXES, option="the limit in feedline.video.declared", unit="boxes")
         place = file.tell()
         if place + 8 > ends[-1]:
             file.seek(ends.pop())
@@ -68,3 +76,28 @@ def _check_samples(kind: bytes, head: bytes, size: int, name: str) -> None:
         return
     each = int.from_bytes(head[4:8], "big") if kind == b"stsz" else 0
     check_size(what, int.from_bytes(head[8:12], "big") * max(1, each), held=size)
+
+
+def _check_segment(file: BinaryIO, size: int, name: str) -> None:
+    """Compare the length of a Matroska segment, which follows the header, with the file."""
+    file.seek(len(_EBML))
+    header = _read_length(file)
+    if header is None:
+        return
+    file.seek(header, os.SEEK_CUR)
+    if file.read(len(_SEGMENT)) != _SEGMENT:
+        return
+    length = _read_length(file)
+    if length is not None:
+        check_size(name, length, held=size - file.tell())
+
+
+def _read_length(file: BinaryIO) -> int | None:
+    """Read a number as Matroska writes lengths; None if the length is unknown, as in a live recording."""
+    first = file.read(1)[:1]
+    if not first or not first[0]:
+        return None
+    more = 8 - first[0].bit_length()
+    bits = 7 * (more + 1)
+    value = int.from_bytes(first + file.read(more), "big") & ((1 << bits) - 1)
+    return None if value == (1 << bits) - 1 else value
