@@ -25,7 +25,8 @@ def pictures(count: int, *, width: int = WIDTH, height: int = HEIGHT) -> NDArray
     y, x = np.mgrid[: height + count, : width + 2 * count]
     large = np.stack([x * 5 % 256, y * 7 % 256, (x + y) * 3 % 256], -1).astype(np.uint8)
     moving = np.stack([large[step : step + height, 2 * step : 2 * step + width] for step in range(count)])
-    return moving // 2 + generator.integers(0, 40, moving.shape, np.uint8)
+    noisy: NDArray[np.uint8] = moving // 2 + generator.integers(0, 40, moving.shape, np.uint8)
+    return noisy
 
 
 @functools.cache

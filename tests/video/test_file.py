@@ -20,7 +20,8 @@ def test_bytes_in_any_form_and_files_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a:b.mp4"  # which FFmpeg would take for an address
     path.write_bytes(data)
     right = every_frame(data)[[4, 17]]
-    for file in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), path, str(path)):
+    forms: list[Any] = [data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), path, str(path)]
+    for file in forms:
         assert np.array_equal(Video(file).frames([4, 17]), right)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform, fused_groups
 from feedline.images.field import replaced
+from feedline.images.finish import Finish
 from feedline.images.geometry import View
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.stages import TRANSFORM, stage
@@ -72,6 +73,11 @@ class Compose:
         self.field: Hashable = None
         """The field of a sample that holds the video; None to look for it."""
         self._groups = _groups_of(self.transforms[1:])
+        if axes is not None and callable(self._groups[-1]):
+            raise BadOption(
+                f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
+                "result is what it returns. Leave out axes=, or put a transform of feedline.images after the function."
+            )
 
     def on(self, field: Hashable) -> Compose:
         """Return a copy for samples whose video is in this field, or at this index of a tuple. It may be a path."""
@@ -89,15 +95,20 @@ class Compose:
             return list(map(self._clip, value))
         video = video_of(value)
         sampler: Any = self.transforms[0]
-        positions = np.asarray(sampler.pick(video.timeline))
-        clip: Any = None
-        for place, group in enumerate(self._groups):
+        positions = _checked(np.asarray(sampler.pick(video.timeline)), sampler)
+        clip: Any = _rendered(
+            video.decoded(positions, threads=self.threads),
+            positions.shape,
+            self._groups[0],
+            self.axes if len(self._groups) == 1 else None,
+        )
+        for place, group in enumerate(self._groups[1:], start=2):
             if callable(group):
                 clip = _applied(group, clip)
-                continue
-            frames = _each(clip) if place else video.decoded(positions, threads=self.threads)
-            axes = self.axes if place == len(self._groups) - 1 else "THWC"
-            clip = _rendered(frames, positions.shape, group, axes)
+            else:
+                clip = _pixels_of(clip)
+                axes = self.axes if place == len(self._groups) else None
+                clip = _rendered(_each(clip), clip.shape[:-3], group, axes)
         return clip
 
     def __repr__(self) -> str:
@@ -112,27 +123,44 @@ def _rendered(frames: Frames, lead: tuple[int, ...], transforms: Sequence[ImageT
     view: View | None = None
     for rows, pixels in frames:
         if view is None:
-            view = View(pixels.shape[1], pixels.shape[0])
-            for transform in transforms:
-                transform.draw(view)
-            if axes is not None:
-                view.channels_first = axes != "THWC"
+            view = _drawn(transforms, pixels, axes)
             finish = view.finish()
-            dtype = dtype_of(finish)
-            check_size("The clip", math.prod((*lead, *finish.shape)) * dtype.itemsize, limit=most_bytes())
-            if axes == "CTHW":
-                clip = np.empty((*lead[:-1], 3, lead[-1], *finish.shape[1:]), dtype)
-                by_frame = np.moveaxis(clip, -3, -4)
-            else:
-                clip = by_frame = np.empty((*lead, *finish.shape), dtype)
+            clip, by_frame = _allocated(lead, finish, axes)
         first, *others = zip(*rows, strict=True)
-        pixels = cut(pixels, view.box, view.width, view.height)
-        finish_into(by_frame[first], pixels, finish, flip=view.flip, jitter=view.jitter)
+        part = cut(pixels, view.box, view.width, view.height)
+        finish_into(by_frame[first], part, finish, flip=view.flip, jitter=view.jitter)
         for other in others:
             by_frame[other] = by_frame[first]
-    if view is None:
-        raise BadOption(f"The clip has the shape {lead}: no frames were chosen. Choose at least one.")
     return clip if finish.dtype != "bfloat16" else _rounded(clip)
+
+
+def _drawn(transforms: Sequence[ImageTransform], pixels: Pixels, axes: str | None) -> View:
+    view = View(pixels.shape[1], pixels.shape[0])
+    for transform in transforms:
+        transform.draw(view)
+    if axes is not None:
+        view.channels_first = axes != "THWC"
+    return view
+
+
+def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple[Clip, Clip]:
+    """Return a clip to fill, and a view of it that has the frame before all axes of a frame."""
+    dtype = dtype_of(finish)
+    check_size("The clip", math.prod((*lead, *finish.shape)) * dtype.itemsize, limit=most_bytes())
+    if axes != "CTHW":
+        clip = np.empty((*lead, *finish.shape), dtype)
+        return clip, clip
+    clip = np.empty((*lead[:-1], 3, lead[-1], *finish.shape[1:]), dtype)
+    return clip, np.moveaxis(clip, -3, -4)
+
+
+def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]:
+    if not positions.size or not 1 <= positions.ndim <= 2 or positions.dtype.kind not in "iu":
+        raise BadOption(
+            f"{sampler!r} returned {positions.dtype} of shape {positions.shape} in place of positions of frames: whole "
+            "numbers, with one axis for a clip, or two for several clips."
+        )
+    return positions
 
 
 def _rounded(clip: Clip) -> object:
@@ -140,16 +168,20 @@ def _rounded(clip: Clip) -> object:
     return torch.from_numpy(clip).bfloat16()
 
 
-def _each(clip: Any) -> Frames:
-    """Yield the frames of a clip that a function returned."""
+def _pixels_of(clip: Any) -> NDArray[np.uint8]:
+    """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
     if is_tensor(clip):  # of torchvision
         clip = clip.movedim(-3, -1).numpy()
     if not isinstance(clip, np.ndarray) or clip.dtype != np.uint8 or clip.ndim < 4 or clip.shape[-1] != 3:
         what = f"{clip.dtype} of shape {clip.shape}" if isinstance(clip, np.ndarray) else type(clip).__name__
         raise BadOption(
-            f"A function among the transforms of a video returned {what}. It has to return a uint8 array with the axes "
-            "frame, height, width and color, because a transform of feedline.images follows."
+            f"A transform of a video was given {what}. Before a transform of feedline.images, a function has to return "
+            "a uint8 array with the axes frame, height, width and color."
         )
+    return clip
+
+
+def _each(clip: NDArray[np.uint8]) -> Frames:
     for row in np.ndindex(clip.shape[:-3]):
         yield tuple(np.array([place]) for place in row), clip[row]
 

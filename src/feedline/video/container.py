@@ -64,8 +64,8 @@ def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[Any, An
             container.close()
     except FeedlineError:
         raise
-    # PyAV's own errors; and those of its Python parts, for metadata or times that make no sense.
-    except (av.FFmpegError, ValueError, OverflowError, ArithmeticError, LookupError, MemoryError) as exc:
+    # The others are raised by PyAV's Python parts for times that make no sense.
+    except (av.FFmpegError, OverflowError, ZeroDivisionError) as exc:
         raise CorruptSource(
             f"{name} cannot be decoded as a video: {words(exc)}. It is damaged, cut off, or no video. Write or copy it "
             "again."

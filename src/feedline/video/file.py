@@ -91,14 +91,14 @@ class Video:
         wanted = np.asarray(positions)
         if wanted.size and wanted.dtype.kind not in "iu":
             raise TypeError(f"frames are numbered, but positions={positions!r} are not whole numbers")
-        wanted = np.where(wanted < 0, wanted + len(self), wanted).astype(np.int64)
-        out: NDArray[np.uint8] | None = None
-        for rows, pixels in self.decoded(wanted):
-            if out is None:
-                check_size(shown_name(self._origin), wanted.size * pixels.size, limit=most_bytes())
-                out = np.empty((*wanted.shape, *pixels.shape), np.uint8)
+        every = np.where(wanted < 0, wanted + len(self), wanted).astype(np.int64).ravel()
+        out = np.empty((0, 0, 0, 3), np.uint8)
+        for rows, pixels in self.decoded(every):
+            if not len(out):
+                check_size(shown_name(self._origin), every.size * pixels.size, limit=most_bytes())
+                out = np.empty((len(every), *pixels.shape), np.uint8)
             out[rows] = pixels
-        return np.empty((*wanted.shape, 0, 0, 3), np.uint8) if out is None else out
+        return out.reshape(*wanted.shape, *out.shape[1:])
 
     def decoded(
         self, positions: NDArray[np.int64], *, threads: int | None = None

@@ -132,14 +132,17 @@ def _entry(file: File) -> bytes:
 @contextlib.contextmanager
 def _shown(count: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar in a terminal, if there is much to do and the package `rich` is installed."""
+    shows = count >= _WORTH_SHOWING and sys.stderr.isatty()
     try:
-        shows = count >= _WORTH_SHOWING and sys.stderr.isatty()
-        bars = require("rich.progress", extra="pack", purpose="A progress bar") if shows else None
+        if shows:
+            require("rich", extra="pack", purpose="A progress bar")
     except MissingExtra:
-        bars = None
-    if bars is None:
+        shows = False
+    if not shows:
         yield lambda: None
         return
+    from rich import progress as bars
+
     columns = ("{task.description}", bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn())
     with plain_progress(*columns, console=plain_console(stderr=True)) as bar:
         task = bar.add_task("index videos", total=count)
