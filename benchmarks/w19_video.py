@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     clips = rows.Column("samples_per_s", "clips/s", digits=1, with_range=True, better="higher")
     columns = (clips, *rows.COSTS)
-    rows.publish("w19_video", rows.measure(entries, arguments), arguments, columns=columns, details=False)
+    rows.publish("w19_video", rows.measure(entries, arguments), arguments, columns=columns)
     return 0
 
 
