@@ -428,6 +428,33 @@ def test_token_resume(tmp_path: Path) -> None:
     assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
 
 
+@pytest.mark.slow
+def test_video(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    sizes = ["--files", "2", "--length", "40", "--width", "64", "--height", "48", "--size", "16", "--batch-size", "1"]
+    flags = [*sizes, "--frames", "4", "--gop", "12", "--workers", "0", "--data", str(tmp_path), "--peers"]
+    found = summaries(rows_of("w19_video", [*STEADY, *flags], tmp_path))
+    assert set(found) == {"torch", "feedline/inline"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_clips_of_peers_have_the_same_shape(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    script = importlib.import_module("benchmarks.w19_video")
+    script.write(12, 2, (40, 48, 64), tmp_path / "videos")
+    path = str(tmp_path / "videos" / "a" / "0.mp4")
+    assert script.by_pyav(path, 4).shape == (4, 3, 48, 64)
+    for name, decode in script.DECODERS.items():
+        if importlib.util.find_spec(name) is not None:
+            assert decode(path, 4).shape == (4, 3, 48, 64)
+    ours, theirs = (
+        script.ours(tmp_path / "videos", 4, 16)[0][0],
+        script.Clips(tmp_path / "videos", script.by_pyav, 4, 16),
+    )
+    assert ours.shape == tuple(theirs[0][0].shape) == (4, 3, 16, 16)
+
+
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]

@@ -53,6 +53,7 @@ from tests.datasets import test_megatron as megatron
 from tests.datasets.litdata import chunks
 from tests.datasets.mds import shards
 from tests.datasets.tfrecord.records import example, file_of
+from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
@@ -842,9 +843,13 @@ _SOUNDS = [
     _sound_target("mp3", sound("MP3")),
     *(_sound_bytes(name.lower(), sound(name)) for name in ("WAV", "FLAC", "OGG", "AIFF", "MP3")),
 ]
+_VIDEOS = [
+    Target(f"video-{name}", make, at(f"/{VICTIM}{ending}"), videos.read, values, may_ask=True)
+    for name, (make, ending, values) in videos.KINDS.items()
+]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
 _LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *map(inspected, _LOOKED_AT)]}
+TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *_VIDEOS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
@@ -853,6 +858,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
     "sounds": [one.name for one in _SOUNDS],
+    "videos": [one.name for one in _VIDEOS],
     "tokens": ["tokens", "tokens-verified"],
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],

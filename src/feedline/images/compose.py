@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feedline.abc.deferred import Placement
@@ -11,7 +11,7 @@ from feedline.images.decoding import check_mode
 from feedline.images.geometry import View
 from feedline.images.original import Original
 from feedline.images.pipeline import Pipeline
-from feedline.images.stages import Foreign, stages_of
+from feedline.images.stages import Foreign, Fused, stages_of
 from feedline.images.targets.moving import Targets, check_size
 from feedline.images.transform import Rank, ViewTransform
 
@@ -151,3 +151,12 @@ def image_transform(transform: object) -> Any:
     if isinstance(transform, ImageTransform):
         transform = Compose([transform])
     return transform.deferring() if isinstance(transform, Pipeline) else transform
+
+
+def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Callable[[Any], Any]]:
+    """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
+
+    The first is always a list, even if it is empty. Raises BadOption: an order that cannot work.
+    """
+    first, others = stages_of(_flat(transforms))
+    return [one.transforms if isinstance(one, Fused) else one.function for one in (first, *others)]

@@ -112,19 +112,19 @@ class Foreign:
 
     # Any: pixels as an array or a tensor.
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self.function = function
         self._library = type(function).__module__.partition(".")[0]
 
     def __call__(self, image: Any) -> Any:
         if self._library == "albumentations":
-            return self._function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
+            return self.function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
-        return self._function(image)
+        return self.function(image)
 
     def __repr__(self) -> str:
-        return repr(self._function)
+        return repr(self.function)
 
 
 def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
