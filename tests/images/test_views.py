@@ -157,3 +157,26 @@ def test_views_that_cannot_be() -> None:
 def test_views_say_what_they_are() -> None:
     views = images.Views([[images.Resize(8)]]).on("x")
     assert repr(views) == "Views([Compose([Resize(size=8)])]).on('x')"
+
+
+def test_five_crops_are_the_corners_and_the_centre() -> None:
+    image = photo(30, 40)
+    top_left, top_right, bottom_left, bottom_right, centre = images.FiveCrop(8)(image)
+    assert np.array_equal(top_left, image[:8, :8])
+    assert np.array_equal(top_right, image[:8, -8:])
+    assert np.array_equal(bottom_left, image[-8:, :8])
+    assert np.array_equal(bottom_right, image[-8:, -8:])
+    assert np.array_equal(centre, images.CenterCrop(8)(image))
+    whole = images.FiveCrop((10, 20), before=[images.Resize(24)], after=[images.Normalize()])
+    expected = images.Compose([images.Resize(24), images.CenterCrop((10, 20)), images.Normalize()])
+    assert np.array_equal(whole(image)[4], expected(image))
+    with pytest.raises(BadOption, match=r"CornerCrop\(\(64, 64\)\) cannot cut 64 x 64"):
+        images.FiveCrop(64)(image)
+
+
+def test_torchvision_takes_the_same_five_crops() -> None:
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    image = photo(31, 41)
+    theirs = functional.five_crop(torch.from_numpy(image).permute(2, 0, 1), [9, 12])
+    ours = images.FiveCrop((9, 12))(image)
+    assert all(np.array_equal(one, other.permute(1, 2, 0)) for one, other in zip(ours, theirs, strict=True))

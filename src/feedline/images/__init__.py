@@ -14,7 +14,7 @@ from feedline.images.transforms.geometry import CenterCrop, HorizontalFlip, Rand
 from feedline.images.transforms.padding import Pad, RandomCrop
 from feedline.images.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from feedline.images.transforms.warping import RandomAffine, RandomRotation
-from feedline.images.views import Views
+from feedline.images.views import FiveCrop, Views
 from feedline.system import cuda_queues
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Compose",
     "CutMix",
     "Decode",
+    "FiveCrop",
     "GaussianBlur",
     "HorizontalFlip",
     "Keypoints",

@@ -11,6 +11,7 @@ from feedline.images.compose import Compose
 from feedline.images.geometry import View
 from feedline.images.original import Original
 from feedline.images.pipeline import Pipeline
+from feedline.images.transforms.geometry import CenterCrop, CornerCrop
 
 
 class Views(Pipeline):
@@ -67,3 +68,32 @@ class Views(Pipeline):
     def __repr__(self) -> str:
         on = "" if self.field is None else f".on({self.field!r})"
         return f"Views([{', '.join(map(repr, self.pipelines))}]){on}"
+
+
+class FiveCrop(Views):
+    """The four corners and the centre of an image, as five views: for testing with several crops per image.
+
+    Args:
+        size: the side of a square, or height and width.
+        before: transforms of the image before it is cropped, such as `Resize`.
+        after: transforms of each crop, such as `Normalize`.
+
+    Raises:
+        BadOption: `size` is not a size. For an image that is smaller than the crops, when it is loaded.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import images
+        >>> crops = FiveCrop(8, before=[images.Resize(12)], after=[images.Normalize()])(np.zeros((30, 45, 3), np.uint8))
+        >>> [crop.shape for crop in crops]
+        [(3, 8, 8), (3, 8, 8), (3, 8, 8), (3, 8, 8), (3, 8, 8)]
+    """
+
+    def __init__(
+        self, size: int | tuple[int, int], *, before: Sequence[object] = (), after: Sequence[object] = ()
+    ) -> None:
+        crops = [
+            *(CornerCrop(size, right=right, bottom=bottom) for bottom in (0, 1) for right in (0, 1)),
+            CenterCrop(size),
+        ]
+        super().__init__([*before, crop, *after] for crop in crops)

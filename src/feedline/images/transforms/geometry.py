@@ -59,13 +59,43 @@ class CenterCrop(ImageTransform):
         self.size = checked_size(size)
 
     def draw(self, view: View) -> None:
-        height, width = self.size
-        if height > view.height or width > view.width:
-            raise BadOption(
-                f"CenterCrop({self.size}) cannot cut {height} x {width} pixels out of {view.height} x {view.width} "
-                f"(height x width). Put Resize({max(self.size)}) or a larger one before it."
-            )
-        view.crop(round((view.width - width) / 2), round((view.height - height) / 2), width, height)
+        across, down = _spare(self, self.size, view)
+        view.crop(round(across / 2), round(down / 2), self.size[1], self.size[0])
+
+
+class CornerCrop(ImageTransform):
+    """Crop a corner of an image: see `FiveCrop`.
+
+    Args:
+        size: the side of a square, or height and width.
+        right: 1 for a corner on the right.
+        bottom: 1 for a corner at the bottom.
+    """
+
+    rank = Rank.GEOMETRY
+
+    def __init__(self, size: int | tuple[int, int], *, right: int, bottom: int) -> None:
+        self.size = checked_size(size)
+        self.right, self.bottom = right, bottom
+
+    def draw(self, view: View) -> None:
+        across, down = _spare(self, self.size, view)
+        view.crop(across * self.right, down * self.bottom, self.size[1], self.size[0])
+
+
+def _spare(transform: ImageTransform, size: tuple[int, int], view: View) -> tuple[int, int]:
+    """Return by how many pixels an image is wider and higher than a crop.
+
+    Raises:
+        BadOption: it is smaller.
+    """
+    height, width = size
+    if height > view.height or width > view.width:
+        raise BadOption(
+            f"{type(transform).__name__}({size}) cannot cut {height} x {width} pixels out of {view.height} x "
+            f"{view.width} (height x width). Put Resize({max(size)}) or a larger one before it."
+        )
+    return view.width - width, view.height - height
 
 
 _TRIES = 10
