@@ -81,6 +81,8 @@ class Target:
     """After which damage the number of samples has to be right, if there is no error."""
     may_ask: bool = False
     """True if the library asks for as much memory as the file declares, but writes to none of it before it notices."""
+    may_grow: bool = False
+    """True if nothing in the file confirms the size that it declares. Only the limits on pixels hold then."""
     kinds: tuple[str, ...] = ALL
     """What is done to the bytes: not all of it where a library trusts its own tables, as SECURITY.md says."""
 
@@ -284,12 +286,18 @@ def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], byt
     return make
 
 
+_UNCONFIRMED = ("gif", "tiff", "avif")
+"""Pictures whose decoders fill up what the file has no pixels for."""
+
+
 def _picture_target(ending: str, format_: str, *values: str) -> Target:
     def read(path: Path) -> list[Any]:
         return all_of(ImageFolder(path.parent.parent, cache=False))
 
     make = picture(format_)
-    return Target(ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+    return Target(
+        ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values, may_grow=ending in _UNCONFIRMED
+    )
 
 
 def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
@@ -309,7 +317,9 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
             raise CorruptSource(f"{path}: {exc}") from exc
 
     make = picture(format_, 240, 320)  # so large that a few bytes of a JPEG could not hold so much more
-    return Target(f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values)
+    return Target(
+        f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values, may_grow=ending in _UNCONFIRMED
+    )
 
 
 # -- sounds ------------------------------------------------------------------------------------------------------------
