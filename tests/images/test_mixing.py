@@ -248,3 +248,9 @@ def test_transforms_of_batches_can_be_shown_and_sent() -> None:
     shown = "MixUp(alpha=0.4, num_classes=40, image=None, label=None)"
     assert repr(MIXING.transforms[0]) == shown
     assert shown in repr(pickle.loads(pickle.dumps(MIXING)))
+
+
+def test_cutmix_says_which_batches_it_takes() -> None:
+    clips = np.zeros((2, 4, 3, 8, 8), np.float32)
+    with pytest.raises(BadOption, match=r"four axes.*\(2, 4, 3, 8, 8\)"):
+        images.CutMix(num_classes=2, image="clip")({"clip": clips, "label": np.array([0, 1])})

@@ -177,6 +177,11 @@ class CutMix(_Mixing):
     """
 
     def _mixed(self, pixels: Any) -> tuple[Any, float]:
+        if pixels.ndim != 4:
+            raise BadOption(
+                f"CutMix needs images with four axes, but image={self.image!r} has the shape {tuple(pixels.shape)}. "
+                "For videos, use MixUp."
+            )
         is_last = pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3)  # the axis of channels
         height, width = pixels.shape[1:3] if is_last else pixels.shape[2:]
         generator = rng()
