@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from feedline.abc.deferred import Placement
@@ -153,10 +153,10 @@ def image_transform(transform: object) -> Any:
     return transform.deferring() if isinstance(transform, Pipeline) else transform
 
 
-def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Callable[[Any], Any]]:
+def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Foreign]:
     """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
 
     The first is always a list, even if it is empty. Raises BadOption: an order that cannot work.
     """
     first, others = stages_of(_flat(transforms))
-    return [one.transforms if isinstance(one, Fused) else one.function for one in (first, *others)]
+    return [one.transforms if isinstance(one, Fused) else one for one in (first, *others)]
