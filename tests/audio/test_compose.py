@@ -185,3 +185,9 @@ def test_a_function_that_works_in_place_does_not_change_the_array_of_the_dataset
     halved = audio.Compose([lambda part: np.multiply(part, 0.5, out=part)], rate=rate)(samples)
     assert np.array_equal(samples, sound(0.5))
     assert np.array_equal(halved, samples / 2)
+
+
+@pytest.mark.parametrize("inner", [audio.Compose([audio.Mono()], rate=RATE), audio.Compose([]).on("left")])
+def test_a_pipeline_inside_another_does_not_lose_its_options(inner: audio.Compose) -> None:
+    with pytest.raises(BadOption, match="Pass rate= to that"):
+        audio.Compose([inner, audio.LogMel(RATE)])

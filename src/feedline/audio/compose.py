@@ -156,6 +156,8 @@ Stage = Callable[[Any, int | None], tuple[Any, int | None]]
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
         if isinstance(transform, Compose):
+            if transform.rate is not None or transform.field is not None:
+                raise BadOption(f"{transform!r} is inside another Compose. Pass rate= to that, and call its .on().")
             yield from transform.transforms
         elif callable(transform):
             yield transform
