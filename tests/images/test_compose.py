@@ -292,3 +292,10 @@ def test_an_image_that_hugging_face_left_in_its_file_is_read(tmp_path: Path) -> 
     file.unlink()
     with pytest.raises(SourceError, match=r"a\.png.*No such file"):
         pipeline(stored)
+
+
+def test_a_pipeline_inside_another_does_not_lose_its_field() -> None:
+    inner = images.Compose([images.Resize((20, 30))])
+    with pytest.raises(BadOption, match=r"call its \.on\(\)"):
+        images.Compose([inner.on("left"), images.Normalize()])
+    assert images.Compose([inner, images.Normalize()])(photo()).shape == (3, 20, 30)

@@ -137,12 +137,14 @@ class Compose(Pipeline):
 
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
-        if isinstance(transform, Compose) and not transform.targets:
+        if isinstance(transform, Compose) and not transform.targets and transform.field is None:
             yield from transform.transforms
         elif callable(transform) and not isinstance(transform, Pipeline):
             yield transform
         else:
-            advice = "Pass targets= to the outer pipeline." if isinstance(transform, Compose) else ""
+            advice = (
+                "Pass targets= to the outer pipeline, and call its .on()." if isinstance(transform, Compose) else ""
+            )
             raise BadOption(f"{transform!r} is not a transform of an image. {advice}".strip())
 
 
