@@ -64,5 +64,6 @@ def _tags_first(box: bytes) -> bytes:
     """Return the header of a file with its tags, which include the cover, before its streams."""
     if box[4:8] != b"moov":
         return box
-    places = {b"mvhd": 0, b"udta": 1}
-    return box[:8] + b"".join(sorted(_boxes(box[8:]), key=lambda inner: places.get(inner[4:8], 2)))
+    places, inside = {b"mvhd": 0, b"udta": 1}, list(_boxes(box[8:]))
+    inside.sort(key=lambda inner: places.get(inner[4:8], 2))
+    return box[:8] + b"".join(inside)
