@@ -21,6 +21,8 @@ Pair = namedtuple("Pair", ["image", "label"])
         ((JPEG, 3), 0),
         ([3, PNG], 1),
         ({"webp": WEBP, "cls": 3, "json": b"{}"}, "webp"),
+        ({"jpg": JPEG, "wav": b"RIFF0000WAVEfmt ", "mp4": b"0000ftypisom0000"}, "jpg"),
+        ({"avif": b"0000ftypavif0000", "mov": b"0000ftypqt  0000"}, "avif"),
         ({"x": photo(), "y": np.arange(3)}, "x"),
         ({"x": Image.new("RGB", (2, 2)), "y": "text"}, "x"),
         ({"image": {"bytes": JPEG, "path": None}, "label": 1}, "image"),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline import images
 from feedline.errors import BadOption
 from feedline.images.geometry import View, checked_numbers, checked_size
 from feedline.images.rendering import cut, finish_into
@@ -137,3 +138,15 @@ def test_other_sizes_are_refused(size: object) -> None:
 def test_other_than_so_many_numbers_are_refused(value: object) -> None:
     with pytest.raises(BadOption, match=r"scale=.* 2 numbers"):
         checked_numbers("scale", value, 2)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_options_are_finite(number: float) -> None:
+    for make in (
+        lambda: images.Normalize((number, 0, 0), (1, 1, 1)),
+        lambda: images.RandomRotation(number),
+        lambda: images.ColorJitter(brightness=(0, number)),
+        lambda: images.RandomChoice([images.HorizontalFlip()], p=[number]),
+    ):
+        with pytest.raises(BadOption):
+            make()

@@ -156,3 +156,18 @@ def test_batches(where: Placement) -> None:
         assert torch.equal(image, other)
     values, _ = next(iter(feedline.Loader(Scans(pipeline(images.Resize((8, 8)))), 4)))
     assert values.dtype == np.uint16
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16"])
+def test_erasing_after_normalize_is_an_error_rather_than_ignored(mode: str) -> None:
+    erased = pipeline(images.Normalize((0.5,), (0.5,)), images.RandomErasing(1.0), mode=mode)
+    with pytest.raises(BadOption, match="RandomErasing changes colours"):
+        erased(photo(WIDTH, HEIGHT)[..., 0])
+
+
+def test_the_fill_of_16_bit_images_ranges_from_black_to_white(library: str) -> None:
+    white = np.full((8, 8), 65535, np.uint16)
+    assert (pipeline(images.Pad(2, fill=255))(white) == 65535).all()
+    rotated = pipeline(images.RandomRotation((30, 30), "bilinear", fill=255))(white)
+    assert (rotated == 65535).all()
+    assert pipeline(images.Pad(2, fill=1))(white)[0, 0] == 257

@@ -248,3 +248,25 @@ def test_transforms_of_batches_can_be_shown_and_sent() -> None:
     shown = "MixUp(alpha=0.4, num_classes=40, image=None, label=None)"
     assert repr(MIXING.transforms[0]) == shown
     assert shown in repr(pickle.loads(pickle.dumps(MIXING)))
+
+
+def test_cutmix_says_which_batches_it_takes() -> None:
+    clips = np.zeros((2, 4, 3, 8, 8), np.float32)
+    with pytest.raises(BadOption, match=r"four axes.*\(2, 4, 3, 8, 8\)"):
+        images.CutMix(num_classes=2, image="clip")({"clip": clips, "label": np.array([0, 1])})
+
+
+@pytest.mark.parametrize("labels", [np.array([0.0, 1.0]), torch.tensor([0.0, 1.5]), [0, 1]])
+def test_labels_that_are_no_classes_are_rejected(labels: Any) -> None:
+    with pytest.raises(BadOption, match="MixUp was given labels as"):
+        images.MixUp(num_classes=2, label=1)((np.zeros((2, 3, 4, 4), np.float32), labels))
+
+
+@pytest.mark.parametrize("num_classes", [0, 2.5, "2"])
+def test_the_number_of_classes_is_a_whole_number(num_classes: Any) -> None:
+    with pytest.raises(BadOption, match="num_classes="):
+        images.MixUp(num_classes=num_classes)
+    counted: Any = np.int64(3)
+    assert images.MixUp(num_classes=counted).num_classes == 3
+    with pytest.raises(BadOption, match="p="):
+        images.RandomBatchChoice([images.MixUp(num_classes=3)], p=[float("nan")])

@@ -182,3 +182,16 @@ def test_it_can_be_pickled_and_printed() -> None:
     assert repr(pipeline) == (
         "Compose([RandomClip(frames=4, fps=5.0, short='hold'), Resize(size=8)], axes='CTHW', threads=2).on('mp4')"
     )
+
+
+@pytest.mark.parametrize(
+    "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
+)
+def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        def __call__(self, clip: Any) -> Any:
+            return tuple(clip.shape)
+
+    monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
+    transforms = [video.CenterClip(4), images.Resize((20, 30)), finish, Told()]
+    assert video.Compose(transforms)(encoded()) == (4, 3, 20, 30)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("av")
 
-from feedline.errors import CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.video import index as module
 from feedline.video.frame_table import scan as scan_file
 from feedline.video.index import VideoIndex
@@ -85,7 +85,7 @@ def test_failures_are_kept_for_the_video_but_not_stored(root: Path, tmp_path: Pa
     assert len(scanned) == 4
 
 
-@pytest.mark.parametrize("damage", [b"", b"text", None])
+@pytest.mark.parametrize("damage", [b"", b"FDL", None])
 def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path: Path) -> None:
     store = tmp_path / "index"
     VideoIndex(str(root), NAMES, store)
@@ -93,6 +93,27 @@ def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path
     content[len(content) // 2] ^= 4
     store.write_bytes(content if damage is None else damage)
     assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
+
+
+def test_a_file_of_the_user_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("file,label")
+    with pytest.raises(BadOption, match=r"labels\.csv.*no index of videos"):
+        VideoIndex(str(root), NAMES, table)
+    assert table.read_text() == "file,label"
+
+
+def test_parts_of_a_folder_share_an_index(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    store = tmp_path / "index"
+    for _ in range(2):
+        for names in (NAMES[:2], NAMES[2:]):  # as for training and validation
+            VideoIndex(str(root), names, store)
+    assert sorted(scanned) == ["a.mp4", "c.mkv", "d.mp4"]
+    (root / NAMES[0]).unlink()
+    (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
+    size = store.stat().st_size
+    VideoIndex(str(root), NAMES[1:], store)
+    assert store.stat().st_size < size  # without the video that is gone
 
 
 def test_a_missing_video(root: Path) -> None:

@@ -130,7 +130,7 @@ class Compose:
         rate = self.rate
         if is_stored(sound):
             rate = sound.get("sampling_rate", rate)
-            sound = sound["array"] if "array" in sound else sound["bytes"] or sound["path"]
+            sound = _floats(sound["array"]) if "array" in sound else sound["bytes"] or sound["path"]
         with stage(TRANSFORM):
             for one in self._stages:
                 sound, rate = one(sound, rate)
@@ -156,6 +156,8 @@ Stage = Callable[[Any, int | None], tuple[Any, int | None]]
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
         if isinstance(transform, Compose):
+            if transform.rate is not None or transform.field is not None:
+                raise BadOption(f"{transform!r} is inside another Compose. Pass rate= to that, and call its .on().")
             yield from transform.transforms
         elif callable(transform):
             yield transform
@@ -190,7 +192,7 @@ class _Fused:
         sound = array_of(sound)
         if isinstance(sound, np.ndarray) and not is_encoded(sound):
             if not self.transforms and rate is None and sound.dtype.kind == "f":
-                return sound, rate  # nothing is to be done that needs the rate
+                return sound.copy(), rate  # nothing is to be done that needs the rate
             array = ArraySound(sound, rate)
             return self._render(array)
         with AudioFile(sound) as file:
@@ -219,7 +221,14 @@ class _Changed:
         if self._library == "torchaudio" and isinstance(sound, np.ndarray):
             torch = require("torch", extra="torch", purpose="Transforms of torchaudio")
             sound = torch.from_numpy(sound)
+        if self._library == "torchaudio" and rate is not None:
+            rate = getattr(function, "new_freq", rate)  # of its Resample
         return function(sound), rate
+
+
+def _floats(values: Any) -> Any:
+    """Return sound that a table stores as a list of numbers as an array, and anything else as it is."""
+    return np.array(values, np.float32) if isinstance(values, list) else values
 
 
 def array_of(sound: Any) -> Any:

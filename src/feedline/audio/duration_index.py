@@ -41,8 +41,8 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
     """Return the seconds of each sample of a dataset of audio files, reading only their headers.
 
     They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
-    headers. The result is stored; later calls read only the headers of files whose size or time of modification has
-    changed. On a terminal, a progress bar appears if it takes long and rich is installed.
+    headers. The result is stored; later calls for the same paths read only the headers of files whose size or time of
+    modification has changed. On a terminal, a progress bar appears if it takes long and rich is installed.
 
     Args:
         audio: an `AudioFolder` or another `FileDataset`, a part of one that `feedline.split` returned, or paths.

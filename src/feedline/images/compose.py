@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from feedline.abc.deferred import Placement
@@ -137,12 +137,14 @@ class Compose(Pipeline):
 
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
-        if isinstance(transform, Compose) and not transform.targets:
+        if isinstance(transform, Compose) and not transform.targets and transform.field is None:
             yield from transform.transforms
         elif callable(transform) and not isinstance(transform, Pipeline):
             yield transform
         else:
-            advice = "Pass targets= to the outer pipeline." if isinstance(transform, Compose) else ""
+            advice = (
+                "Pass targets= to the outer pipeline, and call its .on()." if isinstance(transform, Compose) else ""
+            )
             raise BadOption(f"{transform!r} is not a transform of an image. {advice}".strip())
 
 
@@ -153,10 +155,10 @@ def image_transform(transform: object) -> Any:
     return transform.deferring() if isinstance(transform, Pipeline) else transform
 
 
-def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Callable[[Any], Any]]:
+def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Foreign]:
     """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
 
     The first is always a list, even if it is empty. Raises BadOption: an order that cannot work.
     """
     first, others = stages_of(_flat(transforms))
-    return [one.transforms if isinstance(one, Fused) else one.function for one in (first, *others)]
+    return [one.transforms if isinstance(one, Fused) else one for one in (first, *others)]

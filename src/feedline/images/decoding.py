@@ -154,7 +154,7 @@ def _decoded(data: bytes, header: Header, factor: int, mode: str) -> Pixels:
             f"A {header.format} file of {len(data)} bytes gave an array of shape {pixels.shape}, but its header "
             f"declares {width} x {height} pixels: it is damaged. Write or copy it again."
         )
-    return _turned(_widened(pixels, mode), header.orientation)
+    return turned(_widened(pixels, mode), header.orientation)
 
 
 def _widened(pixels: Pixels, mode: str) -> Pixels:
@@ -226,7 +226,7 @@ def _pillow(data: bytes, header: Header, factor: int, mode: str) -> Pixels:
     return converted(image, mode)
 
 
-def _turned(pixels: Pixels, orientation: int) -> Pixels:
+def turned(pixels: Pixels, orientation: int) -> Pixels:
     """Rotate and flip pixels upright, given the EXIF orientation."""
     if orientation == 1:
         return pixels

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 from feedline.system.optional import is_tensor
 
 _BEGINNINGS = (
     b"\xff\xd8\xff",
     b"\x89PNG",
-    b"RIFF",
     b"GIF8",
     b"BM",
     b"II*\0",
@@ -24,7 +24,9 @@ _BEGINNINGS = (
     b"P6",
     b"qoif",
 )
-"""The first bytes of image files: JPEG, PNG, WebP, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+"""The first bytes of image files: JPEG, PNG, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+_SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)
+"""The first bytes of WebP, AVIF and HEIF, whose containers also hold sound and video."""
 
 
 # Any, throughout: samples and their fields.
@@ -71,7 +73,8 @@ def is_image(value: Any) -> bool:
     if isinstance(value, (int, float, str)):
         return False
     if is_encoded(value):
-        return bytes(value[:12]).startswith(_BEGINNINGS) or bytes(value[4:8]) == b"ftyp"
+        head = bytes(value[:12])
+        return head.startswith(_BEGINNINGS) or _SHARED.match(head) is not None
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim in (2, 3)
     if isinstance(value, Mapping):
@@ -91,6 +94,25 @@ def is_encoded(value: object) -> bool:
 def is_file(value: Mapping[object, object]) -> bool:
     """True for an image as Hugging Face stores it: a struct of bytes and path."""
     return value.keys() == {"bytes", "path"}
+
+
+# object: the values of a struct.
+def stored_bytes(value: Mapping[object, object]) -> object:
+    """Return the bytes of an image as Hugging Face stores it. They may be left in a file, whose path it has.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    data, path = value["bytes"], value["path"]
+    if data is not None or not isinstance(path, str):
+        return data
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as exc:
+        raise SourceError(
+            f"An image is stored as the path of its file, {path!r}, which cannot be read: {exc.strerror or exc}."
+        ) from exc
 
 
 def replaced(sample: Any, field: Any, change: Callable[[Any], object]) -> Any:

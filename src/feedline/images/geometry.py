@@ -6,6 +6,7 @@ pixel is decoded, and is the same wherever it is rendered.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from feedline.errors import BadOption
@@ -148,13 +149,13 @@ def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     """Return an option that consists of several numbers.
 
     Raises:
-        BadOption: it does not consist of `count` numbers.
+        BadOption: it does not consist of `count` finite numbers.
     """
     try:
         numbers = tuple(map(float, value))
     except (TypeError, ValueError):
         numbers = ()
-    if len(numbers) != count:
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise BadOption(f"{name}={value!r} does not consist of {count} numbers.")
     return numbers
 

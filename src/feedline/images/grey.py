@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.images.decoding import Pixels
 from feedline.images.geometry import Box, View
 from feedline.images.rendering import cut, dtype_of
+from feedline.images.steps.geometric import Warp, Window
+from feedline.images.steps.step import Step
 
 
 # object: values of the dtype that the view has in the end.
@@ -23,7 +27,7 @@ def finished_grey(pixels: Pixels, box: Box, view: View) -> NDArray[np.generic]:
     if view.flip:
         pixels = pixels[:, ::-1]
     for step in view.steps:
-        pixels = step.apply(pixels)
+        pixels = _filled(step, pixels.dtype).apply(pixels)
     finish = view.finish()
     if finish.channels_first:
         pixels = pixels.transpose(2, 0, 1)
@@ -33,3 +37,10 @@ def finished_grey(pixels: Pixels, box: Box, view: View) -> NDArray[np.generic]:
     white = np.iinfo(pixels.dtype).max
     np.multiply(pixels - np.float32(white * finish.mean[0]), np.float32(1 / (white * finish.std[0])), out=out)
     return out
+
+
+def _filled(step: Step, dtype: np.dtype[np.generic]) -> Step:
+    """Return a step whose `fill`, from 0 to 255, is widened as 8-bit files are."""
+    if dtype == np.uint16 and isinstance(step, (Warp, Window)):
+        return replace(step, fill=tuple(257 * one for one in step.fill))
+    return step

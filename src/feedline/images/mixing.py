@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
+from feedline.images.geometry import checked_numbers
 from feedline.images.transforms.choice import drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
@@ -64,10 +65,11 @@ class _Mixing(BatchTransform):
     ) -> None:
         if not alpha > 0:
             raise BadOption(f"alpha={alpha!r} is not above 0.")
-        if num_classes is not None and num_classes < 1:
-            raise BadOption(f"num_classes={num_classes!r} is below 1.")
+        given: Any = num_classes
+        if given is not None and (not isinstance(given, (int, np.integer)) or given < 1):
+            raise BadOption(f"num_classes={num_classes!r} is not a whole number from 1.")
         self.alpha = float(alpha)
-        self.num_classes = num_classes
+        self.num_classes = None if num_classes is None else int(num_classes)
         self.image = image
         self.label = label
 
@@ -108,6 +110,12 @@ class _Mixing(BatchTransform):
 
     def _soft(self, labels: Any) -> Any:
         """Return labels as floats with one column for each class."""
+        if not (ndim := getattr(labels, "ndim", 0)) or (ndim == 1 and _is_float(labels)):
+            what = f"{labels.dtype} of shape {tuple(labels.shape)}" if ndim else type(labels).__name__
+            raise BadOption(
+                f"{type(self).__name__} was given labels as {what}. It takes an array or tensor of the numbers of "
+                "classes, or of floats with a column for each class."
+            )
         if labels.ndim == 2:
             if self.num_classes not in (None, labels.shape[1]):
                 raise BadOption(f"Labels have {labels.shape[1]} classes, but num_classes={self.num_classes}.")
@@ -177,6 +185,11 @@ class CutMix(_Mixing):
     """
 
     def _mixed(self, pixels: Any) -> tuple[Any, float]:
+        if pixels.ndim != 4:
+            raise BadOption(
+                f"CutMix needs images with four axes, but image={self.image!r} has the shape {tuple(pixels.shape)}. "
+                "For videos, use MixUp."
+            )
         is_last = pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3)  # the axis of channels
         height, width = pixels.shape[1:3] if is_last else pixels.shape[2:]
         generator = rng()
@@ -208,8 +221,8 @@ class RandomBatchChoice(BatchTransform):
         self.transforms = tuple(transforms)
         if not self.transforms or not all(map(callable, self.transforms)):
             raise BadOption(f"transforms={transforms!r} is not a sequence of functions of a batch.")
-        self.p = None if p is None else tuple(map(float, p))
-        if self.p is not None and (len(self.p) != len(self.transforms) or min(self.p) < 0 or sum(self.p) <= 0):
+        self.p = None if p is None else checked_numbers("p", p, len(self.transforms))
+        if self.p is not None and (min(self.p) < 0 or sum(self.p) <= 0):
             raise BadOption(f"p={p!r} does not consist of a weight from 0 for each transform, with a sum above 0.")
 
     def __call__(self, batch: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc.deferred import Placement, placement
 from feedline.errors import BadOption
-from feedline.images.field import image_field, replaced
+from feedline.images.field import image_field, replaced, stored_bytes
 from feedline.images.geometry import View
 from feedline.images.targets.moving import Targets, checked_targets, move_targets
 from feedline.randomness.stages import TRANSFORM, stage
@@ -97,5 +97,5 @@ class Pipeline(ABC):
 
     def _one(self, image: Any) -> tuple[object, Sequence[View]]:
         if isinstance(image, Mapping):  # as Hugging Face stores them
-            image = image["bytes"]
+            image = stored_bytes(image)
         return self._image(image, placement() if self.defers else Placement.DATASET)

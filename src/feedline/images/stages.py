@@ -40,6 +40,15 @@ class Fused:
         self.mode = mode
         self.transforms: list[ViewTransform] = []
 
+    @property
+    def channels_first(self) -> bool:
+        """True if its images have the axes channel, height and width."""
+        view = View(1, 1)
+        for transform in self.transforms:
+            if transform.rank is Rank.FINISH:  # draws no random numbers
+                transform.draw(view)
+        return view.channels_first
+
     def takes(self, transform: ViewTransform) -> bool:
         """True if a transform can be fused with those before it.
 
@@ -59,7 +68,9 @@ class Fused:
         view = View(*original.size)
         for transform in self.transforms:
             transform.draw(view)
-            if CHANNELS[self.mode] == 1 and not all(isinstance(step, GeometricStep) for step in view.steps):
+            if CHANNELS[self.mode] > 1:
+                continue
+            if view.erasures or not all(isinstance(step, GeometricStep) for step in view.steps):
                 raise _needs_colors(transform, self.mode)
         return view
 
@@ -108,19 +119,33 @@ def _no_decoder() -> BadOption:
 
 
 class Foreign:
-    """A function from outside feedline, which receives pixels."""
+    """A function from outside feedline, which receives pixels.
+
+    Args:
+        function: the function.
+        channels_first: True if arrays that it receives have the axes channel, height and width.
+
+    Raises:
+        BadOption: it does not take arrays with these axes.
+    """
 
     # Any: pixels as an array or a tensor.
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], channels_first: bool = False) -> None:
         self.function = function
+        self.channels_first = channels_first
         self._library = type(function).__module__.partition(".")[0]
+        if channels_first and self._library == "albumentations":
+            raise BadOption(
+                f"{function!r} of albumentations takes images with the axes height, width and color, but Normalize or "
+                "ToChannelsFirst comes before it. Put it before these."
+            )
 
     def __call__(self, image: Any) -> Any:
         if self._library == "albumentations":
             return self.function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-            image = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)))
+            image = torch.from_numpy(np.ascontiguousarray(image if self.channels_first else image.transpose(2, 0, 1)))
         return self.function(image)
 
     def __repr__(self) -> str:
@@ -140,7 +165,7 @@ def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
     others: list[Fused | Foreign] = []
     for transform in transforms:
         if not isinstance(transform, ViewTransform):
-            last = Foreign(transform)
+            last = Foreign(transform, last.channels_first)
             others.append(last)
             continue
         if isinstance(last, Foreign) or not last.takes(transform):

@@ -22,7 +22,7 @@ class ClipSampler(ABC):
     Example:
         >>> class EverySecond(ClipSampler):
         ...     def pick(self, timeline):
-        ...         return timeline.at(np.arange(int(timeline.duration_s)))
+        ...         return timeline.at(np.arange(int(timeline.duration_s) + 1))
     """
 
     @abstractmethod

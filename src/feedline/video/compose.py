@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from feedline.images.field import replaced
 from feedline.images.finish import Finish
 from feedline.images.geometry import View
 from feedline.images.rendering import cut, dtype_of, finish_into
+from feedline.images.stages import Foreign
 from feedline.images.steps.step import Pixels
 from feedline.images.transform import ViewTransform
 from feedline.randomness.stages import TRANSFORM, stage
@@ -75,7 +76,7 @@ class Compose:
         self.field: Hashable = None
         """The field of a sample that holds the video; None to look for it."""
         self._groups = _groups_of(self.transforms[1:])
-        if axes is not None and callable(self._groups[-1]):
+        if axes is not None and isinstance(self._groups[-1], Foreign):
             raise BadOption(
                 f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
                 "result is what it returns. Leave out axes=, or put a transform of feedline.images after the function."
@@ -105,7 +106,7 @@ class Compose:
             self.axes if len(self._groups) == 1 else None,
         )
         for place, group in enumerate(self._groups[1:], start=2):
-            if callable(group):
+            if isinstance(group, Foreign):
                 clip = _applied(group, clip)
             else:
                 clip = _pixels_of(clip)
@@ -202,9 +203,11 @@ def _groups_of(transforms: Sequence[object]) -> list[Any]:
     return fused_groups(transforms)
 
 
-def _applied(function: Callable[[Any], Any], clip: Any) -> Any:
+def _applied(foreign: Foreign, clip: Any) -> Any:
     """Call a function from outside feedline with a clip."""
+    function = foreign.function
     if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
         torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-        clip = torch.from_numpy(clip).movedim(-1, -3).contiguous()
+        clip = torch.from_numpy(clip)
+        clip = clip if foreign.channels_first else clip.movedim(-1, -3).contiguous()
     return function(clip)

@@ -25,6 +25,8 @@ CONTAINERS = (
 """FFmpeg's names of the formats that may be opened."""
 MOST_PIXELS = 1 << 25
 """Of a frame: enough for 8K."""
+_COVER = 0x400
+"""FFmpeg's mark of a stream that is a picture in the tags of a file."""
 _QUICK_PROBE = {"skip_frame": "all", "probesize": "65536"}
 """What describes a stream is in its header, mostly. Otherwise FFmpeg decodes the first frames of each file twice."""
 
@@ -76,7 +78,7 @@ def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) 
     for probe in (_QUICK_PROBE, {}):
         container = _open(av, origin, source, probe)
         try:
-            stream = next((one for one in container.streams.video if one.codec_context is not None), None)
+            stream = next((one for one in container.streams.video if _is_shown(one)), None)
             if stream is not None and stream.codec_context.width and stream.codec_context.height:
                 return container, stream
             if probe is not _QUICK_PROBE:
@@ -87,6 +89,12 @@ def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) 
             raise
         container.close()
     raise AssertionError  # the second attempt returned or raised
+
+
+def _is_shown(stream: Any) -> bool:
+    """True for a stream that can be decoded and is not a cover: a picture in the tags of a file."""
+    disposition = getattr(stream, "disposition", None)
+    return stream.codec_context is not None and not getattr(disposition, "value", 0) & _COVER
 
 
 def _source(origin: Origin, name: str) -> Callable[[], BinaryIO]:

@@ -10,14 +10,14 @@ import contextlib
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.paths import File
-from feedline.errors import CorruptSource, MissingExtra
+from feedline.errors import BadOption, CorruptSource, MissingExtra
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -47,6 +47,7 @@ class VideoIndex:
 
     Raises:
         SourceError: a video is missing.
+        BadOption: the file to store the index in holds something else.
         MissingExtra: PyAV is not installed.
     """
 
@@ -56,10 +57,11 @@ class VideoIndex:
         known = {} if file is None else file.read_as(_known) or {}
         files = [File.at(os.path.join(root, path)) for path in paths]
         entries = [_fitting(known.get(path), one) for path, one in zip(paths, files, strict=True)]
-        is_old = bool(_complete(entries, files)) or len(known) != len(paths)
+        is_old = bool(_complete(entries, files))
         self._entries = Packed(entries, is_text=False)
         if file is not None and is_old and (store is not True or len(paths) >= _WORTH_STORING):
-            file.write(_to_store(paths, entries))
+            known = {path: entry for path, entry in known.items() if os.path.exists(os.path.join(root, path))}
+            file.write(_to_store({**known, **dict(zip(paths, entries, strict=True))}))
 
     def table(self, number: int, path: str) -> FrameTable:
         """Return the frames of a video, whose path is given for errors.
@@ -86,6 +88,10 @@ def _stored_at(root: str, store: Cache) -> CacheFile | None:
         return CacheFile.at(store, "videos", {**about, "root": os.path.abspath(root)})
     file = CacheFile(Path(store).parent, "videos", about)
     file.path = Path(store)
+    if file.is_of_others():
+        raise BadOption(
+            f"index={str(store)!r} is a file, but no index of videos. Pass a path of its own for the index."
+        )
     return file
 
 
@@ -101,11 +107,12 @@ def _complete(entries: list[bytes], files: Sequence[File]) -> int:
     return len(missing)
 
 
-def _to_store(paths: Sequence[str], entries: Sequence[bytes]) -> object:
-    whole = [number for number, entry in enumerate(entries) if not _HEAD.unpack_from(entry)[2]]
+def _to_store(entries: Mapping[str, bytes]) -> object:
+    """Return what is stored, for this dataset and others that have a part of the same folder."""
+    whole = {path: entry for path, entry in entries.items() if not _HEAD.unpack_from(entry)[2]}
     return {
-        "paths": Packed([paths[number] for number in whole], is_text=True).arrays(),
-        "entries": Packed([entries[number] for number in whole], is_text=False).arrays(),
+        "paths": Packed(list(whole), is_text=True).arrays(),
+        "entries": Packed(list(whole.values()), is_text=False).arrays(),
     }
 
 

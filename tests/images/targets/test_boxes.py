@@ -199,3 +199,20 @@ def test_boxes_are_those_of_torchvision() -> None:
     assert found["labels"].tolist() == expected["labels"].tolist()
     assert 0 < len(found["labels"]) < 40
     assert torch.allclose(found["boxes"], torch.Tensor(expected["boxes"]), atol=1e-3)
+
+
+@pytest.mark.parametrize("after", [images.Pad(60), images.RandomAffine(0, scale=(0.4, 0.4))])
+def test_what_a_rotation_has_moved_out_of_the_image_does_not_come_back(after: images.Pad | images.RandomAffine) -> None:
+    corner, middle = [0, 0, 4, 4], [36, 26, 44, 34]
+    rotated = moved([corner, middle], [images.RandomRotation((45, 45)), after], painted(0, 0, 4, 4))
+    assert bright(rotated["image"]) is None
+    assert len(rotated["boxes"]) == 1
+    left, top, right, bottom = rotated["boxes"][0]
+    height, width = rotated["image"].shape[:2]
+    assert left + right == pytest.approx(width, abs=1e-3)
+    assert top + bottom == pytest.approx(height, abs=1e-3)
+
+
+def test_a_box_that_was_cropped_away_does_not_come_back_when_its_edge_is_rotated() -> None:
+    found = moved([[0, 20, 10, 50]], [images.CenterCrop(40), images.Pad(20), images.RandomRotation((45, 45))])
+    assert len(found["boxes"]) == 0

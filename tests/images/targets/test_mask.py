@@ -15,6 +15,7 @@ from PIL import Image
 
 from feedline import images
 from feedline.errors import BadOption, CorruptSource
+from tests.images.pictures import encoded
 from tests.images.targets.moves import Padded, Warped, moves, whole_pixels
 
 HEIGHT, WIDTH = 30, 44
@@ -152,3 +153,15 @@ def test_masks_are_those_of_torchvision() -> None:
     expected = theirs(tv_tensors.Mask(mask))
     ours = [images.CenterCrop(20), images.HorizontalFlip(1.0), Padded(1, 2, 3, 4, "reflect")]
     assert torch.equal(moved(mask, ours)["mask"], torch.Tensor(expected).to(torch.int64))
+
+
+def test_a_mask_with_an_orientation_is_turned_as_its_image_is() -> None:
+    pixels = np.zeros((30, 40), np.uint8)
+    pixels[:10, :15] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    pipeline = images.Compose([images.Resize((30, 40))], targets={"mask": images.Mask()})
+    file = encoded(pixels, "PNG", exif=exif)
+    found = pipeline({"image": file, "mask": file})
+    assert np.array_equal(found["mask"], pixels[::-1, ::-1])
+    assert np.array_equal(found["image"][..., 0], found["mask"])

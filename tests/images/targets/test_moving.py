@@ -236,3 +236,10 @@ def test_stages_of_their_own() -> None:
     assert found["boxes"].tolist() == [[100, 20, 140, 60]]
     assert found["points"].tolist() == [[140, 20]]
     assert np.array_equal(found["mask"], np.repeat(np.repeat(mask[1::2, 1::2][:, ::-1], 4, 0), 4, 1))
+
+
+def test_a_function_may_move_the_channel_to_the_front() -> None:
+    first = images.Compose([lambda image: image.transpose(2, 0, 1)], targets={"boxes": images.Boxes()})
+    found = first({"image": IMAGE, "boxes": BOXES})
+    assert found["image"].shape == (3, 60, 80)
+    assert found["boxes"].tolist() == BOXES.tolist()

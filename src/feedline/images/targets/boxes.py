@@ -113,14 +113,23 @@ def _formatted(corners: Corners, format_: str) -> NDArray[np.float64]:
 
 def _moved(boxes: Corners, views: Sequence[View]) -> tuple[Corners, Corners]:
     """Return boxes after all moves of an image, and what is visible of them."""
-    whole, part, matrix, width, height = boxes, boxes, IDENTITY, 0, 0
+    whole = part = visible = boxes
+    matrix = IDENTITY
     for move, width, height in parts_of(views):
+        # A box around a box grows with each rotation. So boxes move by all rotations at once; what each of them leaves
+        # of a box moves on its own, because pixels that have left the image do not come back.
         matrix = after(matrix, move)
-        if matrix[1] == matrix[3] == 0:  # no box around a box is needed so far, which would grow with each rotation
-            whole, part, matrix = _around(whole, matrix), _clipped(_around(part, matrix), width, height), IDENTITY
-    if matrix != IDENTITY:
-        whole, part = _around(whole, matrix), _clipped(_around(part, matrix), width, height)
-    return whole, part
+        visible = _common(_around(visible, move), _around(part, matrix))
+        visible = _clipped(visible, width, height)
+        if matrix[1] == matrix[3] == 0:
+            whole, part, matrix = _around(whole, matrix), visible, IDENTITY
+    return _around(whole, matrix), visible
+
+
+def _common(one: Corners, other: Corners) -> Corners:
+    """Return what each box of one array has in common with that of the other."""
+    first = np.maximum(one[:, :2], other[:, :2])
+    return np.concatenate([first, np.maximum(first, np.minimum(one[:, 2:], other[:, 2:]))], 1)
 
 
 def _around(boxes: Corners, matrix: Matrix) -> Corners:
@@ -133,4 +142,8 @@ def _around(boxes: Corners, matrix: Matrix) -> Corners:
 
 
 def _clipped(boxes: Corners, width: int, height: int) -> Corners:
-    return boxes.clip(0, (width, height, width, height))
+    """Return what is inside of an image; a point for boxes outside, because a line would grow when it is rotated."""
+    inside = boxes.clip(0, (width, height, width, height))
+    gone = ((boxes[:, :2] >= (width, height)) | (boxes[:, 2:] <= 0)).any(1)
+    inside[gone, 2:] = inside[gone, :2]
+    return inside

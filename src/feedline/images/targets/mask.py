@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
+from feedline.images.decoding import turned
 from feedline.images.field import is_encoded
 from feedline.images.geometry import View
 from feedline.images.header import file_bytes, read_header
@@ -111,7 +112,8 @@ def _mask(value: Any) -> Numbers:
 
 def _decoded(data: bytes) -> Numbers:
     try:
-        if read_header(data).format == "PNG":
+        header = read_header(data)
+        if header.format == "PNG":
             checked_picture(data).verify()  # the checksums, which Pillow does not check otherwise
         image = checked_picture(data)
         image.load()
@@ -128,4 +130,4 @@ def _decoded(data: bytes) -> Numbers:
             f"A mask in a file has the channels {', '.join(image.getbands())}, but one number for every pixel is "
             "needed: a grey image, or one with a palette. Convert the file, or pass an array."
         )
-    return np.array(image)
+    return turned(np.array(image)[..., None], header.orientation)[..., 0]  # as the image is

@@ -72,8 +72,10 @@ def check_size(image: Any, function: object, view: View) -> None:
         BadOption: the size has changed.
     """
     shape = tuple(getattr(image, "shape", ()))
-    width, height = (shape[2], shape[1]) if is_tensor(image) and len(shape) == 3 else (*shape[1::-1], 0, 0)[:2]
-    if (width, height) != (view.width, view.height):
+    # A function may also move the channel to the front, as tensors have it.
+    if (view.height, view.width) not in (
+        [shape[1:]] if is_tensor(image) and len(shape) == 3 else [shape[:2], shape[1:]]
+    ):
         raise BadOption(
             f"{function!r} returned an image of shape {shape} for one of {view.height} x {view.width} pixels. Targets "
             "cannot follow a function that moves pixels. Use a transform of feedline.images, or move the targets "

@@ -45,7 +45,7 @@ class Normalize(ImageTransform):
         dtype: str = "float32",
         channels_first: bool = True,
     ) -> None:
-        channels = 1 if all(isinstance(one, (tuple, list)) and len(one) == 1 for one in (mean, std)) else 3
+        channels = 1 if all(hasattr(one, "__len__") and len(one) == 1 for one in (mean, std)) else 3
         self.mean = checked_numbers("mean", mean, channels)
         self.std = checked_numbers("std", std, channels)
         if not all(one > 0 for one in self.std):

@@ -169,8 +169,10 @@ def _between(ends: Sequence[float], share: float) -> float:
 def _angles(name: str, value: float | Sequence[float]) -> tuple[float, float]:
     if not isinstance(value, (int, float)):
         return checked_range(name, value)
-    if value < 0:
-        raise BadOption(f"{name}={value!r} is below 0. Pass the largest angle, or the smallest and the largest one.")
+    if not 0 <= value < math.inf:
+        raise BadOption(
+            f"{name}={value!r} is not an angle from 0. Pass the largest angle, or the smallest and the largest one."
+        )
     return -float(value), float(value)
 
 
