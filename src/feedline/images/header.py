@@ -240,6 +240,8 @@ def _webp_orientation(data: bytes) -> int:
 
 
 def _other(data: bytes) -> Header:
+    if not data:
+        raise CorruptSource("It is empty. Write or copy it again, or leave it out.")
     try:
         image: Any = checked_picture(data)  # Any: the class of each format has attributes of its own
         orientation = image.getexif().get(_ORIENTATION, 1)
