@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("av")
 
 from feedline import images, video
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 from feedline.randomness.scope import Scope, enter
 from feedline.types import Draw
 from tests.video.files import encoded, every_frame
@@ -182,3 +183,11 @@ def test_it_can_be_pickled_and_printed() -> None:
     assert repr(pipeline) == (
         "Compose([RandomClip(frames=4, fps=5.0, short='hold'), Resize(size=8)], axes='CTHW', threads=2).on('mp4')"
     )
+
+
+def test_a_video_that_is_too_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "short.mp4"
+    path.write_bytes(encoded())
+    with pytest.raises(SourceError, match="too few") as caught:
+        video.Compose([video.RandomClip(500, short="error")])(path)
+    assert "short.mp4" in "".join(caught.value.__notes__)
