@@ -171,6 +171,11 @@ def test_an_empty_file_is_called_empty() -> None:
         read_header(b"")
 
 
+def test_an_error_has_no_addresses() -> None:
+    with pytest.raises(CorruptSource, match=r"8 bytes cannot be read as an image: cannot identify image file\. They"):
+        read_header(b"no image")
+
+
 def test_pixels_without_a_frame_header_are_refused() -> None:
     data = files()["jpeg"]
     with pytest.raises(CorruptSource, match="no frame header before its pixels"):

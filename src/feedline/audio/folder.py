@@ -78,9 +78,7 @@ class AudioFolder(FileDataset):
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(
-                f"root={reprlib.repr(root)} is not the path of a folder. A FileDataset takes a list of paths."
-            )
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
         if labels is None and fields == ("audio", "label"):
             fields = "audio"
         super().__init__(
