@@ -144,6 +144,12 @@ def test_what_is_not_a_transform(given_: Any) -> None:
         audio.Compose(given_)
 
 
+@pytest.mark.parametrize("late", [audio.RandomClip(1.0), audio.Resample(8000), audio.Mono()])
+def test_a_spectrogram_is_no_sound_any_more(late: Any) -> None:
+    with pytest.raises(BadOption, match=r"comes after LogMel.*Put it before"):
+        audio.Compose([audio.LogMel(RATE), late])
+
+
 @pytest.mark.parametrize("rate", [0, -5, 2.5, True])
 def test_what_is_not_a_rate(rate: Any) -> None:
     with pytest.raises(BadOption, match="rate="):

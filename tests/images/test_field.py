@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
+from feedline.images import CenterCrop, Compose
 from feedline.images.field import image_field, replaced
 from tests.images.pictures import encoded, photo
 
@@ -38,12 +39,24 @@ def test_the_field_with_the_image_is_found(sample: Any, field: Any) -> None:
 
 @pytest.mark.parametrize(
     ("sample", "says"),
-    [((JPEG, PNG), "Several fields hold images: 0, 1"), ((1, b"text"), "No field"), ({}, "It has none")],
+    [
+        ((JPEG, PNG), "Several fields hold images: 0, 1"),
+        ((1, "text"), "No field"),
+        ((b"text", b""), "No field"),
+        ({}, "It has none"),
+    ],
 )
 def test_none_or_several_are_an_error_that_names_the_way_out(sample: Any, says: str) -> None:
     with pytest.raises(BadOption, match=says) as caught:
         image_field(sample)
     assert ".on(name)" in str(caught.value)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"<html>404</html>", b"\0" * 20])
+def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+    assert image_field({"jpg": damaged, "cls": 3}) == "jpg"
+    with pytest.raises(CorruptSource):
+        Compose([CenterCrop(4)])((damaged, 3))
 
 
 def test_a_field_can_be_named() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("av")
 
 from feedline import images, video
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 from feedline.randomness.scope import Scope, enter
 from feedline.types import Draw
 from tests.video.files import encoded, every_frame
@@ -195,3 +196,11 @@ def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monke
     monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
     transforms = [video.CenterClip(4), images.Resize((20, 30)), finish, Told()]
     assert video.Compose(transforms)(encoded()) == (4, 3, 20, 30)
+
+
+def test_a_video_that_is_too_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "short.mp4"
+    path.write_bytes(encoded())
+    with pytest.raises(SourceError, match="too few") as caught:
+        video.Compose([video.RandomClip(500, short="error")])(path)
+    assert "short.mp4" in "".join(caught.value.__notes__)

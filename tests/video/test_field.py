@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("av")
 
 from feedline import images, video
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 from feedline.video.field import is_video, video_field
 from tests.video.files import encoded, options
 
@@ -81,3 +81,9 @@ def test_errors_name_the_fields() -> None:
         CLIP.on("x")({"a": 1})
     with pytest.raises(BadOption, match="was given int"):
         CLIP.on("a")({"a": 1})
+
+
+@pytest.mark.parametrize("damaged", [b"", b"<html>404</html>"])
+def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+    with pytest.raises(CorruptSource):
+        CLIP((damaged, 3))

@@ -50,7 +50,7 @@ class ClipTransform(AudioTransform, ABC):
 
 
 class ArrayTransform(AudioTransform, ABC):
-    """A transform of decoded sound."""
+    """A transform of decoded sound into something that is not sound: a spectrogram."""
 
     @abstractmethod
     def transform(self, samples: Any, rate: int | None) -> Any:
@@ -79,7 +79,7 @@ class Compose:
         rate: the rate of sounds that are given as arrays. Audio files declare their own.
 
     Raises:
-        BadOption: something in the list is not a transform.
+        BadOption: something in the list is not a transform, or a clip comes after `LogMel`.
 
     Example:
         >>> import io, numpy as np, soundfile
@@ -167,7 +167,12 @@ def _flat(transforms: Iterable[object]) -> Iterable[Any]:
 
 def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
     stages: list[Any] = [_Fused()]  # decodes, even if nothing follows
+    spectrum: object = None
     for transform in transforms:
+        if isinstance(transform, ClipTransform) and spectrum is not None:
+            raise BadOption(f"{transform!r} comes after {spectrum!r}, when there is no sound any more. Put it before.")
+        if isinstance(transform, ArrayTransform):
+            spectrum = transform
         if not isinstance(transform, ClipTransform):
             stages.append(_Changed(transform))
             continue

@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.audio.containers import format_of
 from feedline.errors import BadOption
-from feedline.images.field import is_encoded
+from feedline.images.field import is_encoded, only_file
 from feedline.system.optional import is_tensor
 
 _STORED = ({"bytes", "path"}, {"array", "sampling_rate"}, {"array", "sampling_rate", "path"})
@@ -41,6 +41,7 @@ def audio_field(sample: object, field: Hashable = None) -> Hashable:
         return field
     values: Any = sample
     found = [name for name in names if is_file(values[name])] or [name for name in names if is_sound(values[name])]
+    found = found or only_file(values, names)
     if len(found) != 1:
         which = f"Several fields hold sound: {_listed(found)}" if found else "No field of the sample holds sound"
         raise BadOption(

@@ -136,6 +136,8 @@ class Compose(Pipeline):
 
 
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
+    if not isinstance(transforms, Iterable):
+        raise BadOption(f"{transforms!r} is not a list of image transforms.")
     for transform in transforms:
         if isinstance(transform, Compose) and not transform.targets and transform.field is None:
             yield from transform.transforms

@@ -59,6 +59,7 @@ def image_field(sample: object, field: Hashable = None, others: Collection[objec
         return field
     values: Any = sample
     found = [name for name in names if name not in others and is_image(values[name])]
+    found = found or only_file(values, [name for name in names if name not in others])
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
         raise BadOption(
@@ -66,6 +67,12 @@ def image_field(sample: object, field: Hashable = None, others: Collection[objec
             "others with fields=."
         )
     return found[0]
+
+
+def only_file(sample: Any, names: Iterable[Hashable]) -> list[Hashable]:
+    """Return the field that holds bytes, if just one does: a damaged file, which the decoder reports by name."""
+    found = [name for name in names if is_encoded(sample[name])]
+    return found if len(found) == 1 else []
 
 
 def is_image(value: Any) -> bool:

@@ -94,16 +94,17 @@ class _Mixing(BatchTransform):
             )
         names = list(batch) if isinstance(batch, Mapping) else list(range(len(batch)))
         values: Any = batch
-        images = [name for name in names if getattr(values[name], "ndim", 0) == 4]
+        images = [name for name in names if getattr(values[name], "ndim", 0) in (4, 5)]
         labels = [name for name in names if _may_be_labels(values[name], self.num_classes)]
         found = []
         for option, chosen, candidates in (("image", self.image, images), ("label", self.label, labels)):
             if chosen is not None and chosen not in names:
                 raise BadOption(f"{option}={chosen!r} is not a field of the batch: it has {names}.")
             if chosen is None and len(candidates) != 1:
+                look = f"fields {candidates} all look like it" if candidates else "no field looks like it"
                 raise BadOption(
-                    f"{type(self).__name__} cannot tell which field of the batch holds the {option}s: {candidates} of "
-                    f"{names} look like it. Name it with {option}=."
+                    f"{type(self).__name__} cannot tell which field of the batch holds the {option}s: {look}. It has "
+                    f"{names}. Name it with {option}=."
                 )
             found.append(candidates[0] if chosen is None else chosen)
         return found[0], found[1]
@@ -145,7 +146,7 @@ class MixUp(_Mixing):
     Args:
         alpha: of the Beta distribution that shares are drawn from: one for each batch.
         num_classes: not needed if labels have a column for each class already.
-        image: the field of the batch with images, if there is more than one with four axes.
+        image: the field of the batch with images, if several have four axes, or five as clips of videos have.
         label: the field with labels, if there is more than one that could be.
 
     Example:
@@ -173,7 +174,7 @@ class CutMix(_Mixing):
     Args:
         alpha: of the Beta distribution that shares are drawn from: one for each batch.
         num_classes: not needed if labels have a column for each class already.
-        image: the field of the batch with images, if there is more than one with four axes.
+        image: the field of the batch with images, if several have four axes, or five as clips of videos have.
         label: the field with labels, if there is more than one that could be.
 
     Example:
@@ -185,20 +186,21 @@ class CutMix(_Mixing):
     """
 
     def _mixed(self, pixels: Any) -> tuple[Any, float]:
-        if pixels.ndim != 4:
+        if pixels.ndim not in (4, 5):
             raise BadOption(
-                f"CutMix needs images with four axes, but image={self.image!r} has the shape {tuple(pixels.shape)}. "
-                "For videos, use MixUp."
+                f"CutMix needs images with four axes, or clips with five, but image={self.image!r} has the shape "
+                f"{tuple(pixels.shape)}."
             )
-        is_last = pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3)  # the axis of channels
-        height, width = pixels.shape[1:3] if is_last else pixels.shape[2:]
+        # The axis of channels. Clips have one more axis, and a width of more than 3.
+        is_last = pixels.shape[-1] in (1, 3) and (pixels.ndim > 4 or pixels.shape[1] not in (1, 3))
+        height, width = pixels.shape[-3:-1] if is_last else pixels.shape[-2:]
         generator = rng()
         part = math.sqrt(1 - float(generator.beta(self.alpha, self.alpha))) / 2
         x, y = int(generator.random() * width), int(generator.random() * height)
         across, down = int(part * width), int(part * height)
         rows = slice(max(0, y - down), min(height, y + down))
         columns = slice(max(0, x - across), min(width, x + across))
-        place = (slice(None), rows, columns) if is_last else (slice(None), slice(None), rows, columns)
+        place = (..., rows, columns, slice(None)) if is_last else (..., rows, columns)
         mixed = pixels.clone() if is_tensor(pixels) else pixels.copy()
         mixed[place] = _shifted(pixels[place])
         return mixed, 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / (width * height)
@@ -267,7 +269,5 @@ def _replaced(batch: Any, fields: Mapping[Any, Any]) -> Any:
 
 
 def _no_class(labels: Any, num_classes: int) -> BadOption:
-    return BadOption(
-        f"A label is {int(labels.min())} or {int(labels.max())}, but num_classes={num_classes} allows 0 to "
-        f"{num_classes - 1}."
-    )
+    wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
+    return BadOption(f"A label is {wrong}, but num_classes={num_classes} allows 0 to {num_classes - 1}.")

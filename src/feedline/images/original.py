@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,6 +104,8 @@ def _no_image(image: Any, mode: str) -> BadOption:
     what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
     if isinstance(image, np.ndarray) and image.dtype == np.uint16:
         advice = 'Put Decode("I;16") first to keep 16 bits.'
+    elif isinstance(image, (str, os.PathLike)):
+        advice = "Read the file first: pathlib.Path(...).read_bytes(). ImageFolder and FileDataset do so for you."
     else:
         wanted = "a uint16 or uint8 array" if mode == "I;16" else "a uint8 array"
         advice = (

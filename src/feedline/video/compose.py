@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 from feedline.images.compose import fused_groups
 from feedline.images.field import replaced
 from feedline.images.finish import Finish
@@ -25,6 +25,7 @@ from feedline.images.stages import Foreign
 from feedline.images.steps.step import Pixels
 from feedline.images.transform import ViewTransform
 from feedline.randomness.stages import TRANSFORM, stage
+from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
 from feedline.types.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
@@ -98,7 +99,11 @@ class Compose:
             return list(map(self._clip, value))
         video = video_of(value)
         sampler: Any = self.transforms[0]
-        positions = _checked(np.asarray(sampler.pick(video.timeline)), sampler)
+        try:
+            positions = _checked(np.asarray(sampler.pick(video.timeline)), sampler)
+        except SourceError as exc:  # the video is too short
+            add_note(exc, f"It is {video!r}.")
+            raise
         clip: Any = _rendered(
             video.decoded(positions, threads=self.threads),
             positions.shape,

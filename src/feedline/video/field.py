@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.images.field import is_encoded, is_file
+from feedline.images.field import is_encoded, is_file, only_file
 from feedline.video.file import Video
 
 _BEGINNINGS = (
@@ -54,7 +54,7 @@ def video_field(sample: object, field: Hashable = None) -> Hashable:
             raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
         return field
     values: Any = sample
-    found = [name for name in names if is_video(values[name])]
+    found = [name for name in names if is_video(values[name])] or only_file(values, names)
     if len(found) != 1:
         which = f"Several fields hold videos: {_listed(found)}" if found else "No field of the sample holds a video"
         raise BadOption(

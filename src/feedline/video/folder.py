@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable
 
 from feedline.datasets.cache_file import Cache, checked_cache
@@ -73,7 +74,7 @@ class VideoFolder(FileDataset):
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={root!r} is no path of a folder.")
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
         if not isinstance(index, (bool, str, os.PathLike)):
             raise BadOption(f"index={index!r} is neither True, False nor the path of a file.")
         checked_cache(cache)

@@ -170,8 +170,15 @@ def test_what_are_no_boxes(boxes: Any) -> None:
 
 def test_labels_that_are_not_one_for_each_box() -> None:
     pipeline = images.Compose(CROP, targets={"boxes": images.Boxes()})
-    with pytest.raises(BadOption, match="'labels' has 3 entries, but there are 1 boxes"):
+    with pytest.raises(BadOption, match=r"'labels' \(list\) has 3 entries, but there are 1 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 1, 1]], "labels": [1, 2, 3]})
+
+
+@pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], []])
+def test_labels_are_counted_even_if_all_boxes_stay(labels: object) -> None:
+    pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={"boxes": images.Boxes()})
+    with pytest.raises(BadOption, match=r"'labels' \(\w+\) has \d entries, but there are 2 boxes"):
+        pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
 
 
 def test_it_says_what_it_does() -> None:

@@ -66,7 +66,8 @@ def test_the_recipe_of_simclr_is_one_step() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: RandomApply([]), "empty"),
+        (lambda: RandomApply([]), "at least one"),
+        (lambda: RandomApply(RandomGrayscale()), "RandomGrayscale.*not a list"),  # type: ignore[arg-type]
         (lambda: RandomApply([RandomResizedCrop(8)]), "RandomResizedCrop.*Put it into the Compose"),
         (lambda: RandomApply([Normalize()]), "Normalize"),
         (lambda: RandomChoice([len]), "len"),  # type: ignore[list-item]

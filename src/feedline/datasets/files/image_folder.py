@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -80,7 +81,7 @@ class ImageFolder(FileDataset):
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={root!r} is no path of a folder. A FileDataset takes a list of paths.")
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
         pipeline = image_transform(transform)
         defers = isinstance(pipeline, Pipeline)
         if decode == "gpu" and not defers:

@@ -55,7 +55,7 @@ def move_targets(sample: Any, targets: Mapping[Hashable, Target], views: Sequenc
     for name, target in targets.items():
         path = _path(sample, name)
         changed[path], keep = target.moved(_value(sample, path), views)
-        if keep is not None and not keep.all():
+        if keep is not None:
             kept.update({(*path[:-1], field): keep for field in target.fields})
     for path, keep in kept.items():
         if path in changed or _has(sample, path):
@@ -90,13 +90,13 @@ def _path(sample: Any, name: Any) -> _Path:
     outer = [one for one in _names(sample) if isinstance(sample[one], Mapping) and name in sample[one]]
     if len(outer) == 1:
         return outer[0], name
-    names = [*_names(sample), *(f"{one!r}: {list(sample[one])}" for one in _names(sample) if _is_dict(sample[one]))]
+    names = [f"{one!r}{_inner(sample[one])}" for one in _names(sample)]
     which = f"the fields {outer} of the sample all have it" if outer else "the sample does not have it"
-    raise BadOption(f"targets= names {name!r}, but {which}. It has {', '.join(map(str, names))}.")
+    raise BadOption(f"targets= names {name!r}, but {which}. It has {', '.join(names)}.")
 
 
-def _is_dict(value: object) -> bool:
-    return isinstance(value, Mapping)
+def _inner(value: object) -> str:
+    return f" (a dict of {list(value)})" if isinstance(value, Mapping) else ""
 
 
 def _names(sample: Any) -> Iterator[Any]:
@@ -125,11 +125,14 @@ def _with(sample: Any, path: _Path, value: object) -> Any:
 
 
 def _selected(value: Any, keep: NDArray[np.bool_], name: object) -> object:
-    if len(value) != len(keep):
+    count = len(value) if hasattr(value, "__len__") and getattr(value, "shape", None) != () else 0
+    if count != len(keep) or isinstance(value, (str, bytes)):
         raise BadOption(
-            f"{name!r} has {len(value)} entries, but there are {len(keep)} boxes. It needs one for each, or has to be "
-            "left out of fields=."
+            f"{name!r} ({type(value).__name__}) has {count} entries, but there are {len(keep)} boxes. It needs one for "
+            "each, or has to be left out of fields=."
         )
+    if keep.all():
+        return value
     if is_tensor(value):
         return value[require("torch", extra="torch", purpose="Targets in tensors").from_numpy(keep)]
     if isinstance(value, np.ndarray):

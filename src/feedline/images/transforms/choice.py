@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
@@ -73,8 +73,8 @@ def drawn_place(weights: Sequence[float]) -> int:
 
 # object: what the user passed.
 def _checked(transforms: Sequence[object]) -> tuple[ImageTransform, ...]:
-    if not transforms:
-        raise BadOption("transforms= is empty. Pass at least one transform.")
+    if not transforms or not isinstance(transforms, Iterable):
+        raise BadOption(f"transforms={transforms!r} is not a list of at least one transform.")
     found: list[ImageTransform] = []
     for transform in transforms:
         if not isinstance(transform, ImageTransform) or transform.resizes or transform.rank is Rank.FINISH:
