@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from feedline.audio.compose import ArrayTransform, Compose
 from feedline.audio.field import audio_field, is_sound
 from feedline.errors import BadOption
-from feedline.images.field import replaced
 from feedline.system.optional import is_tensor, require
+from feedline.types.fields import replaced
 
 _LOGS = {"ln": 1.0, "log10": 1 / math.log(10), "db": 10 / math.log(10)}
 """What the natural logarithm is multiplied by."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
-from feedline.errors import BadOption, SourceError
+from feedline.errors import SourceError
 from feedline.system.optional import is_tensor
+from feedline.types.fields import Medium, is_encoded, is_file
 
 _BEGINNINGS = (
     b"\xff\xd8\xff",
@@ -45,34 +46,7 @@ def image_field(sample: object, field: Hashable = None, others: Collection[objec
         >>> image_field({"gif": b"GIF89a...", "cls": 3})
         'gif'
     """
-    if not isinstance(sample, (Mapping, tuple, list)):
-        return None
-    if isinstance(sample, Mapping):
-        names: list[Hashable] = list(sample)
-        if is_file(sample):
-            return None
-    else:
-        names = list(range(len(sample)))
-    if field is not None:
-        if field not in names:
-            raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
-        return field
-    values: Any = sample
-    found = [name for name in names if name not in others and is_image(values[name])]
-    found = found or only_file(values, [name for name in names if name not in others])
-    if len(found) != 1:
-        which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
-        raise BadOption(
-            f"{which}. It has {_listed(names)}. Choose the one to transform with Compose(...).on(name), or leave out "
-            "others with fields=."
-        )
-    return found[0]
-
-
-def only_file(sample: Any, names: Iterable[Hashable]) -> list[Hashable]:
-    """Return the field that holds bytes, if just one does: a damaged file, which the decoder reports by name."""
-    found = [name for name in names if is_encoded(sample[name])]
-    return found if len(found) == 1 else []
+    return _IMAGE.field_of(sample, field, others)
 
 
 def is_image(value: Any) -> bool:
@@ -91,16 +65,13 @@ def is_image(value: Any) -> bool:
     return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
 
 
-def is_encoded(value: object) -> bool:
-    """True for bytes, which may be an image file, and for arrays of bytes as HDF5 returns them."""
-    if isinstance(value, np.ndarray):
-        return value.dtype == np.uint8 and value.ndim == 1
-    return isinstance(value, (bytes, bytearray, memoryview))
-
-
-def is_file(value: Mapping[object, object]) -> bool:
-    """True for an image as Hugging Face stores it: a struct of bytes and path."""
-    return value.keys() == {"bytes", "path"}
+_IMAGE = Medium(
+    "an image",
+    "images",
+    (is_image,),
+    is_file,
+    "Choose the one to transform with Compose(...).on(name), or leave out others with fields=.",
+)
 
 
 # object: the values of a struct.
@@ -120,18 +91,3 @@ def stored_bytes(value: Mapping[object, object]) -> object:
         raise SourceError(
             f"An image is stored as the path of its file, {path!r}, which cannot be read: {exc.strerror or exc}."
         ) from exc
-
-
-def replaced(sample: Any, field: Any, change: Callable[[Any], object]) -> Any:
-    """Return a sample of the same kind with its image changed."""
-    if isinstance(sample, Mapping):
-        return {**sample, field: change(sample[field])}
-    values = list(sample)
-    values[field] = change(values[field])
-    if isinstance(sample, list):
-        return values
-    return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(map(repr, names)) or "none"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc.deferred import Placement, placement
 from feedline.errors import BadOption
-from feedline.images.field import image_field, replaced, stored_bytes
+from feedline.images.field import image_field, stored_bytes
 from feedline.images.geometry import View
 from feedline.images.targets.moving import Targets, checked_targets, move_targets
 from feedline.randomness.stages import TRANSFORM, stage
+from feedline.types.fields import replaced
 
 if TYPE_CHECKING:
     from typing_extensions import Self

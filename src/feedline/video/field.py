@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.images.field import is_encoded, is_file, only_file
+from feedline.types.fields import Medium, is_encoded, is_file
 from feedline.video.file import Video
 
 _BEGINNINGS = (
@@ -41,27 +41,7 @@ def video_field(sample: object, field: Hashable = None) -> Hashable:
         >>> video_field({"mp4": b"0000ftypisom...", "cls": 3})
         'mp4'
     """
-    if not isinstance(sample, (Mapping, tuple, list)):
-        return None
-    if isinstance(sample, Mapping):
-        names: list[Hashable] = list(sample)
-        if is_file(sample):
-            return None
-    else:
-        names = list(range(len(sample)))
-    if field is not None:
-        if field not in names:
-            raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
-        return field
-    values: Any = sample
-    found = [name for name in names if is_video(values[name])] or only_file(values, names)
-    if len(found) != 1:
-        which = f"Several fields hold videos: {_listed(found)}" if found else "No field of the sample holds a video"
-        raise BadOption(
-            f"{which}. It has {_listed(names)}. Choose the one to transform with Compose(...).on(name), which may also "
-            "hold the path of a file."
-        )
-    return found[0]
+    return _VIDEO.field_of(sample, field)
 
 
 def is_video(value: Any) -> bool:
@@ -76,6 +56,15 @@ def is_video(value: Any) -> bool:
     return len(value) > _TS_PACKET and head[:1] == bytes(value[_TS_PACKET : _TS_PACKET + 1]) == b"\x47"
 
 
+_VIDEO = Medium(
+    "a video",
+    "videos",
+    (is_video,),
+    is_file,
+    "Choose the one to transform with Compose(...).on(name), which may also hold the path of a file.",
+)
+
+
 def video_of(value: Any) -> Video:
     """Return a video. Raises BadOption: this is none."""
     if isinstance(value, Video):
@@ -88,7 +77,3 @@ def video_of(value: Any) -> Video:
         f"A transform of feedline.video was given {type(value).__name__}. It takes the path of a video file, the bytes "
         "of one, or a feedline.video.Video."
     )
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(map(repr, names)) or "none"
