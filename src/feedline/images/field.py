@@ -30,7 +30,7 @@ _SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|m
 
 
 # Any, throughout: samples and their fields.
-def image_field(sample: object, field: Hashable = None, others: Collection[object] = ()) -> Hashable:
+def image_field(sample: object, field: Hashable = None, others: Collection[Any] = ()) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
@@ -58,6 +58,8 @@ def image_field(sample: object, field: Hashable = None, others: Collection[objec
             raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
         return field
     values: Any = sample
+    if not isinstance(sample, Mapping):
+        others = [len(sample) + name if isinstance(name, int) and name < 0 else name for name in others]
     found = [name for name in names if name not in others and is_image(values[name])]
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"

@@ -125,6 +125,8 @@ def _with(sample: Any, path: _Path, value: object) -> Any:
 
 
 def _selected(value: Any, keep: NDArray[np.bool_], name: object) -> object:
+    if value is None:  # the objects of this sample have none
+        return None
     if len(value) != len(keep):
         raise BadOption(
             f"{name!r} has {len(value)} entries, but there are {len(keep)} boxes. It needs one for each, or has to be "
