@@ -31,7 +31,7 @@ _SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|m
 
 
 # Any, throughout: samples and their fields.
-def image_field(sample: object, field: Hashable = None, others: Collection[object] = ()) -> Hashable:
+def image_field(sample: object, field: Hashable = None, others: Collection[Any] = ()) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:

@@ -47,6 +47,8 @@ class Medium:
                 raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
             return field
         values: Any = sample
+        if not isinstance(sample, Mapping):
+            others = [len(sample) + name if isinstance(name, int) and name < 0 else name for name in others]
         possible = [name for name in names if name not in others]
         for test in (*self.tests, is_encoded):
             found = [name for name in possible if test(values[name])]

@@ -243,3 +243,18 @@ def test_a_function_may_move_the_channel_to_the_front() -> None:
     found = first({"image": IMAGE, "boxes": BOXES})
     assert found["image"].shape == (3, 60, 80)
     assert found["boxes"].tolist() == BOXES.tolist()
+
+
+def test_boxes_without_labels_and_boxes_that_are_none() -> None:
+    crop = images.Compose([images.CenterCrop(40)], targets={"boxes": images.Boxes()})
+    found = crop({"image": IMAGE, "boxes": [[0, 0, 5, 5]], "labels": None})
+    assert found["boxes"].shape == (0, 4)
+    assert found["labels"] is None
+    with pytest.raises(BadOption, match=r"Boxes are not rows of 4 numbers: \[\[0, 0, 5, 5\], \[1, 2\]\]"):
+        crop({"image": IMAGE, "boxes": [[0, 0, 5, 5], [1, 2]]})
+
+
+def test_a_target_may_be_counted_from_the_end() -> None:
+    mask = np.arange(80, dtype=np.uint8) + np.zeros((60, 1), np.uint8)
+    _, flipped = images.Compose([images.HorizontalFlip(1.0)], targets={-1: images.Mask()})((IMAGE, mask))
+    assert np.array_equal(flipped, mask[:, ::-1])

@@ -125,6 +125,8 @@ def _with(sample: Any, path: _Path, value: object) -> Any:
 
 
 def _selected(value: Any, keep: NDArray[np.bool_], name: object) -> object:
+    if value is None:  # the objects of this sample have none
+        return None
     count = len(value) if hasattr(value, "__len__") and getattr(value, "shape", None) != () else 0
     if count != len(keep) or isinstance(value, (str, bytes)):
         raise BadOption(

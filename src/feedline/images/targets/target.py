@@ -42,7 +42,10 @@ def numbers(value: Any, columns: Sequence[int], what: str) -> NDArray[np.float64
     Raises:
         BadOption: they do not have this form.
     """
-    array = np.asarray(value.detach().cpu().numpy() if is_tensor(value) else value)
+    try:
+        array = np.asarray(value.detach().cpu().numpy() if is_tensor(value) else value)
+    except ValueError as exc:  # rows of different lengths
+        raise BadOption(f"{what} are not rows of {' or '.join(map(str, columns))} numbers: {value!r:.200}.") from exc
     if array.size == 0:
         shape = array.shape if array.ndim > 1 and array.shape[-1] in columns else (0, columns[0])
         return np.empty(shape)
