@@ -38,7 +38,7 @@ _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "s
 """The other loader's name for an argument, where the two names have nothing in common."""
 
 
-_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps")
+_OF_TENSORS = ("device_buffers", "pin_memory", "pin_memory_device", "snapshot_every_n_steps")
 """Arguments that only `feedline.DataLoader` has."""
 
 

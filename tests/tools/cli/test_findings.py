@@ -169,11 +169,11 @@ def test_no_device_is_no_fault() -> None:
 
 
 def test_what_a_device_does() -> None:
-    assert "needs a GPU" in told("device", cuda=None, devices=())[0]
+    assert "No GPU" in told("device", cuda=None, devices=())[0]
     found, advice = told("device", decodes_jpegs=False)
     assert "Workers decode" in found
     assert "feedline[gpu]" in str(advice)
     for queues, is_advised in ((None, False), ("32", False), ("8", True), ("1", True)):
         found, advice = told("device", cuda_queues=queues)
-        assert "decodes the JPEG files" in found
+        assert "decodes JPEG files" in found
         assert (advice is not None) is is_advised

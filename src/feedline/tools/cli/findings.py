@@ -190,22 +190,23 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 def _device(machine: Machine) -> Finding:
     """Return what `device=` does on this machine."""
     if not machine.devices:
-        return Finding("device", 'device="cuda" needs a GPU; device="cpu" leaves batches where they are.')
+        return Finding("device", 'No GPU: device="cpu" leaves batches where they are.')
     if not machine.decodes_jpegs:
         return Finding(
             "device",
-            'device="cuda" copies batches ahead of time. Workers decode JPEG files: nvJPEG is not installed.',
+            'device="cuda" copies batches. Workers decode: nvJPEG is not installed.',
             "pip install feedline[gpu], and the GPU decodes the files of feedline.images pipelines.",
         )
     queues = machine.cuda_queues
     is_narrow = queues is not None and queues.isdigit() and int(queues) <= DEFAULT_CUDA_QUEUES
     return Finding(
         "device",
-        'device="cuda" copies batches ahead of time, and decodes the JPEG files of feedline.images pipelines there.',
+        'device="cuda" copies batches ahead of time, and decodes JPEG files.',
         f"Set {cuda_queues.VARIABLE}=32 instead of {queues}, or decoding may wait for training kernels. Keep it if "
         "your training framework needs that value."
         if is_narrow
         else None,
+        evidence="The files of feedline.images pipelines are decoded there",
     )
 
 
