@@ -44,19 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _PACKAGES = {
-    "demo": ("rich", "PIL", "torch"),
-    "bench": ("rich", "PIL", "torch"),
-    "lab": ("rich", "starlette", "uvicorn", "torch"),
-    "pack": ("rich",),
+    "demo": ("PIL", "torch"),
+    "bench": ("PIL", "torch"),
+    "lab": ("starlette", "uvicorn", "torch"),
     "profile": ("torch",),
     "run": ("torch",),
-    "tune": ("rich", "torch"),
+    "tune": ("torch",),
 }
-"""Packages that a command needs, the lightest first: a missing Rich is reported before torch is loaded for nothing.
-Other commands check for the package that draws their tables themselves."""
+"""Packages that a command needs, the lightest first: a missing Pillow is reported before torch is loaded."""
 
 
-_EXTRAS = {"lab": "lab", "pack": "pack", "profile": "torch", "run": "torch"}
+_EXTRAS = {"lab": "lab", "profile": "torch", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> int:
