@@ -52,7 +52,7 @@ __all__ = [
     "uninstall",
 ]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _PLACES = {
     "DataLoader": "feedline.loader.torch",
