@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NEEDED_BY_TESTS = (
-    ".github/workflows/test.yml", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE",
-    "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "noxfile.py", "pyproject.toml", "requirements/constraints.txt",
-    "scripts/smoke.py", "benchmarks/README.md", "docs/index.md", "examples/audio.py", "tests/conftest.py",
+    ".github/workflows/test.yml", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
+    "LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks/README.md", "docs/index.md", "examples/audio.py",
+    "mkdocs.yml", "noxfile.py", "pyproject.toml", "requirements/constraints.txt", "scripts/smoke.py", "tests/conftest.py",
 )  # fmt: skip
 """A sample of what the tests read besides src/."""
 _LARGEST = 4 << 20
-_JUNK = re.compile(r"(^|/)(__pycache__|\.git|\.venv[^/]*|\.hypothesis|site|results)/|\.(py[co]|so|whl|env)$")
+_JUNK = re.compile(r"(^|/)(__pycache__|\.git|\.venv[^/]*|\.hypothesis|results)/|^site/|\.(py[co]|so|whl|env)$")
 _SMALL = 64
 """Files of fewer bytes may be equal, such as the empty ones of packages."""
 

@@ -1,7 +1,7 @@
 """Build the wheel and the source archive of the last commit into dist/, twice, and compare: the bytes must be equal.
 
-Run it as `make dist`. Only what is committed is built, so that anybody who has the commit gets the same files. The wheel
-is built from the source archive.
+Run it as `make dist`. Only what is committed is built, so anybody who has the commit gets the same files. The wheel is
+built from the source archive.
 """
 
 from __future__ import annotations
