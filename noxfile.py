@@ -18,7 +18,8 @@ TORCH_FLOOR, TORCH_NEWEST = "torch==2.4.*", "torch"
 NUMPY_FLOOR, NUMPY_NEWEST = "numpy==1.24.*", "numpy>=2,<3"
 QUICK = (
     "tests/types", "tests/randomness", "tests/samplers", "tests/collate", "tests/memory", "tests/schedulers",
-    "tests/system", "tests/delivery", "tests/simulation", "tests/test_errors.py", "tests/test_messages.py", "tests/test_layering.py",
+    "tests/system", "tests/delivery", "tests/simulation", "tests/test_errors.py", "tests/test_messages.py",
+    "tests/test_layering.py",
 )  # fmt: skip
 """Tests that start few processes: minutes instead of an hour for all sessions."""
 WITH_TORCH = (*QUICK, "tests/loader", "tests/parity", "tests/textbook")

@@ -13,7 +13,8 @@ from pathlib import Path
 NEEDED_BY_TESTS = (
     ".github/workflows/test.yml", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md",
     "LICENSE", "Makefile", "README.md", "SECURITY.md", "benchmarks/README.md", "docs/index.md", "examples/audio.py",
-    "mkdocs.yml", "noxfile.py", "pyproject.toml", "requirements/constraints.txt", "scripts/smoke.py", "tests/conftest.py",
+    "mkdocs.yml", "noxfile.py", "pyproject.toml", "requirements/constraints.txt", "scripts/smoke.py",
+    "tests/conftest.py",
 )  # fmt: skip
 """A sample of what the tests read besides src/."""
 _LARGEST = 4 << 20

@@ -7,6 +7,7 @@ built from the source archive.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,8 +39,19 @@ def differences(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
     return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
 
 
+def version_of(source: str) -> str:
+    """Return the version that the package names."""
+    found = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
 def main() -> int:
     """Build, check, and move the files to dist/; return the exit status."""
+    tag, version = os.environ.get("TAG"), version_of((ROOT / "src/feedline/__init__.py").read_text("utf-8"))
+    if tag and tag != f"v{version}":
+        sys.stderr.write(f"The tag {tag} is not that of version {version}, which would be v{version}.\n")
+        return 1
     if _git("status", "--porcelain", "--untracked-files=no"):
         sys.stderr.write("Changes that are not committed are left out.\n")
     commit = _git("rev-parse", "HEAD").strip()

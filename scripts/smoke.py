@@ -1,7 +1,7 @@
 """Try one extra in an environment that has nothing else: `python smoke.py EXTRA`, or no name for no extra.
 
-Imports nothing of the repository: what is installed is tried, from a folder of its own. Each function is named after its
-extra, and asserts on one tiny use of it.
+It imports nothing of the repository, only what is installed. Each function is named after its extra, and asserts on one
+tiny use of it.
 """
 
 from __future__ import annotations
