@@ -16,13 +16,14 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import feedline
 from feedline import datasets
 
-SAMPLES = [{"x": np.arange(4, dtype=np.float32) + number, "y": number} for number in range(6)]
+SAMPLES: list[dict[str, Any]] = [{"x": np.arange(4, dtype=np.float32) + number, "y": number} for number in range(6)]
 
 
 class Squares:
@@ -181,7 +182,7 @@ def redis(folder: Path) -> None:
 
 def ray(folder: Path) -> None:
     """Import it. A cluster takes longer than all other extras together."""
-    assert importlib.import_module("feedline.workers.ray.cluster")
+    importlib.import_module("feedline.workers.ray.cluster")
     importlib.import_module("ray")
 
 

@@ -70,8 +70,9 @@ def test_a_command(name: str, folder: Path) -> None:
 def test_the_lab(folder: Path) -> None:
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, os.fdopen(ours) as output:
-        streams = {"stdin": nothing.fileno(), "stdout": theirs, "stderr": theirs}
-        lab = program_server.start(PROGRAM, ["lab", "--no-browser"], cwd=folder, **streams)
+        lab = program_server.start(
+            PROGRAM, ["lab", "--no-browser"], stdin=nothing.fileno(), stdout=theirs, stderr=theirs, cwd=folder
+        )
         os.close(theirs)
         try:
             address = next(found[0] for line in output if (found := re.search(r"http://127\.0\.0\.1:\S+", line)))
