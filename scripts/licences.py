@@ -112,8 +112,9 @@ def csv_of(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def _run(program: object, *arguments: object) -> str:
-    tool = Path(sys.executable).with_name(str(program))
-    command = [str(tool if isinstance(program, str) else program), *map(str, arguments)]
+    """Run a program, or a tool that is installed beside this Python; return what it prints."""
+    named = Path(sys.executable).with_name(program) if isinstance(program, str) else program
+    command = [str(named), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

@@ -58,6 +58,12 @@ def test_a_row_is_one_line_of_a_file_and_figures_are_on_the_right(place: int) ->
     assert ends == {" 1", "23"}
 
 
+def test_heads_stand_right_above_their_columns() -> None:
+    file = io.StringIO()
+    PlainScreen(file=file).table(Table("T", ["what", "CPU\nus"], [["a", "1"]]))
+    assert file.getvalue() == "T\n       CPU\nwhat   us\n----------\na      1\n"
+
+
 def test_the_plain_bar_is_drawn_over_and_leaves_nothing() -> None:
     file = io.StringIO()
     screen = PlainScreen(file=file, is_terminal=True)

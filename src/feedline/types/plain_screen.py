@@ -66,7 +66,9 @@ def _text(span: Styled) -> str:
 
 
 def _lines(table: Table) -> Iterator[str]:
-    heads = list(itertools.zip_longest(*(head.split("\n") for head in table.heads), fillvalue=""))
+    # From the last line upwards: a short head stands right above its column.
+    upwards = itertools.zip_longest(*(head.split("\n")[::-1] for head in table.heads), fillvalue="")
+    heads = list(upwards)[::-1]
     rows = [[_text(cell) for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*heads, *rows, strict=True)]
 

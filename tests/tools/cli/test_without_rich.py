@@ -85,6 +85,18 @@ def test_the_lab(folder: Path) -> None:
             lab.kill()
 
 
+def test_a_reader_that_leaves_early_gets_no_traceback(folder: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(os.devnull) as nothing, (folder / "err").open("w") as err:
+        inspect = program_server.start(
+            PROGRAM, ["inspect", "a.npy"], stdin=nothing.fileno(), stdout=theirs, stderr=err.fileno(), cwd=folder
+        )
+        os.close(theirs)
+        assert inspect.wait(100) == 1
+    assert (folder / "err").read_text() == ""
+
+
 def test_all_commands_are_tried() -> None:
     described = re.findall(r"^    ([a-z-]+)  ", build_parser().format_help(), re.MULTILINE)
     assert len(described) >= 11
