@@ -60,10 +60,15 @@ def direct_dependencies() -> dict[str, list[str]]:
 def table_of(licences: Mapping[str, str], dependencies: Mapping[str, Iterable[str]]) -> str:
     """Return the table of the docs. Packages without a known licence are listed as such, never left out."""
     rows = [
-        f"| {name} | {licences.get(name.lower(), 'not known')} | {', '.join(f'`{e}`' for e in extras) or 'always'} |"
+        f"| {name} | {licences.get(normal(name), 'not known')} | {', '.join(f'`{e}`' for e in extras) or 'always'} |"
         for name, extras in sorted(dependencies.items())
     ]
     return "\n".join(["| package | licence | comes with |", "|---|---|---|", *rows, ""])
+
+
+def normal(name: str) -> str:
+    """Return the name of a package as the package index compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def short(licence: str) -> str:
@@ -96,7 +101,7 @@ def main() -> int:
         told = _run("pip-licenses", f"--python={python}", "--format=json", "--from=mixed", "--with-urls")
     rows = sorted(json.loads(told), key=lambda row: row["Name"].lower())
     (out / "licences.csv").write_text(csv_of(rows), "utf-8")
-    licences = {row["Name"].lower(): short(row["License"]) for row in rows}
+    licences = {normal(row["Name"]): short(row["License"]) for row in rows}
     PAGE.write_text(updated(PAGE.read_text("utf-8"), table_of(licences, direct_dependencies())), "utf-8")
     sys.stdout.write(f"dist/{bill.name}, dist/licences.csv: {len(rows)} packages; {PAGE.relative_to(ROOT)}\n")
     return 0

@@ -28,6 +28,11 @@ def test_every_licence_is_known() -> None:
     assert "not known" not in licences.PAGE.read_text("utf-8")
 
 
+def test_names_are_compared_as_the_package_index_does() -> None:
+    table = licences.table_of({licences.normal("HuggingFace_Hub"): "MIT"}, {"huggingface-hub": ["hf"]})
+    assert "| huggingface-hub | MIT | `hf` |" in table
+
+
 def test_a_package_without_a_licence_is_not_left_out() -> None:
     table = licences.table_of({"numpy": "BSD"}, {"numpy": [], "Odd-One": ["s3", "gs"]})
     assert "| numpy | BSD | always |" in table
