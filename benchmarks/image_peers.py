@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from feedline.errors import BadOption
-from feedline.tools.bench import harness, jpegs, rows
+from feedline.tools.bench import harness, rows
 
 AHEAD = 2
 """Batches that are made ahead for each worker, as torch's loader has it by default."""
@@ -24,13 +24,13 @@ AHEAD = 2
 
 # Any, throughout: arrays, and what other libraries make.
 class Arrays:
-    """The samples of `JpegFiles` as arrays."""
+    """The samples of a dataset of tensors as arrays."""
 
-    def __init__(self, files: jpegs.JpegFiles) -> None:
+    def __init__(self, files: Dataset[torch.Tensor]) -> None:
         self.files = files
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.files)  # type: ignore[arg-type]  # torch leaves it to subclasses
 
     def __getitem__(self, index: Any) -> Any:
         return self.files[int(index)].numpy()
@@ -54,9 +54,9 @@ class Peer:
 
 
 def entries(
-    name: str, paths: list[Path], decoder: str, length: int, arguments: argparse.Namespace
+    name: str, dataset: Dataset[torch.Tensor], decoder: str, arguments: argparse.Namespace
 ) -> Iterator[harness.Entry]:
-    """Yield a library with each engine and number of workers, in the cases of `jpegs.entries`.
+    """Yield a library with each engine and number of workers, in the cases of torch's loader with the same dataset.
 
     Raises:
         BadOption: it is not installed.
@@ -66,12 +66,12 @@ def entries(
     except ImportError as exc:
         package = {"grain": "grain", "spdl": "spdl_core"}[name]
         raise BadOption(f"--peers {name} needs a package that is not installed: pip install {package}.") from exc
-    samples, size = Arrays(jpegs.JpegFiles(paths, decoder, length)), arguments.batch_size
+    samples, size = Arrays(dataset), arguments.batch_size
     for workers in filter(None, arguments.workers):
         for engine in ("process", "thread"):
             opened = partial(batches, samples, engine, workers, size)
-            case: harness.Case = {"decoder": f"feedline : {decoder}", "workers": workers}
-            loader = partial(Peer, opened, workers, length // size)
+            case: harness.Case = {"decoder": decoder, "workers": workers}
+            loader = partial(Peer, opened, workers, len(samples) // size)
             yield rows.steady(case, harness.Side(name, engine), loader, arguments, batch_size=size)
 
 

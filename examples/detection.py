@@ -1,57 +1,80 @@
-"""Object detection: images with a different number of boxes each, flipped together with their boxes.
+"""Object detection: images with a different number of boxes each, which move with the image.
 
     python examples/detection.py
 
-Shows: `feedline.collate.detection()` stacks the images and leaves the targets a list, because every image has its own
-number of boxes (none at all in some). The dataset flips image and boxes together and draws the decision from
-`feedline.rng()`, so that it follows from the seed, the epoch and the sample, and not from the worker that makes it.
+Shows: `images.Compose(..., targets={"boxes": images.Boxes()})` crops, flips and rotates an image together with its
+boxes, clips them at the edges, and leaves out those that are gone, with their labels. `feedline.collate.detection()`
+stacks the images and leaves the targets a list, because every image has its own number of boxes (none at all in some).
+With `seed=`, augmentation follows from the seed, the epoch and the sample, and not from the worker that makes it.
 
 Look at: "boxes per image", which differ within a batch; the loss of each "epoch"; and the "recall", the share of boxes
 that the model finds with an overlap (IoU) of at least one half. The script also checks that each box still frames its
-object after the flip, and that the batches are the same with two workers as without any.
+object after the augmentation, and that the batches are the same with two workers as without any.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
-import feedline
-from feedline import DataLoader, collate
+from feedline import DataLoader, collate, images
 
 SIZE, CELL = 64, 8
 GRID = SIZE // CELL
 
+TARGETS = {"boxes": images.Boxes(format="xyxy", min_size=4, min_visible=0.3, fields=("labels",))}
+TO_FLOATS = images.Normalize(mean=(0, 0, 0), std=(1, 1, 1))
+TRAIN = images.Compose(
+    [
+        images.RandomResizedCrop(SIZE, scale=(0.5, 1.0)),
+        images.HorizontalFlip(),
+        images.RandomApply([images.RandomRotation(4, "bilinear")]),
+        images.ColorJitter(brightness=0.1),
+        TO_FLOATS,
+    ],
+    targets=TARGETS,
+)
+VALIDATION = images.Compose([images.Resize((SIZE, SIZE)), TO_FLOATS], targets=TARGETS)
+
 
 class Scenes(torch.utils.data.Dataset[Any]):
-    """Dark images with up to four bright rectangles. The index of an image decides what is in it."""
+    """Dark images with up to four bright rectangles. Their numbers decide what is in them."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, transform: images.Compose) -> None:
+        self.samples = [draw_scene(number) for number in range(count)]
+        self.transform = transform
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, dict[str, Any]]:
+    def __getitem__(self, index: int) -> tuple[Any, dict[str, Any]]:
         """Return an image (channels first, 0 to 1) and its target."""
-        rng = np.random.default_rng(index)
-        image = rng.random((3, SIZE, SIZE), np.float32) * 0.3
-        boxes = []
-        for corner in rng.permutation(4)[: index % 5]:  # one quarter of the image for each, so that none overlap
-            width, height = rng.integers(10, 24, 2)
-            left = corner % 2 * 32 + rng.integers(0, 32 - width)
-            top = corner // 2 * 32 + rng.integers(0, 32 - height)
-            image[:, top : top + height, left : left + width] += 0.6
-            boxes.append([left, top, left + width, top + height])
-        array = np.array(boxes, np.float32).reshape(-1, 4)
-        if feedline.rng().random() < 0.5:
-            image = np.ascontiguousarray(image[:, :, ::-1])
-            array[:, [0, 2]] = SIZE - array[:, [2, 0]]
-        return image, {"boxes": array, "image_id": index}
+        file, boxes = self.samples[index]
+        target = {"boxes": boxes, "labels": np.arange(len(boxes)), "image_id": index}
+        sample: tuple[Any, dict[str, Any]] = self.transform((file, target))
+        return sample
+
+
+def draw_scene(number: int) -> tuple[bytes, list[list[int]]]:
+    """Return a JPEG file and the boxes of its objects."""
+    rng = np.random.default_rng(number)
+    pixels = rng.integers(0, 60, (80, 96, 3), np.uint8)
+    boxes = []
+    for corner in rng.permutation(4)[: number % 5].tolist():  # one quarter of the image for each: none overlap
+        width, height = rng.integers(14, 34, 2).tolist()
+        left = corner % 2 * 48 + int(rng.integers(0, 48 - width))
+        top = corner // 2 * 40 + int(rng.integers(0, 40 - height))
+        pixels[top : top + height, left : left + width] += 180
+        boxes.append([left, top, left + width, top + height])
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=95)
+    return file.getvalue(), boxes
 
 
 class Detector(nn.Sequential):
@@ -84,16 +107,16 @@ def iou(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return common.prod(1) / (areas[0] + areas[1] - common.prod(1))
 
 
-def loss_of(model: Detector, images: torch.Tensor, targets: list[dict[str, Any]]) -> torch.Tensor:
-    loss = images.new_zeros(())
-    for output, target in zip(model(images), targets, strict=True):
+def loss_of(model: Detector, pixels: torch.Tensor, targets: list[dict[str, Any]]) -> torch.Tensor:
+    loss = pixels.new_zeros(())
+    for output, target in zip(model(pixels), targets, strict=True):
         cells, boxes = cells_of(target["boxes"]), target["boxes"]
         is_here = torch.zeros(GRID * GRID).index_fill(0, cells, 1.0)
         loss = loss + nn.functional.binary_cross_entropy_with_logits(
             output[0].flatten(), is_here, reduction="sum", pos_weight=torch.tensor(4.0)
         )
         loss = loss + nn.functional.smooth_l1_loss(model.boxes(output)[cells], boxes, reduction="sum") / CELL
-    return loss / len(images)
+    return loss / len(pixels)
 
 
 def main() -> None:
@@ -102,25 +125,28 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    def make_loader(workers: int) -> DataLoader[Any, Any]:
+    def make_loader(workers: int, transform: images.Compose = TRAIN) -> DataLoader[Any, Any]:
+        dataset = Scenes(400, transform)
         return DataLoader(
-            Scenes(400), 16, shuffle=True, num_workers=workers, seed=0, collate_fn=collate.detection(), drop_last=True
+            dataset, 16, shuffle=True, num_workers=workers, seed=0, collate_fn=collate.detection(), drop_last=True
         )
 
-    for (images, targets), (images_alone, targets_alone) in zip(make_loader(2), make_loader(0), strict=True):
-        assert torch.equal(images, images_alone)
-        for image, target, target_alone in zip(images, targets, targets_alone, strict=True):
+    for (pixels, targets), (pixels_alone, targets_alone) in zip(make_loader(2), make_loader(0), strict=True):
+        assert torch.equal(pixels, pixels_alone)
+        for image, target, target_alone in zip(pixels, targets, targets_alone, strict=True):
             assert torch.equal(target["boxes"], target_alone["boxes"])
+            assert len(target["labels"]) == len(target["boxes"])
             for left, top, right, bottom in target["boxes"].int().tolist():
-                assert image[:, top:bottom, left:right].min() > 0.55, "the box is not where its object is"
-    print(f"images: {tuple(images.shape)}, boxes per image: {[len(target['boxes']) for target in targets]}")
+                middle = image[:, (top + bottom) // 2, (left + right) // 2]
+                assert middle.min() > 0.5, "the box is not where its object is"
+    print(f"images: {tuple(pixels.shape)}, boxes per image: {[len(target['boxes']) for target in targets]}")
 
     model, loader = Detector(), make_loader(2)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for epoch in range(options.epochs):
         losses = []
-        for images, targets in loader:
-            loss = loss_of(model, images, targets)
+        for pixels, targets in loader:
+            loss = loss_of(model, pixels, targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -130,8 +156,8 @@ def main() -> None:
     model.eval()
     found = total = 0
     with torch.no_grad():
-        for images, targets in make_loader(0):
-            for output, target in zip(model(images), targets, strict=True):
+        for pixels, targets in make_loader(0, VALIDATION):
+            for output, target in zip(model(pixels), targets, strict=True):
                 cells = cells_of(target["boxes"])
                 is_found = (output[0].flatten()[cells] > 0) & (iou(model.boxes(output)[cells], target["boxes"]) > 0.5)
                 found, total = found + int(is_found.sum()), total + len(cells)

@@ -78,6 +78,20 @@ def audio(folder: Path) -> None:
     importlib.import_module("soxr")
 
 
+def video(folder: Path) -> None:
+    """Write a file with PyAV, and take a clip out of it."""
+    with importlib.import_module("av").open(str(folder / "a.mp4"), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
+        for shade in range(10):
+            pixels = np.full((16, 32, 3), shade * 20, np.uint8)
+            frame = importlib.import_module("av").VideoFrame.from_ndarray(pixels, format="rgb24")
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    clip = feedline.video.Compose([feedline.video.CenterClip(4)])((folder / "a.mp4").read_bytes())
+    assert clip.shape[0] == 4
+
+
 def hdf5(folder: Path) -> None:
     """Pack and read."""
     _pack_and_read(folder / "a.h5", datasets.HDF5Dataset)
@@ -223,8 +237,8 @@ def gpu(folder: Path) -> None:
 TRIED: dict[str, Callable[[Path], None]] = {
     function.__name__.replace("json_lines", "json"): function
     for function in (
-        torch, jax, images, audio, hdf5, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord, json_lines, redis, ray,
-        notebook, demo, lab, pack, gpu, nothing,
+        torch, jax, images, audio, video, hdf5, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord, json_lines, redis,
+        ray, notebook, demo, lab, pack, gpu, nothing,
     )
 }  # fmt: skip
 GROUPS = {

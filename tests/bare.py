@@ -17,7 +17,8 @@ import pytest
 from feedline.errors import MissingExtra
 
 OPTIONAL = frozenset({
-    "PIL", "accelerate", "boto3", "cbor2", "cloudpickle", "cv2", "datasets", "deflate", "duckdb", "fsspec", "gcsfs",
+    "PIL", "accelerate", "av", "boto3", "cbor2", "cloudpickle", "cv2", "datasets", "deflate", "duckdb", "fsspec",
+    "gcsfs",
     "google_crc32c", "h5py", "httpx", "jax", "lmdb", "mkdocs", "moto", "msgpack", "orjson", "playwright", "psycopg",
     "pyarrow", "ray", "redis", "rich", "s3fs", "simplejpeg", "soundfile", "soxr", "starlette", "tokenizers", "torch",
     "torchdata", "torchvision", "transformers", "uvicorn", "webdataset", "yaml", "zstandard",

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, audio, collate, datasets, errors, faults, images, samplers, testing, text
+    from feedline import abc, audio, collate, datasets, errors, faults, images, samplers, testing, text, video
     from feedline.datasets.split import split
     from feedline.delivery.state.ranks import merge_states
     from feedline.loader.install import install, uninstall
@@ -50,6 +50,7 @@ __all__ = [
     "testing",
     "text",
     "uninstall",
+    "video",
 ]
 
 __version__ = "1.0.0"
@@ -81,6 +82,7 @@ _PLACES = {
     "testing": "feedline.testing",
     "text": "feedline.text",
     "uninstall": "feedline.loader.install",
+    "video": "feedline.video",
 }
 """Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""
 

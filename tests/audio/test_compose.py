@@ -144,6 +144,12 @@ def test_what_is_not_a_transform(given_: Any) -> None:
         audio.Compose(given_)
 
 
+@pytest.mark.parametrize("late", [audio.RandomClip(1.0), audio.Resample(8000), audio.Mono()])
+def test_a_spectrogram_is_no_sound_any_more(late: Any) -> None:
+    with pytest.raises(BadOption, match=r"comes after LogMel.*Put it before"):
+        audio.Compose([audio.LogMel(RATE), late])
+
+
 @pytest.mark.parametrize("rate", [0, -5, 2.5, True])
 def test_what_is_not_a_rate(rate: Any) -> None:
     with pytest.raises(BadOption, match="rate="):
@@ -157,3 +163,37 @@ def test_it_can_be_pickled_and_printed() -> None:
     assert repr(audio.Compose(TRAIN).on("x")) == (
         "Compose([RandomClip(seconds=0.75, short='pad'), Resample(rate=16000, quality='HQ'), Mono()]).on('x')"
     )
+
+
+def test_sound_that_a_table_stores_as_a_list() -> None:
+    samples = sound(0.5)[0]
+    stored = {"audio": {"array": samples.tolist(), "sampling_rate": RATE, "path": None}}
+    found = audio.Compose([audio.Resample(RATE // 2)])(stored)["audio"]
+    assert np.array_equal(found, audio.Compose([audio.Resample(RATE // 2)], rate=RATE)(samples))
+
+
+def test_the_rate_after_the_resample_of_torchaudio(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Resample:
+        new_freq = 8000
+
+        def __call__(self, samples: Any) -> Any:
+            return samples[..., ::2]
+
+    monkeypatch.setattr(Resample, "__module__", "torchaudio.transforms")
+    converted = audio.Compose([Resample(), audio.LogMel(8000)], rate=16_000)
+    assert converted(sound(0.5)[0]).shape == (1, 80, 21)
+    assert audio.Compose([Resample()], rate=16_000).apply(sound(0.5)[0])[1] == 8000
+
+
+@pytest.mark.parametrize("rate", [None, RATE])
+def test_a_function_that_works_in_place_does_not_change_the_array_of_the_dataset(rate: int | None) -> None:
+    samples = sound(0.5).copy()
+    halved = audio.Compose([lambda part: np.multiply(part, 0.5, out=part)], rate=rate)(samples)
+    assert np.array_equal(samples, sound(0.5))
+    assert np.array_equal(halved, samples / 2)
+
+
+@pytest.mark.parametrize("inner", [audio.Compose([audio.Mono()], rate=RATE), audio.Compose([]).on("left")])
+def test_a_pipeline_inside_another_does_not_lose_its_options(inner: audio.Compose) -> None:
+    with pytest.raises(BadOption, match="Pass rate= to that"):
+        audio.Compose([inner, audio.LogMel(RATE)])

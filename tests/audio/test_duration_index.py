@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import feedline
 from feedline import audio
@@ -43,6 +44,9 @@ def test_seconds_of_a_dataset_a_part_and_paths(root: Path) -> None:
     assert audio.durations([path for path, _ in dataset.samples]).tolist() == expected
     part, _ = feedline.split(dataset, [0.5, 0.5], seed=0)
     assert audio.durations(part).tolist() == [expected[index] for index in part.indices]
+    given: Any = dataset  # Any: torch's types ask for its own class
+    subset = torch.utils.data.Subset[Any](given, [2, 0])
+    assert audio.durations(subset).tolist() == [expected[2], expected[0]]
     assert audio.durations([]).tolist() == []
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from feedline import audio
 from feedline.audio.field import audio_field
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 from tests.audio.sounds import encoded, sound
 
 FILE = encoded(sound(0.1))
@@ -54,6 +55,12 @@ def test_the_sound_is_found(sample: Any, field: Any) -> None:
 def test_samples_in_which_it_is_not_clear(sample: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         audio_field(sample)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"<html>404</html>"])
+def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+    with pytest.raises(CorruptSource):
+        audio.Compose([])({"flac": damaged, "txt": "a text"})
 
 
 def test_a_chosen_field() -> None:

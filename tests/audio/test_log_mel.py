@@ -188,3 +188,21 @@ def test_options_that_cannot_work(options: Any, message: str) -> None:
 def test_a_sound_that_is_too_short() -> None:
     with pytest.raises(BadOption, match="200 frames of sound, and needs at least 201"):
         audio.LogMel(RATE)(np.zeros(200, np.float32))
+
+
+def test_autocast_does_not_make_it_less_exact() -> None:
+    loud = torch.from_numpy(1000 * sound(0.5))
+    one = audio.LogMel(RATE)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = one(loud)
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, one(loud))
+
+
+def test_gradients_flow_after_a_first_use_in_inference_mode() -> None:
+    one = audio.LogMel(RATE, n_mels=17)  # not used by another test: its tables are cached
+    with torch.inference_mode():
+        one(torch.from_numpy(sound(0.5).copy()))
+    samples = torch.from_numpy(sound(0.5).copy()).requires_grad_()
+    one(samples).sum().backward()
+    assert samples.grad is not None

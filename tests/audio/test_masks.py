@@ -25,3 +25,8 @@ def test_the_mask_of_a_padded_batch() -> None:
     mask = length_mask(lengths, padded.shape[-1])
     assert not padded[:, 0][~mask].any()
     assert np.array_equal(padded[:, 0][mask], np.concatenate([sound(0.2)[0], sound(0.1)[0]]))
+
+
+def test_the_mask_of_nothing_is_empty() -> None:
+    assert length_mask(torch.zeros(0, dtype=torch.int64)).shape == (0, 0)
+    assert length_mask([]).shape == (0, 0)

@@ -177,6 +177,21 @@ def test_peers_of_images(peer: str, module: str, package: str, tmp_path: Path, m
         rows_of("w3_images", flags, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["randaugment", "dino"])
+def test_image_recipes(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cv2")
+    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--recipe", recipe]
+    flags = [*STEADY, *flags, "--workers", "1", "--engine", "thread"]
+    if importlib.util.find_spec("torchvision"):
+        found = summaries(rows_of("w3_images", flags, tmp_path))
+        assert found["feedline/thread"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+    with pytest.raises(BadOption, match="needs torchvision in a build that fits torch"):
+        rows_of("w3_images", flags, tmp_path)
+
+
 @pytest.mark.parametrize("values", ["raw", "record"])
 def test_lmdb(values: str, tmp_path: Path) -> None:
     pytest.importorskip("lmdb")
@@ -410,6 +425,33 @@ def test_token_resume(tmp_path: Path) -> None:
     found = summaries(rows_of("w17_token_resume", [*BRIEF, *flags], tmp_path))
     assert set(found) == {"torchdata", "feedline"}
     assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_video(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    sizes = ["--files", "2", "--length", "40", "--width", "64", "--height", "48", "--size", "16", "--batch-size", "1"]
+    flags = [*sizes, "--frames", "4", "--gop", "12", "--workers", "0", "--data", str(tmp_path), "--peers"]
+    found = summaries(rows_of("w19_video", [*STEADY, *flags], tmp_path))
+    assert set(found) == {"torch", "feedline/inline"}
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_clips_of_peers_have_the_same_shape(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    script = importlib.import_module("benchmarks.w19_video")
+    script.write(12, 2, (40, 48, 64), tmp_path / "videos")
+    path = str(tmp_path / "videos" / "a" / "0.mp4")
+    assert script.by_pyav(path, 4).shape == (4, 3, 48, 64)
+    for name, decode in script.DECODERS.items():
+        if importlib.util.find_spec(name) is not None:
+            assert decode(path, 4).shape == (4, 3, 48, 64)
+    ours, theirs = (
+        script.ours(tmp_path / "videos", 4, 16)[0][0],
+        script.Clips(tmp_path / "videos", script.by_pyav, 4, 16),
+    )
+    assert ours.shape == tuple(theirs[0][0].shape) == (4, 3, 16, 16)
 
 
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,3 +132,35 @@ def test_a_network_compiled_to_graphs_trains_on_the_same_values() -> None:
             losses[-1].append(float(loss))
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_first_batch_after_resuming_may_be_the_last_of_its_epoch(device: str) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(Pairs(), 4, device=device, device_buffers="static")
+
+    first = loader()
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    lengths, seen = [], set()
+    for _ in range(2):
+        for batch in resumed:
+            lengths.append(len(batch["image"]))
+            seen.add(addresses(batch))
+            assert torch.equal(batch["image"][:, 0, 0, 0], batch["label"].float())
+    assert lengths == [2, 4, 4, 4, 4, 4, 2]
+    assert len(seen) == 1
+
+
+def test_room_for_more_rows_keeps_the_order_of_the_axes() -> None:
+    image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    buffers = StaticBuffers(4)
+    for batch in (image, torch.rand(4, 3, 4, 5)):
+        found: Any = buffers.filled([batch])
+        assert found[0].is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(found[0], batch)
+    overlapping: Any = StaticBuffers(4).filled([torch.arange(6).view(3, 2).T])
+    assert overlapping[0].tolist() == [[0, 2, 4], [1, 3, 5]]

@@ -99,7 +99,7 @@ class Fuzz:
                 return failure("foreign", text)
             said = "\n".join([str(exc), *getattr(exc, "__notes__", ())])
             return None if VICTIM in said else failure("unnamed", text)
-        if size_of(found) > _MOST_TIMES * self._size:
+        if size_of(found) > _MOST_TIMES * self._size and not self.target.may_grow:
             return failure("wrong", f"{size_of(found)} bytes came out, but {self._size} of the undamaged file")
         if damage in self.target.values and found != self._right:
             return failure("wrong", f"{len(found)} samples, of which some are wrong, instead of {len(self._right)}")

@@ -53,6 +53,7 @@ from tests.datasets import test_megatron as megatron
 from tests.datasets.litdata import chunks
 from tests.datasets.mds import shards
 from tests.datasets.tfrecord.records import example, file_of
+from tests.fuzz import videos
 from tests.fuzz.damage import ALL, FLIP, TRUNCATE
 from tests.images.decoders import INSTALLED as DECODERS
 from tests.images.decoders import best_installed
@@ -80,6 +81,8 @@ class Target:
     """After which damage the number of samples has to be right, if there is no error."""
     may_ask: bool = False
     """True if the library asks for as much memory as the file declares, but writes to none of it before it notices."""
+    may_grow: bool = False
+    """True if nothing in the file confirms the size that it declares. Only the limits on pixels hold then."""
     kinds: tuple[str, ...] = ALL
     """What is done to the bytes: not all of it where a library trusts its own tables, as SECURITY.md says."""
 
@@ -283,12 +286,18 @@ def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], byt
     return make
 
 
+_UNCONFIRMED = ("gif", "tiff", "avif")
+"""Pictures whose decoders fill up what the file has no pixels for."""
+
+
 def _picture_target(ending: str, format_: str, *values: str) -> Target:
     def read(path: Path) -> list[Any]:
         return all_of(ImageFolder(path.parent.parent, cache=False))
 
     make = picture(format_)
-    return Target(ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+    return Target(
+        ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values, may_grow=ending in _UNCONFIRMED
+    )
 
 
 def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
@@ -298,12 +307,19 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
         try:
             with best_installed(package):
                 data = path.read_bytes()
-                return [decode_image(data), decode_image(data, factor=2), decode_image(data, rows=10)]
+                return [
+                    decode_image(data),
+                    decode_image(data, factor=2),
+                    decode_image(data, rows=10),
+                    decode_image(data, mode="I;16"),
+                ]
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 
     make = picture(format_, 240, 320)  # so large that a few bytes of a JPEG could not hold so much more
-    return Target(f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values)
+    return Target(
+        f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values, may_grow=ending in _UNCONFIRMED
+    )
 
 
 # -- sounds ------------------------------------------------------------------------------------------------------------
@@ -837,9 +853,13 @@ _SOUNDS = [
     _sound_target("mp3", sound("MP3")),
     *(_sound_bytes(name.lower(), sound(name)) for name in ("WAV", "FLAC", "OGG", "AIFF", "MP3")),
 ]
+_VIDEOS = [
+    Target(f"video-{name}", make, at(f"/{VICTIM}{ending}"), videos.read, values, may_ask=True)
+    for name, (make, ending, values) in videos.KINDS.items()
+]
 _LEFT_OUT = ("tar-random", "tar-foreign", "parquet-far", "duckdb", "csv.gz", "npy-packed", "npy-facts")
 _LOOKED_AT = [one for one in _FILES if one.name not in _LEFT_OUT]
-TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *map(inspected, _LOOKED_AT)]}
+TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *_VIDEOS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
@@ -848,6 +868,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
     "sounds": [one.name for one in _SOUNDS],
+    "videos": [one.name for one in _VIDEOS],
     "tokens": ["tokens", "tokens-verified"],
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],

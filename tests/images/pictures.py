@@ -37,13 +37,15 @@ def finished(images: DeferredImages) -> NDArray[Any]:
     pixels = dict(zip(np.asarray(images.pixel_rows).tolist(), np.asarray(images.pixels), strict=True))
     data, offsets = np.asarray(images.data), np.asarray(images.offsets).tolist()
     files = enumerate(np.asarray(images.encoded_rows).tolist())
+    size = images.finish.width, images.finish.height
     for number, row in files:
         image = decode_image(data[offsets[number] : offsets[number + 1]].tobytes())
         box = np.asarray(images.boxes)[number].tolist()
-        pixels[row] = cut(image, tuple(box), images.finish.width, images.finish.height)
+        pixels[row] = cut(image, tuple(box), *(images.cut_sizes[number] if images.cut_sizes else size))
     for row, out in enumerate(batch):
-        jitter = None if images.jitter is None else np.asarray(images.jitter)[row]
-        finish_into(out, pixels[row], images.finish, flip=bool(images.flips[row]), jitter=jitter)
+        steps = images.steps[row] if images.steps else ()
+        erasures = images.erasures[row] if images.erasures else ()
+        finish_into(out, pixels[row], images.finish, flip=bool(images.flips[row]), steps=steps, erasures=erasures)
     return batch
 
 

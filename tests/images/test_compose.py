@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from feedline import images
 from feedline.abc.deferred import Placement, place
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.images.compose import image_transform
 from feedline.images.deferred import DeferredImage
 from feedline.randomness.scope import Scope, enter
@@ -211,7 +212,7 @@ def test_the_same_is_drawn_wherever_an_image_is_finished(place: Placement, key: 
             assert whole.shape == ((3, 32, 32) if pipeline is TRAIN else (32, 32, 3))
             assert deferred.finish == other.finish
             assert deferred.flip == other.flip
-            assert (deferred.jitter == other.jitter).all()
+            assert deferred.steps == other.steps
             assert (deferred.data is not None) == (place is Placement.DECODE and image is jpeg)
             assert (deferred.pixels is None) == (deferred.data is not None) == (deferred.box is not None)
 
@@ -258,3 +259,43 @@ def test_only_a_source_defers() -> None:
     finally:
         place(before)
     assert image_transform(darker) is darker
+
+
+class Told:
+    """A transform that says which shape it was given."""
+
+    def __call__(self, image: Any) -> Any:
+        assert isinstance(image, torch.Tensor)
+        return tuple(image.shape)
+
+
+@pytest.mark.parametrize(
+    "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
+)
+def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
+    assert images.Compose([images.Resize((20, 30)), finish, Told()])(photo()) == (3, 20, 30)
+
+
+def test_albumentations_cannot_follow_a_change_of_the_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "__module__", "albumentations")
+    with pytest.raises(BadOption, match="Put it before these"):
+        images.Compose([images.Resize((20, 30)), images.ToChannelsFirst(), Told()])
+
+
+def test_an_image_that_hugging_face_left_in_its_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(encoded(photo(), "PNG"))
+    pipeline = images.Compose([images.Resize((20, 30))])
+    stored = {"image": {"bytes": None, "path": str(file)}, "label": 3}
+    assert np.array_equal(pipeline(stored)["image"], pipeline(photo()))
+    file.unlink()
+    with pytest.raises(SourceError, match=r"a\.png.*No such file"):
+        pipeline(stored)
+
+
+def test_a_pipeline_inside_another_does_not_lose_its_field() -> None:
+    inner = images.Compose([images.Resize((20, 30))])
+    with pytest.raises(BadOption, match=r"call its \.on\(\)"):
+        images.Compose([inner.on("left"), images.Normalize()])
+    assert images.Compose([inner, images.Normalize()])(photo()).shape == (3, 20, 30)

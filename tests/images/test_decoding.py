@@ -38,14 +38,17 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def by_pillow(data: bytes) -> NDArray[np.uint8]:
+def by_pillow(data: bytes, mode: str = "RGB") -> NDArray[np.uint8]:
     image = Image.open(io.BytesIO(data))
+    image.draft(mode, image.size)
     image.load()
     image.info.pop("transparency", None)
-    return np.asarray(eight_bits(image).convert("RGB"))
+    pixels = np.asarray(eight_bits(image).convert(mode))
+    return pixels if mode == "RGB" else pixels[..., None]
 
 
-def distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+# Any: of either width.
+def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
     assert one.shape == other.shape
     return float(np.abs(one.astype(int) - other).max())
 
@@ -57,6 +60,70 @@ def test_all_decoders_give_the_pixels_of_pillow(decoder: str, name: str) -> None
     assert pixels.flags.c_contiguous
     assert pixels.flags.writeable
     assert distance(pixels, by_pillow(files()[name])) <= (3 if name.startswith(("jpeg", "webp")) else 0)
+
+
+@each_pair
+def test_grey_is_that_of_pillow(decoder: str, name: str) -> None:
+    pixels = decode_image(files()[name], mode="L")
+    assert pixels.dtype == np.uint8
+    assert pixels.flags.c_contiguous
+    assert distance(pixels, by_pillow(files()[name], "L")) <= (3 if name.startswith(("jpeg", "webp")) else 1)
+    assert np.array_equal(decode_image(files()[name], mode="L", rows=20)[:20], pixels[:20])
+
+
+@each_pair
+def test_files_of_8_bits_use_the_whole_range_of_16(decoder: str, name: str) -> None:
+    pixels = decode_image(files()[name], mode="I;16")
+    assert pixels.dtype == np.uint16
+    assert pixels.flags.c_contiguous
+    if name != "png-16-bits":
+        assert np.array_equal(pixels, decode_image(files()[name], mode="L").astype(np.uint16) * 257)
+        assert np.array_equal(decode_image(files()[name], mode="I;16", rows=20)[:20], pixels[:20])
+
+
+def deep() -> NDArray[np.uint16]:
+    values = np.random.default_rng(0).integers(0, 65_536, (HEIGHT, WIDTH)).astype(np.uint16)
+    values[0, :2] = 0, 65_535
+    return values
+
+
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [("PNG", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_deflate"}), ("PPM", {}), ("JPEG2000", {})],
+)
+def test_all_of_16_bits_are_kept(decoder: str, format_: str, options: dict[str, Any]) -> None:
+    data = stored(deep(), format_, **options)
+    assert np.array_equal(decode_image(data, mode="I;16")[..., 0], deep())
+    assert np.array_equal(decode_image(data, mode="L")[..., 0], deep() >> 8)
+    assert np.array_equal(decode_image(data)[..., 1], deep() >> 8)
+
+
+def test_values_beyond_16_bits_are_refused(decoder: str) -> None:
+    for values in (
+        deep().astype(np.int32) - 1,
+        deep().astype(np.int32) * 2,
+        deep().astype(np.float32) / 7,
+        np.full((4, 4), np.nan, "f4"),
+    ):
+        with pytest.raises(CorruptSource, match=r'Values from .* do not fit in mode="I;16"'):
+            decode_image(stored(values, "TIFF"), mode="I;16")
+    assert np.array_equal(decode_image(stored(deep().astype(np.int32), "TIFF"), mode="I;16")[..., 0], deep())
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_grey_comes_upright(decoder: str, mode: str, orientation: int) -> None:
+    for format_ in ("JPEG", "PNG"):
+        data = turned(format_, orientation)
+        whole = decode_image(data).astype(int) @ (0.299, 0.587, 0.114)
+        scale = 257 if mode == "I;16" else 1
+        assert np.abs(decode_image(data, mode=mode)[..., 0] / scale - whole).max() < 6
+        assert decode_image(data, mode=mode).flags.c_contiguous
+
+
+def test_modes_that_do_not_exist() -> None:
+    with pytest.raises(BadOption, match="mode='RGBA' is not one of 'RGB', 'L', 'I;16'"):
+        decode_image(files()["png"], mode="RGBA")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -15,6 +15,7 @@ from feedline.datasets.source import Source
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
 from feedline.images.finish import Finish
+from feedline.images.steps.tables import brightness
 from feedline.loader.base import view_of
 from tests.images.pictures import encoded, finished, photo, placed
 
@@ -23,7 +24,14 @@ pytestmark = pytest.mark.sample(3)
 FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
 FILES[7] = encoded(photo(119, 90, seed=7))
 TRAIN = images.Compose(
-    [images.RandomResizedCrop(64), images.HorizontalFlip(), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()]
+    [
+        images.RandomResizedCrop(64),
+        images.HorizontalFlip(),
+        images.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        images.RandAugment(),
+        images.Normalize(),
+        images.RandomErasing(value="random"),
+    ]
 )
 PLAIN = images.Compose([images.RandomResizedCrop((20, 24)), images.HorizontalFlip()])
 
@@ -86,10 +94,9 @@ def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, 
 def test_batches_of_torch_hold_tensors() -> None:
     assert next(iter(torch_loader()))[0].dtype is torch.float32
     images_ = next(iter(torch_loader(place_at=Placement.DECODE, workers=1)))[0]
-    parts = (images_.flips, images_.jitter, images_.pixel_rows, images_.pixels, images_.data, images_.boxes)
+    parts = (images_.flips, images_.pixel_rows, images_.pixels, images_.data, images_.boxes)
     assert [part.dtype for part in parts] == [
         torch.uint8,
-        torch.float32,
         torch.int64,
         torch.uint8,
         torch.uint8,
@@ -158,18 +165,18 @@ def test_images_that_differ_are_an_error_that_says_how(other: Any, says: str) ->
 
 
 @pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
-def test_colors_that_stay_need_no_row(where: Placement) -> None:
+def test_images_with_steps_and_without_make_one_batch(where: Placement) -> None:
     before = place(where)
     try:
         plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
-        changed = DeferredImage(Finish(4, 3), jitter=np.array([2, 1, 1, 0, 0, 1, 2, 3], np.float32), pixels=photo(3, 4))
+        changed = DeferredImage(Finish(4, 3), steps=(brightness(2),), pixels=photo(3, 4))
         alone: Any = collate_images([plain])
         both: Any = collate_images([plain, changed])
     finally:
         place(before)
     if where is Placement.DEVICE:
-        assert alone.jitter is None
-        assert both.jitter.tolist() == [[1, 1, 1, 0, 0, 1, 2, 3], [2, 1, 1, 0, 0, 1, 2, 3]]
+        assert alone.steps is None
+        assert both.steps == [(), (brightness(2),)]
         both = finished(both)
     assert (both[0] == photo(3, 4)).all()
     assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()

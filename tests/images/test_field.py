@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from feedline.errors import BadOption
-from feedline.images.field import image_field, replaced
+from feedline.errors import BadOption, CorruptSource
+from feedline.images import CenterCrop, Compose
+from feedline.images.field import image_field
+from feedline.types.fields import replaced
 from tests.images.pictures import encoded, photo
 
 JPEG, PNG, WEBP = (encoded(photo(), format_) for format_ in ("JPEG", "PNG", "WEBP"))
@@ -21,6 +23,8 @@ Pair = namedtuple("Pair", ["image", "label"])
         ((JPEG, 3), 0),
         ([3, PNG], 1),
         ({"webp": WEBP, "cls": 3, "json": b"{}"}, "webp"),
+        ({"jpg": JPEG, "wav": b"RIFF0000WAVEfmt ", "mp4": b"0000ftypisom0000"}, "jpg"),
+        ({"avif": b"0000ftypavif0000", "mov": b"0000ftypqt  0000"}, "avif"),
         ({"x": photo(), "y": np.arange(3)}, "x"),
         ({"x": Image.new("RGB", (2, 2)), "y": "text"}, "x"),
         ({"image": {"bytes": JPEG, "path": None}, "label": 1}, "image"),
@@ -36,12 +40,24 @@ def test_the_field_with_the_image_is_found(sample: Any, field: Any) -> None:
 
 @pytest.mark.parametrize(
     ("sample", "says"),
-    [((JPEG, PNG), "Several fields hold images: 0, 1"), ((1, b"text"), "No field"), ({}, "It has none")],
+    [
+        ((JPEG, PNG), "Several fields hold images: 0, 1"),
+        ((1, "text"), "No field"),
+        ((b"text", b""), "No field"),
+        ({}, "It has none"),
+    ],
 )
 def test_none_or_several_are_an_error_that_names_the_way_out(sample: Any, says: str) -> None:
     with pytest.raises(BadOption, match=says) as caught:
         image_field(sample)
     assert ".on(name)" in str(caught.value)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"<html>404</html>", b"\0" * 20])
+def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+    assert image_field({"jpg": damaged, "cls": 3}) == "jpg"
+    with pytest.raises(CorruptSource):
+        Compose([CenterCrop(4)])((damaged, 3))
 
 
 def test_a_field_can_be_named() -> None:

@@ -19,8 +19,6 @@ from feedline.device import nvjpeg
 from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images import finishing
-from feedline.images.finishing import jittered
-from feedline.images.rendering import colored
 from tests.images.pictures import placed
 
 pytestmark = pytest.mark.sample(3)
@@ -65,7 +63,24 @@ PIPELINES = {
     "evaluation": [images.Resize(80), images.CenterCrop(64), images.Normalize()],
     "bytes": [images.RandomResizedCrop(64), images.HorizontalFlip()],
     "colours": [images.RandomResizedCrop(64), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()],
+    "augmented": [
+        images.RandomResizedCrop(64),
+        images.HorizontalFlip(),
+        images.RandAugment(interpolation="bilinear"),
+        images.Normalize(),
+        images.RandomErasing(0.5, value="random"),
+    ],
+    "rotated": [
+        images.Resize(70),  # images of several sizes, until the crop
+        images.RandomRotation(20, "bilinear"),
+        images.HorizontalFlip(),
+        images.CenterCrop(64),
+        images.RandomErasing(0.5, value="random"),
+        images.Normalize(),
+    ],
 }
+ROUNDED = ("colours", "augmented", "rotated")
+"""With steps that may round to the next value, which the following ones enlarge."""
 
 
 def loaded(folder: Path, pipeline: str, decode: str, **options: Any) -> torch.Tensor:
@@ -103,37 +118,31 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
     found = torch.cat([finished(batch) for batch in on_device(dataset, 8, seed=4, shuffle=True, num_workers=2)])
     expected = loaded(folder, pipeline, "auto")
     assert found.dtype == expected.dtype
-    torch.testing.assert_close(
-        found, expected, rtol=0, atol=0 if pipeline == "bytes" else 1e-5 if pipeline != "colours" else 2e-3
-    )
+    wrong = (found.float() - expected.float()).abs()
+    if pipeline in ROUNDED:
+        assert wrong.mean() < 0.6 / 255 / 0.225
+        assert wrong.flatten(1).mean(1).max() < 2 / 255 / 0.225
+    else:
+        assert wrong.max() <= (0 if pipeline == "bytes" else 1e-5)
 
 
-def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pipeline", ["training", "augmented", "rotated"])
+def test_encoded_images_are_finished_alike_without_a_gpu(
+    folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_device = placed(DataLoader, Placement.DECODE)
 
     def decode(files: torch.Tensor, offsets: Numbers, out: torch.Tensor, places: Numbers, sizes: Numbers) -> list[int]:
         return list(range(len(sizes)))  # all of them are left to the CPU
 
     monkeypatch.setattr(nvjpeg, "decode", decode)
-    dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES["training"]), decode="gpu")
+    dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]), decode="gpu")
     batches = list(on_device(dataset, 8, seed=4, shuffle=True, num_workers=2))
     assert sum(len(batch.encoded_rows) for batch in batches) == 20
     assert sum(len(batch.pixel_rows) for batch in batches) == 20
     found = torch.cat([finished(batch) for batch in batches])
-    wrong = (found - loaded(folder, "training", "cpu")).abs() * 255 * 0.225
+    wrong = (found - loaded(folder, pipeline, "cpu")).abs() * 255 * 0.225
     assert wrong.flatten(1).mean(1).max() < 4
-
-
-def test_colours_are_changed_as_on_the_cpu() -> None:
-    dice = np.random.default_rng(1)
-    planes = dice.uniform(0, 255, (24, 3, 10, 11)).astype(np.float32)
-    factors = np.concatenate([dice.uniform(0.5, 1.5, (24, 3)), dice.uniform(-0.5, 0.5, (24, 1))], 1)
-    order = np.stack([dice.permutation(4) for _ in range(24)])
-    jitter = np.concatenate([factors, order], 1).astype(np.float32)
-    jitter[3, :4] = 1, 1, 1, 0
-    expected = np.stack([colored(image.copy(), row) for image, row in zip(planes, jitter, strict=True)])
-    found = jittered(torch.from_numpy(planes.copy()), torch.from_numpy(jitter))
-    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=0.01)
 
 
 def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from feedline import images
 from feedline.errors import BadOption
 from feedline.images.geometry import View, checked_numbers, checked_size
+from feedline.images.rendering import cut, finish_into
+from feedline.images.steps.erasing import Erase
+from feedline.images.steps.geometric import Flip, Warp, Window
+from feedline.images.steps.tables import Lookup, brightness, invert
 
 
 def test_a_crop_of_a_resized_part_is_a_part_of_the_image() -> None:
@@ -16,9 +24,95 @@ def test_a_crop_of_a_resized_part_is_a_part_of_the_image() -> None:
 
 def test_a_crop_after_a_flip_is_taken_from_the_other_side() -> None:
     view = View(400, 300)
-    view.flip = True
+    view.mirror()
     view.crop(0, 0, 100, 300)
     assert view.box == (300, 0, 100, 300)
+
+
+def moved(view: View, x: float, y: float) -> tuple[float, float]:
+    a, b, c, d, e, f = view.matrix
+    return a * x + b * y + c, d * x + e * y + f
+
+
+def shape_of(view: View) -> tuple[int, ...]:
+    return view.width, view.height, *view.cut_size, view.factor
+
+
+def test_the_map_follows_what_is_shown() -> None:
+    view = View(400, 300)
+    assert moved(view, 7, 8) == (7, 8)
+    view.crop(100, 50, 200, 200)
+    view.resize(100, 50)
+    assert moved(view, 100, 50) == (0.0, 0.0)
+    assert moved(view, 300, 250) == (100, 50)
+    view.mirror()
+    assert moved(view, 100, 50) == (100, 0)
+    view.add(Warp((0, 1, 7, 1, 0, 0), 60, 110))
+    assert moved(view, 100, 50) == (7, 100)
+    assert shape_of(view) == (60, 110, 100, 50, 2)
+    view.crop(5, 10, 40, 100)
+    assert moved(view, 100, 50) == (2, 90)
+    view.mirror()
+    assert moved(view, 100, 50) == (38, 90)
+    assert (view.flip, view.steps[-1]) == (True, Flip())
+    assert shape_of(view) == (40, 100, 100, 50, 2)
+
+
+@given(st.data())
+def test_the_map_shows_where_each_pixel_went(data: st.DataObject) -> None:
+    """One bright pixel is found again at the place that the map tells."""
+    view, cropped = View(16, 12), False
+    for _ in range(data.draw(st.integers(0, 5))):
+        kind = data.draw(st.sampled_from(["crop", "mirror", "step", "window", "upside down", "turn"]))
+        if kind == "crop":
+            cropped = True
+            view.crop(0, 1, view.width - 1, view.height - 1)
+        elif kind == "mirror":
+            view.mirror()
+        elif kind == "step":
+            view.add(invert())
+        elif kind == "window":
+            view.add(Window(-2, 1, view.width + 3, view.height + 1))
+        elif kind == "turn":
+            view.add(Warp((0, -1, view.height, 1, 0, 0), view.height, view.width))
+        else:
+            view.add(Flip(vertical=True))
+    x, y = data.draw(st.integers(0, 15)), data.draw(st.integers(0, 11))
+    pixels = np.zeros((12, 16, 3), np.uint8)
+    pixels[y, x] = 200
+    view.steps = [step for step in view.steps if not isinstance(step, Lookup)]
+    made = np.empty(view.finish().shape, np.uint8)
+    finish_into(made, cut(pixels, view.box, *view.cut_size), view.finish(), flip=view.flip, steps=view.steps)
+    column, row = moved(view, x + 0.5, y + 0.5)
+    is_visible = 0 <= column < view.width and 0 <= row < view.height
+    assert is_visible or not made.any()
+    if made.any() or (is_visible and not cropped):  # a crop may have removed what is padded afterwards
+        assert made[int(row), int(column), 0] == 200
+
+
+def test_tables_in_a_row_are_drawn_as_one() -> None:
+    view = View(4, 4)
+    view.add(brightness(2))
+    view.add(invert())
+    assert len(view.steps) == 1
+    assert view.steps[0].apply(np.full((1, 1, 3), 100, np.uint8)).tolist() == [[[55, 55, 55]]]
+
+
+def test_a_flip_goes_before_steps_where_that_is_the_same() -> None:
+    view = View(40, 30)
+    view.add(invert())
+    view.mirror()
+    assert (view.flip, len(view.steps)) == (True, 1)
+    view.add(Window(1, 2, 3, 4))
+    view.mirror()
+    assert (view.flip, view.steps[-1]) == (True, Flip())
+
+
+def test_what_is_erased_after_normalising_is_flipped_too() -> None:
+    view = View(40, 30)
+    view.erasures.append(Erase(5, 6, 10, 12))
+    view.mirror()
+    assert view.erasures == [Erase(25, 6, 10, 12)]
 
 
 @pytest.mark.parametrize(("box", "factor"), [(223, 1), (448, 2), (900, 4), (1791, 4), (1792, 8), (9000, 8)])
@@ -44,3 +138,15 @@ def test_other_sizes_are_refused(size: object) -> None:
 def test_other_than_so_many_numbers_are_refused(value: object) -> None:
     with pytest.raises(BadOption, match=r"scale=.* 2 numbers"):
         checked_numbers("scale", value, 2)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_options_are_finite(number: float) -> None:
+    for make in (
+        lambda: images.Normalize((number, 0, 0), (1, 1, 1)),
+        lambda: images.RandomRotation(number),
+        lambda: images.ColorJitter(brightness=(0, number)),
+        lambda: images.RandomChoice([images.HorizontalFlip()], p=[number]),
+    ):
+        with pytest.raises(BadOption):
+            make()

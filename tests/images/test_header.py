@@ -159,11 +159,21 @@ def test_damage_gives_a_header_or_an_error(name: str) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff\xd8", b"\xff\xd8" + b"\xff" * 100_000, b"\xff\xd8\xff\xd9", b"no image", b"RIFF\0\0\0\0WEBPXXXX"],
+    [b"\xff\xd8", b"\xff\xd8" + b"\xff" * 100_000, b"\xff\xd8\xff\xd9", b"no image", b"RIFF\0\0\0\0WEBPXXXX"],
 )
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptSource, match="damaged"):
         read_header(data)
+
+
+def test_an_empty_file_is_called_empty() -> None:
+    with pytest.raises(CorruptSource, match="empty"):
+        read_header(b"")
+
+
+def test_an_error_has_no_addresses() -> None:
+    with pytest.raises(CorruptSource, match=r"8 bytes cannot be read as an image: cannot identify image file\. They"):
+        read_header(b"no image")
 
 
 def test_pixels_without_a_frame_header_are_refused() -> None:

@@ -6,6 +6,7 @@ import io
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -151,3 +152,25 @@ def test_formats_that_the_program_registered_are_read(tmp_path: Path, monkeypatc
     (tmp_path / "a" / "x.ours").write_bytes(b"ours" * 10)
     image = ImageFolder(tmp_path, extensions=".ours", fields="image", cache=False)[0]
     assert image.tolist() == [[[1, 2, 3], [1, 2, 3]]]
+
+
+def test_avif_is_decoded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for every core, in every worker, would be too many."""
+    from PIL import AvifImagePlugin
+
+    data = stored("AVIF", np.zeros((16, 16, 3), np.uint8))
+    threads = []
+
+    class Decoder:
+        def __init__(self, *given: object) -> None:
+            threads.append(given[2])
+            raise SyntaxError("seen")
+
+    monkeypatch.setattr(AvifImagePlugin, "_avif", mock.Mock(AvifDecoder=Decoder))
+    for chosen, expected in ((0, 1), (3, 3)):
+        monkeypatch.setattr(AvifImagePlugin, "DEFAULT_MAX_THREADS", chosen)
+        with pytest.raises(OSError, match="cannot identify"):
+            open_picture(io.BytesIO(data))
+        assert set(threads) == {expected}
+        assert chosen == AvifImagePlugin.DEFAULT_MAX_THREADS
+        threads.clear()

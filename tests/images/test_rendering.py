@@ -5,10 +5,14 @@ import pytest
 from PIL import Image
 
 import feedline
-from feedline.images import rendering
 from feedline.images.finish import Finish
 from feedline.images.geometry import Box
 from feedline.images.rendering import cut, dtype_of, finish_into
+from feedline.images.steps.colors import Saturation
+from feedline.images.steps.erasing import Erase
+from feedline.images.steps.sequence import apply_steps
+from feedline.images.steps.step import Step
+from feedline.images.steps.tables import Equalize, brightness, invert
 from tests.images.pictures import photo
 
 
@@ -17,7 +21,7 @@ def renderer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "opencv":
         pytest.importorskip("cv2")
     else:
-        monkeypatch.setattr(rendering, "_opencv", lambda: None)
+        monkeypatch.setattr("feedline.images.opencv._opencv_of", lambda process: None)
     return str(request.param)
 
 
@@ -66,26 +70,25 @@ def test_a_part_of_the_same_size_is_not_resampled(renderer: str) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
 @pytest.mark.parametrize("channels_first", [True, False])
 @pytest.mark.parametrize("flip", [True, False])
-@pytest.mark.parametrize("jitter", [None, [1.2, 0.8, 1.3, 0.05, 3, 1, 0, 2]])
+@pytest.mark.parametrize("steps", [(), (brightness(1.5),), (Equalize(),), (invert(), Saturation(0.5))])
+@pytest.mark.parametrize("erased", [False, True])
 def test_an_image_is_finished_in_every_way(
-    renderer: str, dtype: str, channels_first: bool, flip: bool, jitter: list[float] | None
+    renderer: str, dtype: str, channels_first: bool, flip: bool, steps: tuple[Step, ...], erased: bool
 ) -> None:
     pixels = photo(20, 10)
     scale = None if dtype == "uint8" else (0.5, 0.4, 0.3)
     finish = Finish(10, 20, scale, scale, dtype, channels_first)
     out = np.full(finish.shape, 99, dtype_of(finish))
-    drawn = None if jitter is None else np.array(jitter, np.float32)
-    finish_into(out, pixels, finish, flip=flip, jitter=drawn)
-    expected = pixels.transpose(2, 0, 1).astype(np.float32)
-    if drawn is not None:
-        expected = rendering.colored(expected, drawn)
+    erasures = [Erase(2, 3, 4, 5, (1.5, 2.5, 3.5))] if erased and scale is not None else []
+    finish_into(out, pixels, finish, flip=flip, steps=steps, erasures=erasures)
+    expected = apply_steps(pixels[:, ::-1] if flip else pixels, steps).astype(np.float32)
     if scale is not None:
-        expected = (expected / 255 - np.array(scale)[:, None, None]) / np.array(scale)[:, None, None]
-    if flip:
-        expected = expected[:, :, ::-1]
-    if not channels_first:
-        expected = expected.transpose(1, 2, 0)
-    assert np.abs(out - expected).max() <= (0.5 if dtype == "uint8" else 1e-5 if dtype == "float32" else 2e-3)
+        expected = (expected / 255 - np.array(scale)) / np.array(scale)
+        if erased:
+            expected[3:8, 2:6] = 1.5, 2.5, 3.5
+    if channels_first:
+        expected = expected.transpose(2, 0, 1)
+    assert np.abs(out - expected).max() <= (0 if dtype == "uint8" else 1e-5 if dtype == "float32" else 2e-3)
 
 
 class OpenCVThreads:

@@ -41,7 +41,7 @@ def period(
         ({"queue": 3.4}, "mostly for a free worker", "Use 3 workers. Workers were mostly busy with fetch"),
         ({"transfer": 3.4}, "mostly for batches in transit", "Use larger batches"),
         ({"slot": 3.4}, "mostly for free slots", "Drop batches sooner, or raise memory_budget. The program holds"),
-        ({"device": 3.4}, "mostly for the device", "Use pin_memory=True"),
+        ({"device": 3.4}, "mostly for the device", "Use a cheaper device_transform"),
         ({"deliver": 3.4}, "mostly for the training process itself", "Make batches cheaper to unpack"),
         ({"start": 50.0}, "start-bound: starting took 91 % of the time", "Keep the workers from epoch to epoch"),
         ({"start": 1.0, "fetch": 0.01}, "compute-bound: data was ready 99.8 % of the time", "2 workers are about"),

@@ -29,6 +29,7 @@ PACKAGES = (
     "simulation",
     "testing",
     "text",
+    "video",
 )
 PAGES = {page.name: page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")}
 SHOWN = {name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}

@@ -139,4 +139,4 @@ class ArraySound:
         self.info = AudioInfo("array", rate, *self._samples.shape)
 
     def read(self, start: int, stop: int) -> Samples:
-        return self._samples[:, start:stop].T
+        return self._samples[:, start:stop].T.copy()  # functions may change what they are given, in place

@@ -20,10 +20,10 @@ from feedline.audio.decoding import AudioFile
 from feedline.audio.field import audio_field, is_stored
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.field import is_encoded, replaced
 from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
+from feedline.types.fields import is_encoded, replaced
 
 
 # Any, throughout: a sound is a file or an array; a sample has one among its fields.
@@ -50,7 +50,7 @@ class ClipTransform(AudioTransform, ABC):
 
 
 class ArrayTransform(AudioTransform, ABC):
-    """A transform of decoded sound."""
+    """A transform of decoded sound into something that is not sound: a spectrogram."""
 
     @abstractmethod
     def transform(self, samples: Any, rate: int | None) -> Any:
@@ -79,7 +79,7 @@ class Compose:
         rate: the rate of sounds that are given as arrays. Audio files declare their own.
 
     Raises:
-        BadOption: something in the list is not a transform.
+        BadOption: something in the list is not a transform, or a clip comes after `LogMel`.
 
     Example:
         >>> import io, numpy as np, soundfile
@@ -130,7 +130,7 @@ class Compose:
         rate = self.rate
         if is_stored(sound):
             rate = sound.get("sampling_rate", rate)
-            sound = sound["array"] if "array" in sound else sound["bytes"] or sound["path"]
+            sound = _floats(sound["array"]) if "array" in sound else sound["bytes"] or sound["path"]
         with stage(TRANSFORM):
             for one in self._stages:
                 sound, rate = one(sound, rate)
@@ -156,6 +156,8 @@ Stage = Callable[[Any, int | None], tuple[Any, int | None]]
 def _flat(transforms: Iterable[object]) -> Iterable[Any]:
     for transform in transforms:
         if isinstance(transform, Compose):
+            if transform.rate is not None or transform.field is not None:
+                raise BadOption(f"{transform!r} is inside another Compose. Pass rate= to that, and call its .on().")
             yield from transform.transforms
         elif callable(transform):
             yield transform
@@ -165,7 +167,12 @@ def _flat(transforms: Iterable[object]) -> Iterable[Any]:
 
 def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
     stages: list[Any] = [_Fused()]  # decodes, even if nothing follows
+    spectrum: object = None
     for transform in transforms:
+        if isinstance(transform, ClipTransform) and spectrum is not None:
+            raise BadOption(f"{transform!r} comes after {spectrum!r}, when there is no sound any more. Put it before.")
+        if isinstance(transform, ArrayTransform):
+            spectrum = transform
         if not isinstance(transform, ClipTransform):
             stages.append(_Changed(transform))
             continue
@@ -190,7 +197,7 @@ class _Fused:
         sound = array_of(sound)
         if isinstance(sound, np.ndarray) and not is_encoded(sound):
             if not self.transforms and rate is None and sound.dtype.kind == "f":
-                return sound, rate  # nothing is to be done that needs the rate
+                return sound.copy(), rate  # nothing is to be done that needs the rate
             array = ArraySound(sound, rate)
             return self._render(array)
         with AudioFile(sound) as file:
@@ -219,7 +226,14 @@ class _Changed:
         if self._library == "torchaudio" and isinstance(sound, np.ndarray):
             torch = require("torch", extra="torch", purpose="Transforms of torchaudio")
             sound = torch.from_numpy(sound)
+        if self._library == "torchaudio" and rate is not None:
+            rate = getattr(function, "new_freq", rate)  # of its Resample
         return function(sound), rate
+
+
+def _floats(values: Any) -> Any:
+    """Return sound that a table stores as a list of numbers as an array, and anything else as it is."""
+    return np.array(values, np.float32) if isinstance(values, list) else values
 
 
 def array_of(sound: Any) -> Any:

@@ -39,11 +39,11 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
     """Return the seconds of each sample of a dataset of audio files, reading only their headers.
 
     They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
-    headers. The result is stored; later calls read only the headers of files whose size or time of modification has
-    changed. On a terminal, a progress bar appears if it takes long.
+    headers. The result is stored; later calls for the same paths read only the headers of files whose size or time of
+    modification has changed. On a terminal, a progress bar appears if it takes long.
 
     Args:
-        audio: an `AudioFolder` or another `FileDataset`, a part of one that `feedline.split` returned, or paths.
+        audio: an `AudioFolder` or another `FileDataset`, a part of one (`feedline.split`, torch's `Subset`), or paths.
         cache: True to store the durations of 1,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False
             to store nothing, or a folder to store these in.
         damaged: seconds to return for files whose header cannot be read, with a warning; None to raise an error. Use it
@@ -71,9 +71,10 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
     require("soundfile", extra="audio", purpose="Reading the headers of audio files")
     checked_count("threads", threads, 1)
     instead = np.nan if damaged is None else checked_seconds("damaged", damaged)
-    if isinstance(audio, Selection):
+    if isinstance(audio, Selection) or (hasattr(audio, "dataset") and hasattr(audio, "indices")):  # torch's Subset
         whole = durations(audio.dataset, cache=cache, damaged=damaged, threads=threads)
-        return whole[np.asarray(audio.indices)]
+        part: Seconds = whole[np.asarray(audio.indices, np.int64)]
+        return part
     paths = _paths_of(audio)
     stamps = np.array(list(_mapped(_stamp_of, paths, threads)), np.int64).reshape(-1, 2)
     digest = hashlib.blake2b("\0".join(map(os.path.abspath, paths)).encode("utf-8", "surrogatepass")).hexdigest()

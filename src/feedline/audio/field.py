@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 from feedline.audio.containers import format_of
-from feedline.errors import BadOption
-from feedline.images.field import is_encoded
 from feedline.system.optional import is_tensor
+from feedline.types.fields import Medium, is_encoded
 
 _STORED = ({"bytes", "path"}, {"array", "sampling_rate"}, {"array", "sampling_rate", "path"})
 """The keys of a sound as Hugging Face stores it: the file, or what it decoded to."""
@@ -32,22 +31,7 @@ def audio_field(sample: object, field: Hashable = None) -> Hashable:
         >>> audio_field({"flac": b"fLaC...", "cls": 3})
         'flac'
     """
-    if not isinstance(sample, (Mapping, tuple, list)) or is_stored(sample):
-        return None
-    names: list[Hashable] = list(sample) if isinstance(sample, Mapping) else list(range(len(sample)))
-    if field is not None:
-        if field not in names:
-            raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
-        return field
-    values: Any = sample
-    found = [name for name in names if is_file(values[name])] or [name for name in names if is_sound(values[name])]
-    if len(found) != 1:
-        which = f"Several fields hold sound: {_listed(found)}" if found else "No field of the sample holds sound"
-        raise BadOption(
-            f"{which}. It has {_listed(names)}. Choose the one to transform with .on(name), or leave out others with "
-            "fields=. Text is not taken for a path unless .on(name) says so."
-        )
-    return found[0]
+    return _SOUND.field_of(sample, field)
 
 
 def is_file(value: Any) -> bool:
@@ -71,5 +55,11 @@ def is_stored(value: object) -> bool:
     return isinstance(value, Mapping) and value.keys() in _STORED
 
 
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+_SOUND = Medium(
+    "sound",
+    "sound",
+    (is_file, is_sound),
+    is_stored,
+    "Choose the one to transform with .on(name), or leave out others with fields=. Text is not taken for a path unless "
+    ".on(name) says so.",
+)

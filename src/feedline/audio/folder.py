@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable
 
 from feedline.audio.compose import Compose, audio_transform
@@ -77,7 +78,7 @@ class AudioFolder(FileDataset):
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={root!r} is not the path of a folder. A FileDataset takes a list of paths.")
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
         if labels is None and fields == ("audio", "label"):
             fields = "audio"
         super().__init__(

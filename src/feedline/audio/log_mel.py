@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from feedline.audio.compose import ArrayTransform, Compose
 from feedline.audio.field import audio_field, is_sound
 from feedline.errors import BadOption
-from feedline.images.field import replaced
 from feedline.system.optional import is_tensor, require
+from feedline.types.fields import replaced
 
 _LOGS = {"ln": 1.0, "log10": 1 / math.log(10), "db": 10 / math.log(10)}
 """What the natural logarithm is multiplied by."""
@@ -177,7 +177,8 @@ class LogMel(ArrayTransform):
         energy = torch.view_as_real(spectrum).square().sum(-1)
         if self.power != 2:
             energy = energy ** (self.power / 2)
-        mel = (bands.T @ energy).clamp_min(self.floor).log() * _LOGS[self.log]
+        with torch.autocast(samples.device.type, enabled=False):  # halves hold neither large energies nor the floor
+            mel = (bands.T @ energy).clamp_min(self.floor).log() * _LOGS[self.log]
         return mel.reshape(*samples.shape[:-1], *mel.shape[1:])
 
     def _tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -191,7 +192,8 @@ class LogMel(ArrayTransform):
 def _on_device(one: LogMel, device: Any) -> tuple[Any, Any]:
     torch = require("torch", extra="torch", purpose="LogMel of tensors")
     window, bands = one._tables()
-    return torch.from_numpy(window.copy()).to(device), torch.from_numpy(bands.copy()).to(device)
+    with torch.inference_mode(False):  # the tables outlive it
+        return torch.from_numpy(window.copy()).to(device), torch.from_numpy(bands.copy()).to(device)
 
 
 @functools.lru_cache(16)

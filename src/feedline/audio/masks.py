@@ -27,7 +27,7 @@ def length_mask(lengths: Any, size: int | None = None) -> Any:
     """
     if is_tensor(lengths):
         torch = require("torch", extra="torch", purpose="Masks of tensors")
-        places = torch.arange(int(lengths.max()) if size is None else size, device=lengths.device)
+        places = torch.arange(max(lengths.tolist(), default=0) if size is None else size, device=lengths.device)
         return places < lengths[:, None]
     lengths = np.asarray(lengths)
     return np.arange(lengths.max(initial=0) if size is None else size) < lengths[:, None]

@@ -149,6 +149,14 @@ class CacheFile:
             return None
         return stored.get("value")
 
+    def is_of_others(self) -> bool:
+        """True if there is a file that feedline has not written, not even a part of it."""
+        try:
+            with open(self.path, "rb") as file:
+                return not records.MAGIC.startswith(file.read(len(records.MAGIC)))
+        except OSError:
+            return False  # it does not exist, or writing it warns
+
     def write(self, value: object) -> None:
         """Store a value, replacing any earlier one. If that fails, only warn."""
         content = records.encode({"about": self._about, "value": value})

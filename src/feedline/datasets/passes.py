@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
+from feedline.system.failures import add_note
 from feedline.types import State
 from feedline.types.ranks import rank_if_known
 
@@ -116,13 +117,26 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
     def _make(self, item: T) -> object:
         """Make a sample, before the transform; may be called again for the same item."""
 
+    def _name_of(self, item: T) -> str:
+        """Name an item, for errors of the transform; "" if nothing is known about it."""
+        return ""
+
+    def _transformed(self, sample: object, item: T) -> object:
+        assert self._transform is not None
+        try:
+            return self._transform(sample)
+        except Exception as exc:
+            if name := self._name_of(item):
+                add_note(exc, f"It is {name}.")
+            raise
+
     def __next__(self) -> Any:
         item, self._again, self._failed = self._again, None, None
         if item is None:
             item = self._take()
         try:
             sample = self._make(item)
-            return sample if self._transform is None else self._transform(sample)
+            return sample if self._transform is None else self._transformed(sample, item)
         except Exception:
             self._failed = item
             raise

@@ -15,6 +15,7 @@ from feedline.datasets.form import Form
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
 from feedline.randomness.stages import TRANSFORM, stage
+from feedline.system.failures import add_note
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Allocates an array to fill: in ordinary memory, or directly where the batch belongs."""
@@ -104,11 +105,24 @@ class Source:
         return self._several(indices)
 
     def _several(self, indices: Iterable[object]) -> list[object]:
-        samples = self._read(self._checked(indices))
+        checked = self._checked(indices)
+        samples = self._read(checked)
         if self.transform is None:
             return samples
-        with stage(TRANSFORM):
-            return [self.transform(sample) for sample in samples]
+        made: list[object] = []
+        try:
+            with stage(TRANSFORM):
+                made.extend(map(self.transform, samples))  # keeps those before an exception
+        except Exception as exc:
+            name = self._name_of(int(checked[len(made)]))
+            if name:
+                add_note(exc, f"It is {name}.")
+            raise
+        return made
+
+    def _name_of(self, index: int) -> str:
+        """Name a sample, for errors of its transform; "" if its index says enough."""
+        return ""
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))

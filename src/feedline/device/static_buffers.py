@@ -16,13 +16,19 @@ from feedline.errors import BadOption
 
 # Any, throughout: batches of any structure.
 class StaticBuffers:
-    """The memory of one loader's batches. A loader keeps it from epoch to epoch."""
+    """The memory of one loader's batches. A loader keeps it from epoch to epoch.
 
-    def __init__(self) -> None:
+    Args:
+        batch_size: the number of samples of whole batches, if it is known. The first batch after resuming may be a
+            shorter one, the last of its epoch.
+    """
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        self._rows = batch_size or 0
         self._tensors: list[torch.Tensor] = []
 
     def __reduce__(self) -> Any:
-        return StaticBuffers, ()  # a copy of the loader has memory of its own
+        return StaticBuffers, (self._rows,)  # a copy of the loader has memory of its own
 
     def filled(self, batch: object) -> object:
         """Return a batch of the same structure whose tensors lie in this memory.
@@ -40,12 +46,19 @@ class StaticBuffers:
                     "tensors from collate_fn= or device_transform=, or leave device_buffers= out."
                 )
             if count == len(self._tensors):
-                self._tensors.append(torch.empty_like(value))
+                self._tensors.append(_allocated(value, self._rows))
             place = self._tensors[count]
             count += 1
             return _room(place, value).copy_(value, non_blocking=True)
 
         return mapped(batch, (torch.Tensor,), copied, "to")
+
+
+def _allocated(value: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return memory for tensors like this one, with at least so many rows."""
+    if not value.ndim or not 0 < len(value) < rows or value.stride(0) * len(value) != value.numel():
+        return torch.empty_like(value)
+    return torch.empty_strided((rows, *value.shape[1:]), value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _room(place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,10 @@ from feedline.abc.deferred import DeferredBatch, DeferredField, Placement, Sourc
 from feedline.errors import CollateError
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
-from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
+from feedline.images.rendering import cut, dtype_of, finish_into
+from feedline.images.steps.erasing import Erase
+from feedline.images.steps.sequence import apply_steps, moving_steps
+from feedline.images.steps.step import Step
 
 
 @dataclass(slots=True)
@@ -28,23 +31,43 @@ class DeferredImage(DeferredField):
     finish: Finish
     flip: bool = False
     """True if the image still has to be flipped horizontally."""
-    jitter: NDArray[Any] | None = None
-    """The random draw of `ColorJitter` (float32), or None to keep the colours: the factors for brightness, contrast and
-    saturation, the amount to add to the hue, and the order of the four, as numbers from 0 to 3.
-    """
+    steps: tuple[Step, ...] = ()
+    """What to do with the pixels after the flip."""
+    erasures: tuple[Erase, ...] = ()
+    """What to erase after normalising."""
     pixels: NDArray[Any] | None = None
-    """8-bit values with the axes height, width and color, of the size in `finish`."""
+    """8-bit values with the axes height, width and color. Steps give them the size in `finish`."""
     data: bytes | None = None
     """A JPEG file that the device can decode, with EXIF orientation 1."""
     size: tuple[int, int] | None = None
     """Width and height of the decoded image."""
     box: tuple[float, float, float, float] | None = None
     """Left, top, width and height of the part of the decoded image to crop and resize, in pixels."""
+    cut_size: tuple[int, int] | None = None
+    """Width and height to resize that part to, before the steps."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of the finished image, under the name that arrays have: messages show it if shapes differ."""
         return self.finish.shape
+
+    def moved(self) -> DeferredImage:
+        """Return the image with pixels of their final size: after the flip, and the steps that move pixels."""
+        assert self.pixels is not None
+        count = moving_steps(self.steps)
+        pixels = apply_steps(self.pixels[:, ::-1] if self.flip else self.pixels, self.steps[:count])
+        return DeferredImage(self.finish, False, self.steps[count:], self.erasures, pixels)
+
+    # object: values of `dtype_of(self.finish)`.
+    def finish_into(self, out: NDArray[np.generic]) -> None:
+        """Write the finished image to an array of its shape."""
+        pixels = self.pixels
+        if pixels is None:
+            assert self.data is not None
+            assert self.box is not None
+            assert self.cut_size is not None
+            pixels = cut(decode_image(self.data), self.box, *self.cut_size)
+        finish_into(out, pixels, self.finish, flip=self.flip, steps=self.steps, erasures=self.erasures)
 
     @classmethod
     def collate_numpy(cls, items: Sequence[Any], where: str) -> object:
@@ -61,17 +84,7 @@ class DeferredImage(DeferredField):
 
         batch = collate_images(items)
         if isinstance(batch, DeferredImages):
-            for name in (
-                "flips",
-                "jitter",
-                "pixel_rows",
-                "pixels",
-                "encoded_rows",
-                "data",
-                "offsets",
-                "sizes",
-                "boxes",
-            ):
+            for name in ("flips", "pixel_rows", "pixels", "encoded_rows", "data", "offsets", "sizes", "boxes"):
                 array = getattr(batch, name)
                 setattr(batch, name, None if array is None else tensor_of(array))
             return batch
@@ -86,8 +99,10 @@ class DeferredImages(DeferredBatch):
     finish: Finish
     flips: Any
     """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
-    jitter: object
-    """For each image, the draw of `ColorJitter`, see `DeferredImage` (float32); None if all keep their colours."""
+    steps: list[tuple[Step, ...]] | None
+    """For each image, see `DeferredImage`; None if there are none."""
+    erasures: list[tuple[Erase, ...]] | None
+    """The same for what is erased after normalising."""
     pixel_rows: object
     """The rows of the batch that `pixels` holds (int64)."""
     pixels: Any
@@ -102,6 +117,8 @@ class DeferredImages(DeferredBatch):
     """Width and height of each encoded image (int64)."""
     boxes: object
     """Left, top, width and height for each encoded image (float32)."""
+    cut_sizes: list[tuple[int, int]] | None
+    """Width and height of the cut for each encoded image; None if all have the size in `finish`."""
 
     def __len__(self) -> int:
         return len(self.flips)
@@ -114,10 +131,6 @@ class DeferredImages(DeferredBatch):
         from feedline.images.finishing import finish  # needs torch
 
         return finish(self, device, sources)
-
-
-_UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
-"""A draw of `ColorJitter` that keeps the colours."""
 
 
 # object: arrays of any dtype.
@@ -146,22 +159,15 @@ def collate_images(images: Sequence[DeferredImage]) -> NDArray[np.generic] | Def
     # With bfloat16, this array is not the batch yet, and would take space from it in the slot.
     batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
     for row, image in zip(batch, images, strict=True):
-        finish_into(row, _pixels(image), image.finish, flip=image.flip, jitter=image.jitter)
+        image.finish_into(row)
     return batch
-
-
-def _pixels(image: DeferredImage) -> Pixels:
-    if image.pixels is not None:
-        return image.pixels
-    assert image.data is not None
-    assert image.box is not None
-    return cut(decode_image(image.data), image.box, image.finish.width, image.finish.height)
 
 
 def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages:
     pixels = {row: image.pixels for row, image in enumerate(images) if image.pixels is not None}
     encoded = {row: image for row, image in enumerate(images) if image.data is not None}
-    colored = any(image.jitter is not None for image in images)
+    size = finish.width, finish.height
+    cut_sizes = [image.cut_size or size for image in encoded.values()]
     sizes = [len(image.data or b"") for image in encoded.values()]
     offsets = _array([0, *np.cumsum(sizes, dtype=np.int64)], np.int64)
     data = memory.empty((int(offsets[-1]),), np.dtype(np.uint8))
@@ -173,9 +179,8 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
     return DeferredImages(
         finish=finish,
         flips=_array([image.flip for image in images], np.uint8),
-        jitter=_array([_UNCHANGED if image.jitter is None else image.jitter for image in images], np.float32)
-        if colored
-        else None,
+        steps=[image.steps for image in images] if any(image.steps for image in images) else None,
+        erasures=[image.erasures for image in images] if any(image.erasures for image in images) else None,
         pixel_rows=_array(list(pixels), np.int64),
         pixels=stacked,
         encoded_rows=_array(list(encoded), np.int64),
@@ -183,6 +188,7 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
         offsets=offsets,
         sizes=_array([image.size for image in encoded.values()], np.int64).reshape(-1, 2),
         boxes=_array([image.box for image in encoded.values()], np.float32).reshape(-1, 4),
+        cut_sizes=cut_sizes if any(one != size for one in cut_sizes) else None,
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import re
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
-from feedline.errors import BadOption
+from feedline.errors import SourceError
 from feedline.system.optional import is_tensor
+from feedline.types.fields import Medium, is_encoded, is_file
 
 _BEGINNINGS = (
     b"\xff\xd8\xff",
     b"\x89PNG",
-    b"RIFF",
     b"GIF8",
     b"BM",
     b"II*\0",
@@ -24,16 +25,19 @@ _BEGINNINGS = (
     b"P6",
     b"qoif",
 )
-"""The first bytes of image files: JPEG, PNG, WebP, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+"""The first bytes of image files: JPEG, PNG, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+_SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)
+"""The first bytes of WebP, AVIF and HEIF, whose containers also hold sound and video."""
 
 
 # Any, throughout: samples and their fields.
-def image_field(sample: object, field: Hashable = None) -> Hashable:
+def image_field(sample: object, field: Hashable = None, others: Collection[Any] = ()) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
         sample: an image, or a dict, tuple or list with an image in one field.
         field: the field to use, if known.
+        others: fields that may look like an image, and are not: masks.
 
     Raises:
         BadOption: there is no such field, or not exactly one field holds an image.
@@ -42,27 +46,7 @@ def image_field(sample: object, field: Hashable = None) -> Hashable:
         >>> image_field({"gif": b"GIF89a...", "cls": 3})
         'gif'
     """
-    if not isinstance(sample, (Mapping, tuple, list)):
-        return None
-    if isinstance(sample, Mapping):
-        names: list[Hashable] = list(sample)
-        if is_file(sample):
-            return None
-    else:
-        names = list(range(len(sample)))
-    if field is not None:
-        if field not in names:
-            raise BadOption(f".on({field!r}) names a field that the sample does not have: it has {_listed(names)}.")
-        return field
-    values: Any = sample
-    found = [name for name in names if is_image(values[name])]
-    if len(found) != 1:
-        which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
-        raise BadOption(
-            f"{which}. It has {_listed(names)}. Choose the one to transform with Compose(...).on(name), or leave out "
-            "others with fields=."
-        )
-    return found[0]
+    return _IMAGE.field_of(sample, field, others)
 
 
 def is_image(value: Any) -> bool:
@@ -70,7 +54,8 @@ def is_image(value: Any) -> bool:
     if isinstance(value, (int, float, str)):
         return False
     if is_encoded(value):
-        return bytes(value[:12]).startswith(_BEGINNINGS) or bytes(value[4:8]) == b"ftyp"
+        head = bytes(value[:12])
+        return head.startswith(_BEGINNINGS) or _SHARED.match(head) is not None
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim in (2, 3)
     if isinstance(value, Mapping):
@@ -80,28 +65,29 @@ def is_image(value: Any) -> bool:
     return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
 
 
-def is_encoded(value: object) -> bool:
-    """True for bytes, which may be an image file, and for arrays of bytes as HDF5 returns them."""
-    if isinstance(value, np.ndarray):
-        return value.dtype == np.uint8 and value.ndim == 1
-    return isinstance(value, (bytes, bytearray, memoryview))
+_IMAGE = Medium(
+    "an image",
+    "images",
+    (is_image,),
+    is_file,
+    "Choose the one to transform with Compose(...).on(name), or leave out others with fields=.",
+)
 
 
-def is_file(value: Mapping[object, object]) -> bool:
-    """True for an image as Hugging Face stores it: a struct of bytes and path."""
-    return value.keys() == {"bytes", "path"}
+# object: the values of a struct.
+def stored_bytes(value: Mapping[object, object]) -> object:
+    """Return the bytes of an image as Hugging Face stores it. They may be left in a file, whose path it has.
 
-
-def replaced(sample: Any, field: Any, change: Callable[[Any], object]) -> Any:
-    """Return a sample of the same kind with its image changed."""
-    if isinstance(sample, Mapping):
-        return {**sample, field: change(sample[field])}
-    values = list(sample)
-    values[field] = change(values[field])
-    if isinstance(sample, list):
-        return values
-    return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    data, path = value["bytes"], value["path"]
+    if data is not None or not isinstance(path, str):
+        return data
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as exc:
+        raise SourceError(
+            f"An image is stored as the path of its file, {path!r}, which cannot be read: {exc.strerror or exc}."
+        ) from exc

@@ -1,11 +1,15 @@
 """Finishing of images on the GPU: nvJPEG decodes them, then one kernel crops, resizes, flips and normalises.
 
+If some image has steps, they come between that kernel and normalising: one operation for all images that need it.
+
 nvJPEG runs on streams of its own, which do not wait for ours. So its outputs are kept until our kernels have read them:
 memory that is free again on our stream could otherwise be overwritten while they read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
 from feedline.images.resampling import RaggedImages, resample, scales
+from feedline.images.steps.sequence import apply_steps_to_batch
 from feedline.system.failures import words
 
 
@@ -26,28 +31,69 @@ def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
     """Finish the images of a batch on the current stream of a device; see `DeferredBatch.finish_on`."""
     final = images.finish
     dtype = getattr(torch, final.dtype)
-    colours = None if images.jitter is None else torch.as_tensor(images.jitter)
-    made = torch.float32 if colours is not None else dtype
-    out = torch.empty((len(images), 3, final.height, final.width), dtype=made, device=device)
-    flips = torch.as_tensor(images.flips)
-    plain = final if colours is None else None
+    if images.steps is None and images.cut_sizes is None:
+        out = torch.empty((len(images), 3, final.height, final.width), dtype=dtype, device=device)
+        for group in _groups(images, device, sources):
+            group.cut_into(out, group.rows, final)
+    else:
+        out = normalised(torch.stack(_after_steps(images, device, sources)), final, dtype)
+    for image, erasures in zip(out, images.erasures or (), strict=False):
+        for erasure in erasures:
+            erasure.apply_finished(image.permute(1, 2, 0))
+    return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Images that are cut to the same size."""
+
+    rows: list[int]
+    """Their rows in the batch."""
+    size: tuple[int, int]
+    """Width and height of the cut."""
+    ragged: RaggedImages
+    boxes: torch.Tensor | None
+    flips: torch.Tensor
+
+    def cut_into(self, out: torch.Tensor, rows: Sequence[int], finish: Finish | None) -> None:
+        """Crop, resize and flip the images into these rows."""
+        resample(self.ragged, torch.tensor(rows), self.boxes, self.flips, out, finish)
+
+
+def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Group]:
+    final, flips = images.finish, torch.as_tensor(images.flips)
+    size = final.width, final.height
     if len(images.pixel_rows):
         pixels = torch.as_tensor(images.pixels)
         sources.addresses.append(pixels.data_ptr())
         on_device = pixels.to(device, non_blocking=True)
         sources.held.append(on_device)
         rows = torch.as_tensor(images.pixel_rows)
-        resample(RaggedImages.of_pixels(on_device), rows, None, flips[rows], out, plain)
+        yield _Group(rows.tolist(), size, RaggedImages.of_pixels(on_device), None, flips[rows])
     if len(images.encoded_rows):
         data = torch.as_tensor(images.data)
         sources.addresses.append(data.data_ptr())
         decoded = decode(data, np.asarray(images.offsets), np.asarray(images.sizes), device)
         sources.held.append(decoded)
-        rows = torch.as_tensor(images.encoded_rows)
-        resample(decoded, rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
-    if colours is not None:
-        out = normalised(jittered(out, colours), final, dtype)
-    return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
+        rows, boxes = torch.as_tensor(images.encoded_rows), torch.as_tensor(images.boxes)
+        if images.cut_sizes is None:
+            yield _Group(rows.tolist(), size, decoded, boxes, flips[rows])
+            return
+        for one in dict.fromkeys(images.cut_sizes):
+            chosen = [place for place, other in enumerate(images.cut_sizes) if other == one]
+            yield _Group(rows[chosen].tolist(), one, decoded.chosen(chosen), boxes[chosen], flips[rows[chosen]])
+
+
+def _after_steps(images: Any, device: torch.device, sources: Sources) -> list[torch.Tensor]:
+    """Return the images after their steps, as float32 with whole numbers from 0 to 255."""
+    made: list[Any] = [None] * len(images)
+    for group in _groups(images, device, sources):
+        width, height = group.size
+        out = torch.empty((len(group.rows), 3, height, width), dtype=torch.float32, device=device)
+        group.cut_into(out, range(len(group.rows)), None)
+        for row, image in zip(group.rows, out.round_(), strict=True):
+            made[row] = image
+    return apply_steps_to_batch(made, images.steps or [()] * len(made))
 
 
 def decode(
@@ -83,54 +129,3 @@ def normalised(images: torch.Tensor, finish: Finish, dtype: torch.dtype) -> torc
         return images.round_().clamp_(0, 255).to(dtype)
     scale, shift = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in scales(finish))
     return images.mul_(scale).add_(shift).to(dtype)
-
-
-_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
-
-
-def jittered(images: torch.Tensor, jitter: torch.Tensor) -> torch.Tensor:
-    """Change the colours of images with values from 0 to 255 (image, color, height, width), in place.
-
-    Args:
-        images: of float32.
-        jitter: four factors for each image, and their order; in host memory.
-    """
-    factors, order = jitter[:, :4], jitter[:, 4:].long()
-    for step in range(order.shape[1]):
-        for change in range(4):
-            chosen = (order[:, step] == change).nonzero().flatten()
-            neutral = 0.0 if change == _HUE else 1.0
-            chosen = chosen[factors[chosen, change] != neutral]
-            if len(chosen):
-                rows = chosen.to(images.device, non_blocking=True)
-                factor = factors[chosen, change].view(-1, 1, 1, 1).to(images.device, non_blocking=True)
-                images[rows] = _changed(images[rows], change, factor)
-    return images
-
-
-def _changed(images: torch.Tensor, change: int, factor: torch.Tensor) -> torch.Tensor:
-    if change == _HUE:
-        return _turned(images, factor)
-    if change == _BRIGHTNESS:
-        return (images * factor).clamp_(0, 255)
-    grey = 0.2989 * images[:, 0:1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:3]
-    other = grey.mean((2, 3), keepdim=True) if change == _CONTRAST else grey
-    return (images * factor).add_((1 - factor) * other).clamp_(0, 255)
-
-
-def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-    """Add `turn` to the hue, which ranges from 0 to 1. The largest and smallest value of a pixel stay the same."""
-    red, green, blue = images.unbind(1)
-    most = images.amax(1)
-    spread = most - images.amin(1)
-    is_red = most == red
-    is_green = ~is_red & (most == green)
-    hue = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
-    hue = torch.where(spread > 0, hue / spread, 0.0)
-    # In sixths of the circle.
-    hue += torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)) + 6 * turn.view(-1, 1, 1)
-    planes = []
-    for offset in (5, 3, 1):
-        sixth = torch.remainder(hue + offset, 6)
-        planes.append(most - torch.minimum(sixth, 4 - sixth).clamp_(0, 1) * spread)
-    return torch.stack(planes, 1)

@@ -1,4 +1,4 @@
-"""The visible region of an image, its size and its colours: numbers only, no pixels.
+"""The visible region of an image, its size, and the steps that follow: numbers only, no pixels.
 
 Every transform changes a `View`, given only the size of the image. So the result of a whole pipeline is known before a
 pixel is decoded, and is the same wherever it is rendered.
@@ -6,13 +6,15 @@ pixel is decoded, and is the same wherever it is rendered.
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import BadOption
 from feedline.images.finish import Finish
+from feedline.images.steps.erasing import Erase
+from feedline.images.steps.geometric import INTERPOLATIONS, Flip, Window
+from feedline.images.steps.step import GeometricStep, Matrix, Step, after
+from feedline.images.steps.tables import Lookup
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height, in pixels."""
@@ -26,25 +28,51 @@ class View:
         height: of the image.
     """
 
-    __slots__ = ("box", "channels_first", "dtype", "flip", "height", "jitter", "mean", "std", "width")
+    __slots__ = (
+        "_cut",
+        "box",
+        "channels_first",
+        "dtype",
+        "erasures",
+        "flip",
+        "height",
+        "image_size",
+        "mean",
+        "std",
+        "steps",
+        "width",
+    )
 
     def __init__(self, width: int, height: int) -> None:
+        self.image_size = (width, height)
+        """Width and height of the image."""
         self.box: Box = (0, 0, width, height)
         """The part of the image to crop."""
         self.width = width
         """Width of the result; likewise `height`."""
         self.height = height
         self.flip = False
-        """True if the result is flipped horizontally."""
-        self.jitter: NDArray[np.float32] | None = None
-        """See `DeferredImage`; for the attributes below, see `Finish`."""
+        """True if the part is flipped horizontally, before any step."""
+        self._cut: tuple[int, int] | None = None
+        self.steps: list[Step] = []
+        """What happens to the pixels after the crop, in this order."""
+        self.erasures: list[Erase] = []
+        """What is erased after normalising. For the attributes below, see `Finish`."""
         self.mean: tuple[float, ...] | None = None
         self.std: tuple[float, ...] | None = None
         self.dtype = "uint8"
         self.channels_first = False
 
+    @property
+    def cut_size(self) -> tuple[int, int]:
+        """Width and height that the part is resized to, before any step."""
+        return (self.width, self.height) if self._cut is None else self._cut
+
     def crop(self, left: int, top: int, width: int, height: int) -> None:
         """Keep only a part of the current view."""
+        if self.steps:
+            self.add(Window(left, top, width, height))
+            return
         if self.flip:
             left = self.width - left - width
         x, y, box_width, box_height = self.box
@@ -53,13 +81,50 @@ class View:
         self.width, self.height = width, height
 
     def resize(self, width: int, height: int) -> None:
-        """Show the same part with another number of pixels."""
+        """Show the same part with another number of pixels. `Compose` does not let steps come before."""
+        assert not self.steps
         self.width, self.height = width, height
+
+    def mirror(self) -> None:
+        """Flip the current view horizontally."""
+        self.erasures = [one.mirrored(self.width) for one in self.erasures]
+        if all(step.is_symmetric for step in self.steps):
+            self.flip = not self.flip
+        else:
+            self.add(Flip())
+
+    def add(self, step: Step) -> None:
+        """Add a step. Adjacent tables become one."""
+        if self._cut is None:
+            self._cut = self.width, self.height
+        if isinstance(step, GeometricStep):
+            self.width, self.height = step.size(self.width, self.height)
+        last = self.steps[-1] if self.steps else None
+        if isinstance(step, Lookup) and isinstance(last, Lookup):
+            self.steps[-1] = last.then(step)
+        else:
+            self.steps.append(step)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The map from coordinates of the image to coordinates of the result."""
+        left, top, across, down = self.box
+        width, height = self.cut_size
+        x, y = width / across, height / down
+        matrix: Matrix = (x, 0.0, -left * x, 0.0, y, -top * y)
+        if self.flip:
+            matrix = after(matrix, Flip().matrix(width, height))
+        for step in self.steps:
+            if isinstance(step, GeometricStep):
+                matrix = after(matrix, step.matrix(width, height))
+                width, height = step.size(width, height)
+        return matrix
 
     @property
     def factor(self) -> int:
         """The factor by which the image may be decoded smaller: 1, 2, 4 or 8."""
-        least = min(self.box[2] / self.width, self.box[3] / self.height)
+        width, height = self.cut_size
+        least = min(self.box[2] / width, self.box[3] / height)
         return 8 if least >= 8 else 4 if least >= 4 else 2 if least >= 2 else 1
 
     def finish(self) -> Finish:
@@ -84,12 +149,60 @@ def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     """Return an option that consists of several numbers.
 
     Raises:
-        BadOption: it does not consist of `count` numbers.
+        BadOption: it does not consist of `count` finite numbers.
     """
     try:
         numbers = tuple(map(float, value))
     except (TypeError, ValueError):
         numbers = ()
-    if len(numbers) != count:
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise BadOption(f"{name}={value!r} does not consist of {count} numbers.")
     return numbers
+
+
+def checked_range(name: str, value: Any) -> tuple[float, float]:
+    """Return an option that consists of a minimum and a maximum.
+
+    Raises:
+        BadOption: it does not consist of two numbers, or the first one is larger.
+    """
+    low, high = checked_numbers(name, value, 2)
+    if not low <= high:
+        raise BadOption(f"{name}={value!r} is not a range. Put the lower number first.")
+    return low, high
+
+
+def checked_probability(p: float) -> float:
+    """Return `p=`.
+
+    Raises:
+        BadOption: it is not from 0 to 1.
+    """
+    if not 0 <= p <= 1:
+        raise BadOption(f"p={p!r} is not a probability from 0 to 1.")
+    return p
+
+
+def checked_fill(fill: object) -> tuple[float, ...]:
+    """Return `fill=` as the values of the three channels.
+
+    Raises:
+        BadOption: these are not values from 0 to 255.
+    """
+    values = (fill or 0,) * 3 if fill is None or isinstance(fill, (int, float)) else fill
+    numbers = checked_numbers("fill", values, 3)
+    if not all(0 <= one <= 255 for one in numbers):
+        raise BadOption(f"fill={fill!r} is not a value from 0 to 255, or one for each channel.")
+    return numbers
+
+
+def checked_interpolation(interpolation: object) -> str:
+    """Return `interpolation=`, which may be torchvision's enum.
+
+    Raises:
+        BadOption: it is none that steps know.
+    """
+    name = str(getattr(interpolation, "value", interpolation))
+    if name not in INTERPOLATIONS:
+        raise BadOption(f"interpolation={interpolation!r} is not one of {', '.join(map(repr, INTERPOLATIONS))}.")
+    return name

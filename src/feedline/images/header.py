@@ -240,6 +240,8 @@ def _webp_orientation(data: bytes) -> int:
 
 
 def _other(data: bytes) -> Header:
+    if not data:
+        raise CorruptSource("The image file is empty. Write or copy it again, or leave it out.")
     try:
         image: Any = checked_picture(data)  # Any: the class of each format has attributes of its own
         orientation = image.getexif().get(_ORIENTATION, 1)
@@ -247,8 +249,9 @@ def _other(data: bytes) -> Header:
         raise
     # Pillow's plugins raise many types for damaged files: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
+        reason = words(exc).partition(" <_io.")[0]  # without the address of Pillow's file
         raise CorruptSource(
-            f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, truncated, not an image, "
+            f"{len(data)} bytes cannot be read as an image: {reason}. They are damaged, truncated, not an image, "
             "or in a format that is not supported, such as EPS."
         ) from exc
     if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # Pillow may return grey pixels for it

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.parts import check_parts
@@ -44,9 +46,10 @@ EXTENSIONS = frozenset((
     "gbr", "gif", "grib", "h5", "hdf", "png", "apng", "jp2", "j2k", "jpc", "jpf", "jpx", "j2c", "icns", "ico", "im",
     "iim", "tif", "tiff", "jfif", "jpe", "jpg", "jpeg", "mpg", "mpeg", "msp", "pcd", "pxr", "pbm", "pgm", "ppm",
     "pnm", "psd", "bw", "rgb", "rgba", "sgi", "ras", "tga", "icb", "vda", "vst", "webp", "wmf", "emf", "xbm", "xpm",
+    "avif",
 ))
 # fmt: on
-"""Extensions of image fields: the list of the webdataset package, which is Pillow's."""
+"""Extensions of image fields: the list of the webdataset package, which is an older one of Pillow's, and AVIF."""
 
 _MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
 
@@ -98,15 +101,33 @@ def open_picture(file: object) -> Image:
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
     try:
-        image: Image = pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
+        image = _opened(file, ())
     except pillow.UnidentifiedImageError:
         pillow.init()  # loads the rarely used formats, which takes a while once
         # Also accept formats that the user's program added to Pillow on purpose, for example with pillow_heif.
-        registered = [
-            name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")
-        ]
-        image = pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *registered])
+        added = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
+        image = _opened(file, added)
     return image
+
+
+def _opened(file: object, added: Sequence[str]) -> Image:
+    """Open an image in one of the formats listed here, or those that were added.
+
+    AVIF files are opened for decoding with one thread, because the workers provide the parallelism. Pillow starts one
+    for each core otherwise, which takes longer even alone for an image of 500 x 375. Its only option is global. If two
+    threads come here at once, one of their images may be decoded with several threads.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    plugin: Any = sys.modules.get("PIL.AvifImagePlugin")  # Any: the module, or None
+    automatic = getattr(plugin, "DEFAULT_MAX_THREADS", None) == 0  # anything else is the user's own choice
+    if automatic:
+        plugin.DEFAULT_MAX_THREADS = 1
+    try:
+        formats = [*(name for name in _FORMATS if name in pillow.OPEN), *added]
+        return pillow.open(file, formats=formats)  # type: ignore[no-any-return]
+    finally:
+        if automatic:
+            plugin.DEFAULT_MAX_THREADS = 0
 
 
 def eight_bits(image: Image) -> Image:
@@ -118,6 +139,38 @@ def eight_bits(image: Image) -> Image:
         return image
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     narrowed: Image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return narrowed
+
+
+# Any: uint16 with the mode "I;16", uint8 otherwise.
+def converted(image: Image, mode: str) -> NDArray[Any]:
+    """Return the pixels of a loaded image with the axes height, width and channel, in memory of their own.
+
+    Args:
+        image: the image.
+        mode: "RGB", "L" or "I;16", as for `decode_image`. Colours and 8-bit values stay 8-bit values with "I;16".
+
+    Raises:
+        CorruptSource: the mode is "I;16", but values are negative, above 65,535 or not integers.
+    """
+    image.info.pop("transparency", None)  # Pillow would warn about dropping it
+    if mode == "I;16":
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            return _sixteen_bits(np.asarray(image))[..., None]
+        mode = "L"
+    image = eight_bits(image)
+    pixels = np.array(image if image.mode == mode else image.convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _sixteen_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
+    with np.errstate(invalid="ignore"):
+        narrowed = values.astype(np.uint16)
+    if values.dtype != np.uint16 and not np.array_equal(narrowed, values):
+        raise CorruptSource(
+            f'Values from {values.min()} to {values.max()} ({values.dtype}) do not fit in mode="I;16", which keeps '
+            "integers from 0 to 65,535. Convert the file, or decode it with a function of your own."
+        )
     return narrowed
 
 

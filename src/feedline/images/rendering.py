@@ -1,4 +1,4 @@
-"""Pixel operations: crop and resize, then flip, change colours, normalise and lay out.
+"""Pixel operations: crop and resize, then flip, apply steps, normalise and lay out.
 
 Resizing is bilinear with antialiasing, as in torchvision. Pillow does exactly that. OpenCV, used where it is installed,
 does not antialias: before an image is reduced, it is smoothed with three taps. This takes a fifth of Pillow's time and
@@ -9,39 +9,20 @@ from __future__ import annotations
 
 import functools
 import math
-import multiprocessing
-import os
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import MissingExtra
 from feedline.images.finish import Finish
 from feedline.images.geometry import Box
+from feedline.images.opencv import opencv
+from feedline.images.steps.erasing import Erase
+from feedline.images.steps.sequence import apply_to_last_table
+from feedline.images.steps.step import Pixels, Step
+from feedline.images.steps.tables import looked_up
 from feedline.system.optional import require
-
-Pixels = NDArray[np.uint8]
-"""With the axes height, width and color."""
-Planes = NDArray[np.float32]
-"""With the axes color, height and width."""
-
-
-# Any, throughout: the module; None if it is not installed.
-def _opencv() -> Any:
-    return _opencv_of(os.getpid())
-
-
-@functools.lru_cache(maxsize=1)
-def _opencv_of(process: int) -> object:
-    try:
-        cv2 = require("cv2", extra="images", purpose="Resizing images")
-    except MissingExtra:
-        return None
-    if multiprocessing.parent_process() is not None:
-        cv2.setNumThreads(0)  # the workers provide the parallelism, and a fork has no threads of OpenCV
-    return cv2
 
 
 def cut(pixels: Pixels, box: Box, width: int, height: int) -> Pixels:
@@ -53,7 +34,7 @@ def cut(pixels: Pixels, box: Box, width: int, height: int) -> Pixels:
         if (across, down) == (width, height):
             return pixels
         left = top = 0
-    resize = _resized_by_pillow if _opencv() is None else _resized_by_opencv
+    resize = _resized_by_pillow if opencv() is None else _resized_by_opencv
     return resize(pixels, (left, top, across, down), width, height, whole)
 
 
@@ -66,7 +47,7 @@ def _resized_by_pillow(pixels: Pixels, box: Box, width: int, height: int, whole:
 
 
 def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole: bool) -> Pixels:
-    cv2 = _opencv()
+    cv2 = opencv()
     left, top, across, down = box
     reduced_x, reduced_y = max(1, int(across / width / 1.5)), max(1, int(down / height / 1.5))
     if reduced_x > 1 or reduced_y > 1:  # reduce by a whole factor, as when decoding a JPEG at a smaller size
@@ -116,27 +97,39 @@ def dtype_of(finish: Finish) -> np.dtype[np.generic]:
 
 # object: values of `dtype_of(finish)`.
 def finish_into(
-    out: NDArray[np.generic], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
+    out: NDArray[np.generic],
+    pixels: Pixels,
+    finish: Finish,
+    *,
+    flip: bool = False,
+    steps: Sequence[Step] = (),
+    erasures: Sequence[Erase] = (),
 ) -> None:
-    """Apply the remaining steps to an image, and write it to `out`, which has the shape of `finish`."""
-    if jitter is not None:
-        _finish_colored(out, pixels[:, ::-1] if flip else pixels, finish, jitter)
-        return
-    cv2 = _opencv()
+    """Apply the remaining steps to an image, and write it to `out`, which has the shape of `finish`.
+
+    The table of the last steps and the one that normalises are one pass.
+    """
+    cv2 = opencv()
     if flip:
         pixels = pixels[:, ::-1] if cv2 is None else cv2.flip(pixels, 1)
+    pixels, table = apply_to_last_table(pixels, steps)
     if finish.mean is None:
+        pixels = pixels if table is None else looked_up(pixels, table)
         out[...] = pixels.transpose(2, 0, 1) if finish.channels_first else pixels
         return
     planes = pixels.transpose(2, 0, 1) if cv2 is None else cv2.split(pixels)
-    for channel, (plane, table) in enumerate(zip(planes, _tables(finish), strict=True)):
+    for channel, (plane, values) in enumerate(zip(planes, _tables(finish), strict=True)):
+        if table is not None:
+            values = values[table if table.ndim == 1 else table[channel]]
         row = out[channel] if finish.channels_first else out[:, :, channel]
         if cv2 is None:
-            row[...] = table[plane]
+            row[...] = values[plane]
         elif row.flags.c_contiguous and row.dtype == np.float32:
-            cv2.LUT(plane, table, row)
+            cv2.LUT(plane, values, row)
         else:
-            row[...] = cv2.LUT(plane, table)
+            row[...] = cv2.LUT(plane, values)
+    for erasure in erasures:
+        erasure.apply_finished(out.transpose(1, 2, 0) if finish.channels_first else out)
 
 
 @functools.lru_cache(maxsize=64)
@@ -146,56 +139,3 @@ def _tables(finish: Finish) -> list[NDArray[np.float32]]:
     assert finish.std is not None
     values = np.arange(256) / 255
     return [((values - mean) / std).astype(np.float32) for mean, std in zip(finish.mean, finish.std, strict=True)]
-
-
-def _finish_colored(out: NDArray[np.generic], pixels: Pixels, finish: Finish, jitter: NDArray[np.float32]) -> None:
-    planes = colored(np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32), jitter)
-    if finish.mean is None:
-        np.rint(planes, out=planes)
-    else:
-        assert finish.std is not None
-        for plane, mean, std in zip(planes, finish.mean, finish.std, strict=True):
-            plane -= 255 * mean
-            plane *= 1 / (255 * std)
-    out[...] = planes if finish.channels_first else planes.transpose(1, 2, 0)
-
-
-def colored(planes: Planes, jitter: NDArray[np.float32]) -> Planes:
-    """Change the colours of an image with values from 0 to 255, in place, by a draw of `ColorJitter`."""
-    for change in jitter[4:].astype(int).tolist():
-        factor = float(jitter[change])
-        if change == 3:
-            if factor != 0:
-                _turn_hue(planes, factor)
-        elif factor != 1:
-            other = 0 if change == 0 else _grey(planes) if change == 2 else _grey(planes).mean()
-            planes *= factor
-            planes += (1 - factor) * other
-            np.clip(planes, 0, 255, out=planes)
-    return planes
-
-
-def _grey(planes: Planes) -> Planes:
-    grey: Planes = 0.2989 * planes[0]
-    grey += 0.587 * planes[1]
-    grey += 0.114 * planes[2]
-    return grey
-
-
-def _turn_hue(planes: Planes, turn: float) -> None:
-    """Add `turn` to the hue, which ranges from 0 to 1. The largest and smallest value of a pixel stay the same."""
-    red, green, blue = planes
-    most = np.maximum(np.maximum(red, green), blue)
-    spread = most - np.minimum(np.minimum(red, green), blue)
-    is_red, is_green = most == red, most == green
-    hue = np.where(is_red, green - blue, np.where(is_green, blue - red, red - green))
-    hue /= np.maximum(spread, 1e-6)
-    hue += np.where(is_red, np.float32(0), np.where(is_green, np.float32(2), np.float32(4)))
-    hue += 6 * turn  # in sixths of the circle
-    for plane, offset in zip(planes, (5, 3, 1), strict=True):
-        sixth = hue + np.float32(offset)
-        sixth -= 6 * np.floor(sixth * np.float32(1 / 6))  # the remainder, twenty times as fast as NumPy's own
-        np.minimum(sixth, 4 - sixth, out=sixth)
-        np.clip(sixth, 0, 1, out=sixth)
-        sixth *= spread
-        np.subtract(most, sixth, out=plane)

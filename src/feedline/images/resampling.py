@@ -56,6 +56,10 @@ class RaggedImages:
     def __len__(self) -> int:
         return len(self.layout)
 
+    def chosen(self, numbers: list[int]) -> RaggedImages:
+        """Return some of the images, in the same memory."""
+        return RaggedImages(self.memory, self.layout[numbers])
+
     def image(self, number: int) -> torch.Tensor:
         """Return one image, with the axes color, height, width."""
         offset, height, width, row, column, color = self.layout[number].tolist()

@@ -112,7 +112,7 @@ _CAUSES = {
     ),
     "device": (
         "the device",
-        "Use pin_memory=True, fewer bytes per batch, or a cheaper device_transform",
+        "Use a cheaper device_transform, fewer bytes per batch, or pin_memory=True for a GPU",
         "Batches reach the device too late. More workers would not help. ",
     ),
     "deliver": (

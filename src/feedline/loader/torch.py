@@ -315,7 +315,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         self.in_order = in_order
         given.show(self)
         self._seeds = SeedSource()
-        self._buffers = StaticBuffers() if device_buffers == "static" else None
+        self._buffers = StaticBuffers(batch_size) if device_buffers == "static" else None
         self._set_up(given, on_error, TorchFramework(), tuning)
         _iterator_class()  # imported now, not while the first batch is waited for
         adopt_samplers(self)
@@ -340,7 +340,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = SeedSource()
-        twin._buffers = None if self._buffers is None else StaticBuffers()
+        twin._buffers = None if self._buffers is None else StaticBuffers(self.batch_size)
         return twin
 
     def __len__(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from feedline.order.progress import Progress
 from feedline.types import Draw
 
 
@@ -31,6 +32,14 @@ class Plan(ABC):
     @abstractmethod
     def draw(self, ordinal: int) -> Draw:
         """Return the source of random numbers for a batch."""
+
+    def draw_after(self, progress: Progress) -> Draw:
+        """Return the source of random numbers for what the consumer does with a batch, such as `device_transform=`.
+
+        Args:
+            progress: of the consumer, up to and including this batch.
+        """
+        return self.draw(progress.delivered + len(progress.early) - 1)
 
     @abstractmethod
     def state(self, done: int) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.order.plan import Plan
+from feedline.order.progress import Progress
 from feedline.randomness.keys import mix
 from feedline.types import Draw, Share, Span, State, StreamSharding
 
@@ -32,6 +33,10 @@ class StreamPlan(Plan):
     def draw(self, ordinal: int) -> Draw:
         return self.draw_of(0)
 
+    def draw_after(self, progress: Progress) -> Draw:
+        count = progress.delivered + sum(stream.batches for stream in progress.streams)
+        return Draw(self._draw_key, self._share.rank * _PLACES + count)
+
     def draw_of(self, worker: int) -> Draw:
         """Return the source of random numbers for a worker's stream."""
         return Draw(mix(self._draw_key, worker), self._share.rank * _PLACES)
@@ -56,6 +61,7 @@ class SpanPlan(Plan):
 
     def __init__(self, sharding: StreamSharding, *, draw_key: int = 0, consumed: int = 0) -> None:
         self._stride = sharding.batch_size * sharding.share.world_size
+        self._rank = sharding.share.rank
         self._draw_key = draw_key
         self._consumed = consumed
         self._number = 0
@@ -66,6 +72,10 @@ class SpanPlan(Plan):
 
     def draw(self, ordinal: int) -> Draw:
         return Draw(self._draw_key)
+
+    def draw_after(self, progress: Progress) -> Draw:
+        first = self._consumed + (progress.delivered - 1) * self._stride
+        return Draw(self._draw_key, first + self._rank)
 
     def state(self, done: int) -> State:
         return {"unit": "stream samples", "consumed": self._consumed + done * self._stride}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from feedline.errors import CorruptSource, MissingExtra
 from feedline.system.optional import is_tensor, require
 
-_MAGIC = b"FDL1"
+MAGIC = b"FDL1"
 _ALIGN = 8
 _SHORT_BYTES = 512
 """Parsed headers up to this length are cached."""
@@ -59,7 +59,7 @@ def encode(sample: Any) -> bytes:
     """
     buffers: list[Any] = []
     header = json.dumps(_described(sample, buffers, ()), separators=(",", ":"), allow_nan=False).encode()
-    parts: list[Any] = [_MAGIC, struct.pack("<I", len(header)), header, _padding(len(_MAGIC) + 4 + len(header))]
+    parts: list[Any] = [MAGIC, struct.pack("<I", len(header)), header, _padding(len(MAGIC) + 4 + len(header))]
     for buffer in buffers:
         parts += (buffer, _padding(len(buffer)))
     return b"".join(parts)
@@ -100,7 +100,7 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
 
 def is_record(data: Buffer) -> bool:
     """True if the bytes begin like a record."""
-    return bytes(data[:4]) == _MAGIC
+    return bytes(data[:4]) == MAGIC
 
 
 _known: dict[bytes, tuple[object, _Flat | None]] = {}

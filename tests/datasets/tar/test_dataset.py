@@ -103,3 +103,22 @@ def test_a_pass_that_is_gone_on_with_in_the_middle_of_a_packed_shard(tmp_path: P
     other = iter(TarDataset(path, fields="x.cls").stream())
     other.load_state_dict(iterator.state_dict())
     assert list(other) == list(range(4, 9))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda shards: shards.__getitems__(range(len(shards))), lambda shards: list(shards.stream())]
+)
+def test_an_error_of_the_transform_names_the_sample(tmp_path: Path, read: Any) -> None:
+    """The loader may not know which sample of a batch failed, and the index of a stream says little."""
+    paths = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    paths[0].write_bytes(tar_bytes(numbered(3)))
+    paths[1].write_bytes(tar_bytes(numbered(3, 3)))
+
+    def fail(number: int) -> int:
+        if number == 4:
+            raise OSError("damaged")
+        return number
+
+    with pytest.raises(OSError, match="damaged") as caught:
+        read(TarDataset(paths, "cls", transform=fail, cache=False))
+    assert caught.value.__notes__ == [f"It is sample '000004' in {paths[1]}."]

@@ -21,6 +21,7 @@ from feedline.delivery.driver.device_batches import _Line
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import WorkerError
 from feedline.loader.run.torch_view import TorchView
+from feedline.randomness.scope import is_in_loader, rng
 from feedline.types import EngineName
 from tests.tries import try_again
 
@@ -591,3 +592,46 @@ def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
         assert epoch.wait_s - epoch.waits["start"] < 0.2 * epoch.seconds, str(loader.stats())
 
     try_again(check)
+
+
+class Drawing(Wrapping):
+    """Adds random numbers to each batch: a target calls a transform when it begins a batch, or when it delivers it."""
+
+    def begin(self, batch: Any) -> Any:
+        return super().begin((batch, rng().random()))
+
+    def deliver(self, begun: Any) -> Any:
+        batch, number = super().deliver(begun)
+        return batch.tolist(), number, rng().random()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_targets_draw_the_same_numbers_on_every_engine_in_every_thread_and_after_every_step(stream: bool) -> None:
+    def loader(workers: int = 0, threads: int = 0) -> Fed:
+        options: dict[str, Any] = {"shard": True} if stream else {"shuffle": True}
+        engine = "thread" if workers else "inline"
+        dataset = Stream() if stream else Numbers(40)
+        return fed(dataset, Drawing(threads), batch_size=8, seed=3, num_workers=workers, engine=engine, **options)
+
+    whole = list(loader())
+    assert len({number for _, number, _ in whole}) == len(whole)
+    assert all(number == other for _, number, other in whole)
+    for threads in (0, 2):
+        assert list(loader(2, threads)) == whole
+        for done in range(len(whole)):
+            first = loader(2, threads)
+            batches = iter(first)
+            before = list(itertools.islice(batches, done))
+            state = first.state_dict()
+            del batches
+            second = loader(2, threads)
+            second.load_state_dict(state)
+            assert before + list(second) == whole
+
+
+def test_the_training_loop_draws_its_own_numbers_between_batches() -> None:
+    seen = []
+    for _ in fed(Numbers(40), Drawing(), batch_size=8, seed=3):
+        assert not is_in_loader()
+        seen.append(rng().random())
+    assert len(set(seen)) == 5

@@ -147,6 +147,30 @@ def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
     assert len(set(drawn)) == 8
 
 
+@pytest.mark.parametrize("done", range(4))
+def test_a_stream_that_skips_to_its_place_collates_with_the_numbers_of_that_place(done: int) -> None:
+    def drawn(fetch: StreamFetcher, count: int) -> list[float]:
+        before = enter(scope)
+        try:
+            found = []
+            for _ in range(count):
+                scope.begin(Draw(5))
+                found.append(fetch(3))
+            return found
+        finally:
+            enter(before)
+
+    def made(resume: Resume | None) -> StreamFetcher:
+        spec = replace(spec_of(Numbers(12)), collate=lambda samples: rng().random())
+        fetch = fetcher_for(spec.dataset, spec, scope, resume)
+        assert isinstance(fetch, StreamFetcher)
+        return fetch
+
+    scope = Scope()
+    whole = drawn(made(None), 4)
+    assert drawn(made(Resume(skip=3 * done)), 4 - done) == whole[done:]
+
+
 # -- many at a time ---
 
 

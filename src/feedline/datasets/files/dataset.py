@@ -180,10 +180,14 @@ class FileDataset(Source):
         values: list[object] = []
         for name in self._fields.names:
             if name == self._value:
-                values.append(self._reads(path))
+                values.append(self._read_value(index, path))
             else:
                 values.append(path if name == "path" else self._label(index))
         return self._fields.build(values)
+
+    def _read_value(self, index: int, path: str) -> object:
+        """Return the value of a sample, read from its file."""
+        return self._reads(path)
 
     def _label(self, index: int) -> object:
         assert self._labels is not None  # without labels there is no such field

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,8 @@ from feedline.datasets.files.reading import decoder, read_bytes
 from feedline.datasets.form import Fields
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.compose import PLACES, Compose, image_transform
+from feedline.images.compose import image_transform
+from feedline.images.pipeline import PLACES, Pipeline
 from feedline.system.failures import words
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
@@ -79,9 +81,9 @@ class ImageFolder(FileDataset):
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={root!r} is no path of a folder. A FileDataset takes a list of paths.")
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
         pipeline = image_transform(transform)
-        defers = isinstance(pipeline, Compose)
+        defers = isinstance(pipeline, Pipeline)
         if decode == "gpu" and not defers:
             raise BadOption(
                 'decode="gpu" needs a transform= of feedline.images, which the device does as well. Give one, or use '
@@ -104,7 +106,7 @@ class ImageFolder(FileDataset):
         if defers:
             self.transform = self._on_image(pipeline, decode)
 
-    def _on_image(self, pipeline: Compose, decode: object) -> Compose:
+    def _on_image(self, pipeline: Pipeline, decode: object) -> Pipeline:
         """Return a pipeline that knows which field of a sample is the image, even if the image is damaged."""
         form = self._fields
         if pipeline.field is None and self._value in form.names and not form.is_one:
@@ -113,7 +115,7 @@ class ImageFolder(FileDataset):
         return pipeline.decoding(decode) if decode in ("cpu", "gpu") else pipeline
 
     def _several(self, indices: Iterable[object]) -> list[object]:
-        if not isinstance(self.transform, Compose):
+        if not isinstance(self.transform, Pipeline):
             return super()._several(indices)
         return list(map(self._transformed, self._checked(indices).tolist()))
 

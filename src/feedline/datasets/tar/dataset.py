@@ -189,6 +189,11 @@ class TarDataset(Source, ColumnSource):
             self.index.key(shard, place) for shard, one in enumerate(self.index.shards) for place in range(one.count)
         ]
 
+    def _name_of(self, index: int) -> str:
+        shard = int(np.searchsorted(self.index.starts, index, side="right")) - 1
+        key = self.index.key(shard, index - int(self.index.starts[shard]))
+        return f"sample {key!r} in {self._names[shard]}"
+
     def _read(self, indices: Indices) -> list[object]:
         raws, ranges = self._ranges(indices)
         self._fetch(ranges)

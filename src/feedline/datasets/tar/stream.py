@@ -225,6 +225,9 @@ class TarPass(ResumablePass[RawSample]):
                 begun.append(share.without(came))
         return begun + shares[first + len(firsts) :]
 
+    def _name_of(self, item: RawSample) -> str:
+        return f"sample {item.data['__key__']!r} in {item.data['__url__']}"
+
     def _make(self, item: RawSample) -> object:
         return self._stream.form.build(item.data, item.names)
 

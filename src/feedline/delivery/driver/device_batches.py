@@ -35,11 +35,16 @@ from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.order.progress import Progress
+from feedline.randomness.scope import Scope, enter
 from feedline.system.failures import is_interrupt
+from feedline.types import Draw
 from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
 """How often to interrupt a wait to check whether it should end. Nothing else depends on it."""
+
+_DEVICE = 1 << 61
+"""Used in place of an operator: a transform on the device draws other numbers than the samples of its batch."""
 
 _ASKED, _TAKEN, _BATCH, _ERROR, _END = range(5)
 
@@ -99,13 +104,14 @@ class DeviceBatches(OneCallerBatches):
             if line.thread_count:  # the target has seen a batch, and found that preparing one costs CPU time
                 with interrupts.put_off(starts_process=False):
                     self._start()
-        kind, value, noted, row_parts = item
+        kind, value, noted, row_parts, _ = item
         error = value if kind is _ERROR else None
         if kind is _ERROR:
             line.resume(item)
         elif kind is _BATCH:
             try:
-                value = self._target.deliver(value)
+                with _drawing(item[4]):
+                    value = self._target.deliver(value)
             except BaseException as exc:
                 if is_interrupt(exc):
                     raise
@@ -175,7 +181,7 @@ class _Line:
         """Wakes the training loop."""
         self.items: dict[int, list[Any]] = {}
         """Prepared batches by number. Each is a list: its kind, the batch or an exception, the progress of the epoch
-        after it, and its measurements.
+        after it, its measurements, and the random numbers of the target's transform.
         """
         self.unready: list[object] | None = None
         """The batch that the training loop is preparing itself, also after an interrupt."""
@@ -317,7 +323,8 @@ class _Line:
         ahead = self.target.ahead if self._runs_ahead else 0
         return self.asked - self.taken <= ahead and self.halted is None
 
-    def _take(self, item: list[object], *, in_thread: bool = False) -> None:
+    # Any: see `items`.
+    def _take(self, item: list[Any], *, in_thread: bool = False) -> None:
         try:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
@@ -331,14 +338,19 @@ class _Line:
             item[0], item[1], self.halted = _ERROR, exc, item
         if item[2] is None:
             item[2] = self._progress_now()
+        if item[0] is _TAKEN and item[4] is None:
+            plan = self.batches.checkpoint.plan
+            item[4] = None if plan is None else plan.draw_after(item[2])
 
-    def _begin(self, item: list[object], *, in_thread: bool = False) -> None:
+    # Any: see `items`.
+    def _begin(self, item: list[Any], *, in_thread: bool = False) -> None:
         if item[0] is not _TAKEN:
             return
         try:
-            item[1] = self.target.begin(item[1])
-            item[0] = _BATCH
-            item[3] = None if item[3] is None else (item[3], time.monotonic_ns())
+            with _drawing(item[4]):
+                item[1] = self.target.begin(item[1])
+                item[0] = _BATCH
+                item[3] = None if item[3] is None else (item[3], time.monotonic_ns())
         except BaseException as exc:
             if is_interrupt(exc) and not in_thread:
                 raise
@@ -346,7 +358,20 @@ class _Line:
 
 
 def _asked() -> list[object]:
-    return [_ASKED, None, None, None]
+    return [_ASKED, None, None, None, None]
+
+
+@contextmanager
+def _drawing(draw: Draw | None) -> Iterator[None]:
+    """Let `rng()` return the generator of a batch: the same for a seed, in any thread and after resuming."""
+    scope = Scope()
+    scope.salt = _DEVICE
+    scope.begin(draw or Draw(0))
+    before = enter(scope)
+    try:
+        yield
+    finally:
+        enter(before)
 
 
 def _wait(waiting: queue.SimpleQueue[None]) -> None:

@@ -110,6 +110,11 @@ class Stream:
         """True if the iterator returns several samples in one call, and fails for one sample at a time."""
         return self._take is not None
 
+    @property
+    def next_place(self) -> int:
+        """The place of the next sample: a stream that resumes skips those before it when it is first read."""
+        return max(self.place, self._skip_to)
+
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if possible."""
         if self.place < self._skip_to or place <= self.place:
@@ -336,7 +341,7 @@ class StreamFetcher(FetcherOfStream):
 
     def _make(self, count: int) -> object:
         if not self._samples:
-            self._first = self.stream.place
+            self._first = self.stream.next_place
         samples: list[object] = self._samples
         self._samples = []
         try:

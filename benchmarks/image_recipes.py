@@ -1,0 +1,181 @@
+"""Training recipes for JPEG files: `feedline.images`, and torchvision's transforms (v2) as its references write them.
+
+The torchvision datasets are in their own module because workers started by spawn or forkserver import them by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from feedline import images
+from feedline.datasets import FileDataset
+from feedline.datasets.split import Subset
+from feedline.errors import BadOption
+from feedline.tools.bench import harness, jpegs, rows
+
+RECIPES = ("randaugment", "dino")
+SMALL, SMALL_COUNT = 96, 6
+"""Side and number of the small views of the recipe "dino", beside two of `jpegs.CROP`."""
+DECODERS = ("pillow", "decode_jpeg")
+"""How torchvision's references read images: as Pillow images, or as tensors with `torchvision.io.decode_jpeg`."""
+
+
+# Any: a tensor, or one for each view.
+class RecipeFiles(Dataset[Any]):
+    """JPEG files with torchvision's transforms. `length` may exceed the number of files: they are then read again."""
+
+    def __init__(self, paths: list[Path], recipe: str, decoder: str, length: int) -> None:
+        self.paths = [str(path) for path in paths]
+        self.recipe = recipe
+        self.decoder = decoder
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    # Any: torchvision's transforms.
+    @cached_property
+    def _transforms(self) -> list[Any]:
+        torch.set_num_threads(1)  # the workers are the parallelism
+        return _THEIRS[self.recipe](self.decoder == "pillow")
+
+    def __getitem__(self, index: int) -> Any:
+        image = _READ[self.decoder](self.paths[index % len(self.paths)])
+        made = [transform(image) for transform in self._transforms]
+        return made[0] if len(made) == 1 else made
+
+
+def _their_randaugment(from_pillow: bool) -> list[Any]:
+    from torchvision.transforms import v2
+
+    crop = v2.RandomResizedCrop(jpegs.CROP, antialias=True)
+    steps = [crop, v2.RandomHorizontalFlip(), v2.RandAugment(), *_their_floats(from_pillow), v2.RandomErasing(0.1)]
+    return [v2.Compose(steps)]
+
+
+def _their_dino(from_pillow: bool) -> list[Any]:
+    from torchvision.transforms import v2
+
+    def view(size: int, scale: tuple[float, float], blurred: float, solarized: float = 0) -> Any:
+        return v2.Compose(
+            [
+                v2.RandomResizedCrop(size, scale=scale, antialias=True),
+                v2.RandomHorizontalFlip(),
+                v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+                v2.RandomGrayscale(p=0.2),
+                v2.RandomApply([v2.GaussianBlur(9, (0.1, 2.0))], p=blurred),
+                v2.RandomSolarize(128, p=solarized),
+                *_their_floats(from_pillow),
+            ]
+        )
+
+    return _views(view)
+
+
+def _their_floats(from_pillow: bool) -> list[Any]:
+    from torchvision.transforms import v2
+
+    normalize = v2.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD)
+    return [*([v2.PILToTensor()] if from_pillow else []), v2.ToDtype(torch.float32, scale=True), normalize]
+
+
+def _views(view: Callable[..., Any]) -> list[Any]:
+    """Return the views of DINO: two large ones, the second solarized at times, and small ones."""
+    large = [view(jpegs.CROP, (0.4, 1.0), 1.0), view(jpegs.CROP, (0.4, 1.0), 0.1, 0.2)]
+    return large + [view(SMALL, (0.05, 0.4), 0.5)] * SMALL_COUNT
+
+
+_THEIRS = {"randaugment": _their_randaugment, "dino": _their_dino}
+
+
+def _with_pillow(path: str) -> object:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def _with_decode_jpeg(path: str) -> object:
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    return decode_jpeg(torch.from_numpy(np.fromfile(path, np.uint8)), ImageReadMode.RGB)
+
+
+_READ = {"pillow": _with_pillow, "decode_jpeg": _with_decode_jpeg}
+
+
+# object: a feedline dataset.
+def image_recipe(paths: list[Path], recipe: str, length: int) -> object:
+    """Return a dataset that does the work of `RecipeFiles` with `feedline.images`."""
+    files = FileDataset(paths, "data", transform=_OURS[recipe]())
+    return Subset(files, np.arange(length) % len(files))
+
+
+def _our_randaugment() -> images.Compose:
+    return images.Compose(
+        [
+            images.RandomResizedCrop(jpegs.CROP),
+            images.HorizontalFlip(),
+            images.RandAugment(),
+            images.Normalize(),
+            images.RandomErasing(0.1),
+        ]
+    )
+
+
+def _our_dino() -> images.Views:
+    def view(size: int, scale: tuple[float, float], blurred: float, solarized: float = 0) -> images.Compose:
+        return images.Compose(
+            [
+                images.RandomResizedCrop(size, scale=scale),
+                images.HorizontalFlip(),
+                images.RandomApply([images.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+                images.RandomGrayscale(p=0.2),
+                images.RandomApply([images.GaussianBlur(9, (0.1, 2.0))], p=blurred),
+                images.RandomSolarize(128, p=solarized),
+                images.Normalize(),
+            ]
+        )
+
+    return images.Views(_views(view))
+
+
+_OURS: dict[str, Callable[[], Any]] = {"randaugment": _our_randaugment, "dino": _our_dino}
+
+
+def entries(
+    paths: list[Path], length: int, arguments: argparse.Namespace, decoders: Sequence[str]
+) -> Iterator[harness.Entry]:
+    """Yield `feedline.images` behind feedline's loader beside torch's loader with torchvision's transforms.
+
+    Raises:
+        BadOption: torchvision is not installed, or its build cannot decode.
+    """
+    ours = image_recipe(paths, arguments.recipe, length)
+    for decoder in decoders:
+        theirs = RecipeFiles(paths, arguments.recipe, decoder, length)
+        _check(theirs)
+        chosen = partial(_of_side, theirs, ours)
+        yield from rows.loaders(arguments, {"decoder": f"feedline : torchvision, {decoder}"}, chosen, shuffle=True)
+
+
+def _of_side(theirs: RecipeFiles, ours: object, side: harness.Side) -> object:
+    return theirs if side.library == harness.TORCH else ours
+
+
+def _check(dataset: RecipeFiles) -> None:
+    try:
+        dataset[0]
+    except (ImportError, RuntimeError) as exc:
+        raise BadOption(
+            f"--recipe {dataset.recipe} --against {dataset.decoder} needs torchvision in a build that fits torch "
+            f"({type(exc).__name__}: {exc})."
+        ) from exc

@@ -1,0 +1,1 @@
+"""Changes to the pixels of an image between its crop and its normalisation."""

@@ -1,0 +1,1 @@
+"""What moves with an image: boxes, masks, keypoints."""

@@ -1,0 +1,1 @@
+"""The transforms of training pipelines: each draws random numbers and touches no pixels."""

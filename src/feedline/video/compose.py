@@ -1,0 +1,218 @@
+"""Clips of videos: which frames, and what is done to them.
+
+The transforms are those of `feedline.images`. They draw once for a clip, so that all of its frames have the same crop,
+flip and colours. Each frame is cropped and resized as soon as it is decoded, so no more than one frame of full size is
+held at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption, SourceError
+from feedline.images.compose import fused_groups
+from feedline.images.finish import Finish
+from feedline.images.geometry import View
+from feedline.images.rendering import cut, dtype_of, finish_into
+from feedline.images.stages import Foreign
+from feedline.images.steps.step import Pixels
+from feedline.images.transform import ViewTransform
+from feedline.randomness.stages import TRANSFORM, stage
+from feedline.system.failures import add_note
+from feedline.system.optional import is_tensor, require
+from feedline.types.fields import replaced
+from feedline.types.sizes import check_size, most_bytes
+from feedline.video.clips import ClipSampler
+from feedline.video.field import video_field, video_of
+from feedline.video.file import checked_threads
+
+AXES = ("THWC", "TCHW", "CTHW")
+
+Clip = NDArray[np.generic]
+Frames = Iterator[tuple[tuple[NDArray[np.int64], ...], Pixels]]
+"""Frames at full size, and where each belongs in the clip: an index array for each axis before height."""
+
+
+# Any, throughout: a sample, or a video in one of its forms.
+class Compose:
+    """A clip of a video, and transforms of its frames. All frames get the same crop, flip and colours.
+
+    It accepts the path of a video file, its bytes, or a `Video`; or a sample with bytes or a `Video` in one of its
+    fields. Sources accept it as `transform=`.
+
+    Args:
+        transforms: first a clip sampler, such as `RandomClip`; then transforms of `feedline.images`, torchvision (v2),
+            or functions that take and return a uint8 array with the axes frame, height, width and color.
+        axes: of the result: "THWC", "TCHW" or "CTHW". None for "TCHW" after `Normalize` or `ToChannelsFirst`, and for
+            "THWC" otherwise. Samplers of several clips put one more axis in front.
+        threads: threads that FFmpeg may use for a video. Workers already decode several at a time, so leave it at 1
+            unless the loader has no workers; 0 lets FFmpeg choose.
+
+    Raises:
+        BadOption: an option is invalid, or the transforms cannot work in this order.
+
+    Example:
+        >>> from feedline import images, video
+        >>> video.Compose([video.RandomClip(16, stride=2), images.RandomResizedCrop(224), images.Normalize()])
+        Compose([RandomClip(frames=16, stride=2, short='hold'), RandomResizedCrop(...), Normalize(...)])
+    """
+
+    def __init__(self, transforms: Iterable[object], *, axes: str | None = None, threads: int = 1) -> None:
+        self.transforms = tuple(transforms)
+        if not self.transforms or not isinstance(self.transforms[0], ClipSampler):
+            first = repr(self.transforms[0]) if self.transforms else "nothing"
+            raise BadOption(
+                f"The first transform has to choose the frames of a clip, as RandomClip(16) does, but it is {first}."
+            )
+        if axes is not None and axes not in AXES:
+            raise BadOption(f"axes={axes!r} is not one of {', '.join(map(repr, AXES))}.")
+        self.axes = axes
+        self.threads = checked_threads(threads)
+        self.field: Hashable = None
+        """The field of a sample that holds the video; None to look for it."""
+        self._groups = _groups_of(self.transforms[1:])
+        if axes is not None and isinstance(self._groups[-1], Foreign):
+            raise BadOption(
+                f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
+                "result is what it returns. Leave out axes=, or put a transform of feedline.images after the function."
+            )
+
+    def on(self, field: Hashable) -> Compose:
+        """Return a copy for samples whose video is in this field, or at this index of a tuple. It may be a path."""
+        twin = copy.copy(self)
+        twin.field = field
+        return twin
+
+    def __call__(self, sample: Any) -> Any:
+        field = video_field(sample, self.field)
+        with stage(TRANSFORM):
+            return self._clip(sample) if field is None else replaced(sample, field, self._clip)
+
+    def _clip(self, value: Any) -> object:
+        if isinstance(value, list):  # several samples at once, as Hugging Face passes them
+            return list(map(self._clip, value))
+        video = video_of(value)
+        sampler: Any = self.transforms[0]
+        try:
+            positions = _checked(np.asarray(sampler.pick(video.timeline)), sampler)
+        except SourceError as exc:  # the video is too short
+            add_note(exc, f"It is {video!r}.")
+            raise
+        clip: Any = _rendered(
+            video.decoded(positions, threads=self.threads),
+            positions.shape,
+            self._groups[0],
+            self.axes if len(self._groups) == 1 else None,
+        )
+        for place, group in enumerate(self._groups[1:], start=2):
+            if isinstance(group, Foreign):
+                clip = _applied(group, clip)
+            else:
+                clip = _pixels_of(clip)
+                axes = self.axes if place == len(self._groups) else None
+                clip = _rendered(_each(clip), clip.shape[:-3], group, axes)
+        return clip
+
+    def __repr__(self) -> str:
+        axes = "" if self.axes is None else f", axes={self.axes!r}"
+        threads = "" if self.threads == 1 else f", threads={self.threads}"
+        on = "" if self.field is None else f".on({self.field!r})"
+        return f"Compose([{', '.join(map(repr, self.transforms))}]{axes}{threads}){on}"
+
+
+def _rendered(frames: Frames, lead: tuple[int, ...], transforms: Sequence[ViewTransform], axes: str | None) -> Any:
+    """Return a clip with these axes in front, given its frames at full size."""
+    view: View | None = None
+    for rows, pixels in frames:
+        if view is None:
+            view = _drawn(transforms, pixels, axes)
+            finish = view.finish()
+            clip, by_frame = _allocated(lead, finish, axes)
+        first, *others = zip(*rows, strict=True)
+        part = cut(pixels, view.box, *view.cut_size)
+        finish_into(by_frame[first], part, finish, flip=view.flip, steps=view.steps, erasures=view.erasures)
+        for other in others:
+            by_frame[other] = by_frame[first]
+    return clip if finish.dtype != "bfloat16" else _rounded(clip)
+
+
+def _drawn(transforms: Sequence[ViewTransform], pixels: Pixels, axes: str | None) -> View:
+    view = View(pixels.shape[1], pixels.shape[0])
+    for transform in transforms:
+        transform.draw(view)
+    if axes is not None:
+        view.channels_first = axes != "THWC"
+    return view
+
+
+def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple[Clip, Clip]:
+    """Return a clip to fill, and a view of it that has the frame before all axes of a frame."""
+    dtype = dtype_of(finish)
+    check_size("The clip", math.prod((*lead, *finish.shape)) * dtype.itemsize, limit=most_bytes())
+    if axes != "CTHW":
+        clip = np.empty((*lead, *finish.shape), dtype)
+        return clip, clip
+    clip = np.empty((*lead[:-1], 3, lead[-1], *finish.shape[1:]), dtype)
+    return clip, np.moveaxis(clip, -3, -4)
+
+
+def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]:
+    if not positions.size or not 1 <= positions.ndim <= 2 or positions.dtype.kind not in "iu":
+        raise BadOption(
+            f"{sampler!r} returned {positions.dtype} of shape {positions.shape} in place of positions of frames: whole "
+            "numbers, with one axis for a clip, or two for several clips."
+        )
+    return positions
+
+
+def _rounded(clip: Clip) -> object:
+    torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
+    return torch.from_numpy(clip).bfloat16()
+
+
+def _pixels_of(clip: Any) -> NDArray[np.uint8]:
+    """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
+    if is_tensor(clip):  # of torchvision
+        clip = clip.movedim(-3, -1).numpy()
+    if not isinstance(clip, np.ndarray) or clip.dtype != np.uint8 or clip.ndim < 4 or clip.shape[-1] != 3:
+        what = f"{clip.dtype} of shape {clip.shape}" if isinstance(clip, np.ndarray) else type(clip).__name__
+        raise BadOption(
+            f"A transform of a video was given {what}. Before a transform of feedline.images, a function has to return "
+            "a uint8 array with the axes frame, height, width and color."
+        )
+    return clip
+
+
+def _each(clip: NDArray[np.uint8]) -> Frames:
+    for row in np.ndindex(clip.shape[:-3]):
+        yield tuple(np.array([place]) for place in row), clip[row]
+
+
+def _groups_of(transforms: Sequence[object]) -> list[Any]:
+    for transform in transforms:
+        if isinstance(transform, ClipSampler):
+            raise BadOption(f"{transform!r} comes after another clip sampler. Choose frames once.")
+        if type(transform).__module__.partition(".")[0] == "albumentations":
+            raise BadOption(
+                f"{transform!r} of albumentations takes single images, and would change each frame of a clip "
+                "differently. Use feedline.images or torchvision (v2), which change all frames alike."
+            )
+        if isinstance(transform, ViewTransform) and transform.mode not in (None, "RGB"):
+            raise BadOption(f"{transform!r} is for single images: frames of a video have three colours. Leave it out.")
+    return fused_groups(transforms)
+
+
+def _applied(foreign: Foreign, clip: Any) -> Any:
+    """Call a function from outside feedline with a clip."""
+    function = foreign.function
+    if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
+        torch = require("torch", extra="torch", purpose="Transforms of torchvision")
+        clip = torch.from_numpy(clip)
+        clip = clip if foreign.channels_first else clip.movedim(-1, -3).contiguous()
+    return function(clip)

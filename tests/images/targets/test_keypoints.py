@@ -1,0 +1,96 @@
+"""Keypoints follow what was painted at their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline import images
+from feedline.errors import BadOption
+from tests.images.targets.moves import Padded, moves
+
+HEIGHT, WIDTH = 60, 80
+IMAGE = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+CROP = [images.CenterCrop((HEIGHT, 40))]  # columns 20 to 60
+
+
+# Any, throughout: transforms, and points in any form.
+def moved(points: Any, transforms: Any, image: Any = IMAGE, **options: Any) -> Any:
+    pipeline = images.Compose(transforms, targets={"points": images.Keypoints(**options)})
+    return pipeline({"image": image, "points": points})
+
+
+@given(st.integers(10, WIDTH - 10), st.integers(10, HEIGHT - 10), moves)
+def test_a_point_follows_a_painted_dot(x: int, y: int, transforms: Any) -> None:
+    image = IMAGE.copy()
+    image[y - 4 : y + 4, x - 4 : x + 4] = 255
+    sample = moved([[x, y, 2]], transforms, image)
+    ((found_x, found_y, visible),) = sample["points"]
+    values = sample["image"][..., 0].astype(float)
+    height, width = values.shape
+    margin = 14
+    if visible and margin < found_x < width - margin and margin < found_y < height - margin:
+        # Only near the point: a crop may have cut off a part of the dot, which the image was padded beside.
+        if values.sum() < 255 * 12:
+            return
+        rows, columns = np.mgrid[:height, :width] + 0.5
+        center = (columns * values).sum() / values.sum(), (rows * values).sum() / values.sum()
+        assert np.hypot(center[0] - found_x, center[1] - found_y) < 6
+    if not visible:
+        inside = 0 < found_x < width and 0 < found_y < height
+        assert not inside or any(isinstance(one, Padded) for one in transforms) or len(transforms) > 1
+
+
+def test_points_that_leave_are_invisible() -> None:
+    points = [[19, 5, 2], [21, 5, 2], [40, 5, 1], [61, 5, 2], [0, 0, 0]]
+    assert moved(points, CROP)["points"].tolist() == [[-1, 5, 0], [1, 5, 2], [20, 5, 1], [41, 5, 0], [0, 0, 0]]
+    found = moved([one[:2] for one in points], CROP)["points"]
+    assert found.tolist() == [[-1, 5], [1, 5], [20, 5], [41, 5], [-20, 0]]
+
+
+def test_points_that_were_cropped_away_do_not_come_back() -> None:
+    found = moved([[10, 5, 2], [30, 5, 2]], [*CROP, Padded(20, 0, 0, 0, "constant")])["points"]
+    assert found.tolist() == [[10, 5, 0], [30, 5, 2]]
+
+
+def test_left_and_right_are_swapped_in_a_mirror() -> None:
+    points = np.array([[[1, 1, 2], [2, 2, 2], [3, 3, 1]], [[4, 4, 2], [5, 5, 0], [6, 6, 2]]])
+    flip = images.HorizontalFlip(1.0)
+    found = moved(points, [flip], flip_pairs=[(1, 2)])["points"]
+    assert found.tolist() == [
+        [[79, 1, 2], [77, 3, 1], [78, 2, 2]],
+        [[76, 4, 2], [74, 6, 2], [5, 5, 0]],
+    ]
+    assert np.array_equal(moved(points, [flip, flip], flip_pairs=[(1, 2)])["points"], points)
+    turned = moved(points, [flip, images.VerticalFlip(1.0)], flip_pairs=[(1, 2)])["points"]  # by 180 degrees
+    assert turned[0].tolist() == [[79, 59, 2], [78, 58, 2], [77, 57, 1]]
+    assert np.array_equal(moved(points, [flip])["points"][..., 0] == 79, points[..., 0] == 1)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (0, 3), (0, 17, 3), (4, 2), (2, 5, 3)])
+def test_forms(shape: tuple[int, ...]) -> None:
+    points = np.full(shape, 10)
+    found = moved(points, [images.Resize((30, 40))])["points"]
+    assert found.shape == shape
+    assert found.dtype == np.float32
+    assert (found[..., :2] == 5).all()
+    tensor = moved(torch.from_numpy(points), [images.Resize((30, 40))])["points"]
+    assert torch.equal(tensor, torch.from_numpy(found))
+
+
+def test_what_are_no_points() -> None:
+    with pytest.raises(BadOption, match="rows of 2 or 3 numbers"):
+        moved([[1, 2, 3, 4]], [])
+    with pytest.raises(BadOption, match="names a point twice"):
+        images.Keypoints(flip_pairs=[(0, 1), (1, 2)])
+    with pytest.raises(BadOption, match="names point 9, but a set has 2 points"):
+        moved([[1, 2], [3, 4]], [images.HorizontalFlip(1.0)], flip_pairs=[(0, 9)])
+
+
+def test_it_says_what_it_does() -> None:
+    assert repr(images.Keypoints(flip_pairs=[(1, 2)])) == "Keypoints(flip_pairs=((1, 2),))"

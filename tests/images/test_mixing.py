@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
+
+from feedline import DataLoader, Loader, collate, images
+from feedline.datasets import ArrayDataset
+from feedline.errors import BadOption
+
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
+
+def numpy_batch(count: int = 6, *, last: bool = False) -> tuple[Any, Any]:
+    shape = (count, 10, 12, 3) if last else (count, 3, 10, 12)
+    pixels = np.broadcast_to(np.arange(count, dtype=np.float32).reshape(-1, 1, 1, 1), shape).copy()
+    return pixels, np.arange(count) % 3
+
+
+def torch_batch(count: int = 6, *, last: bool = False) -> tuple[Any, Any]:
+    pixels, labels = numpy_batch(count, last=last)
+    return torch.from_numpy(pixels), torch.from_numpy(labels)
+
+
+@pytest.mark.parametrize("make", [numpy_batch, torch_batch])
+def test_images_and_labels_are_blended_with_one_share(make: Callable[..., Any]) -> None:
+    pixels, labels = make()
+    mixed, soft = images.MixUp(num_classes=3)((pixels, labels))
+    assert type(mixed) is type(pixels)
+    mixed, soft = np.asarray(mixed), np.asarray(soft)
+    share = float(soft[1, 1])  # of image 1 itself, whose label is 1; image 0 before it has the label 0
+    assert 0 < share < 1
+    for row, before in enumerate([5, 0, 1, 2, 3, 4]):
+        assert np.allclose(mixed[row], share * row + (1 - share) * before, atol=1e-5)
+        expected = np.zeros(3)
+        expected[row % 3] += share
+        expected[before % 3] += 1 - share
+        assert np.allclose(soft[row], expected, atol=1e-6)
+    assert soft.dtype == np.float32
+    assert (np.asarray(pixels) == numpy_batch()[0]).all()
+
+
+@pytest.mark.parametrize("make", [numpy_batch, torch_batch])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_rectangle_is_pasted_and_labels_go_by_its_area(make: Callable[..., Any], last: bool) -> None:
+    areas = set()
+    for _ in range(20):
+        pixels, labels = make(last=last)
+        mixed, soft = map(np.asarray, images.CutMix(num_classes=3)((pixels, labels)))
+        mixed = mixed[..., 0] if last else mixed[:, 0]
+        pasted = mixed[1] == 0
+        assert np.isin(mixed[1], [0, 1]).all()
+        assert all(((mixed[row] == (row - 1) % 6) == pasted).all() for row in range(6))
+        rows, columns = np.flatnonzero(pasted.any(1)), np.flatnonzero(pasted.any(0))
+        if len(rows):
+            assert pasted[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+            assert pasted.sum() == (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0])
+        assert soft[1, 0] == pytest.approx(pasted.mean(), abs=1e-6)
+        assert soft.sum(1) == pytest.approx(1)
+        areas.add(int(pasted.sum()))
+        assert (np.asarray(pixels) == numpy_batch(last=last)[0]).all()
+    assert len(areas) > 8
+
+
+def test_shares_come_from_the_beta_distribution() -> None:
+    for alpha in (0.2, 1.0, 4.0):
+        shares = [float(images.MixUp(alpha=alpha, num_classes=3)(numpy_batch(2))[1][1, 1]) for _ in range(3000)]
+        variance = 1 / (4 * (2 * alpha + 1))
+        assert abs(np.mean(shares) - 0.5) < 5 * math.sqrt(variance / 3000)
+        assert np.var(shares) == pytest.approx(variance, rel=0.1)
+
+
+def test_torchvision_mixes_alike() -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    pixels, labels = torch_batch()
+    for ours, theirs in ((images.MixUp, v2.MixUp), (images.CutMix, v2.CutMix)):
+        for _ in range(3):
+            mixed, soft = ours(num_classes=3)((pixels, labels))
+            other = theirs(num_classes=3)
+            share = float(soft[1, 1])
+            if ours is images.MixUp:
+                params: dict[str, Any] = {"lam": share}
+            else:
+                at = (mixed[1, 0] == 0).nonzero()
+                x1, y1, x2, y2 = (0, 0, 0, 0) if not len(at) else (*at.amin(0).flip(0), *(at.amax(0).flip(0) + 1))
+                params = {"box": (x1, y1, x2, y2), "lam_adjusted": share}
+            params |= {"labels": labels, "batch_size": 6}
+            torch.testing.assert_close(mixed, other.transform(pixels, params))
+            torch.testing.assert_close(soft, other.transform(labels, params))
+
+
+def test_areas_are_distributed_as_those_of_torchvision() -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    theirs = [v2.CutMix(num_classes=3).make_params([torch.empty(1, 3, 100, 80)])["lam_adjusted"] for _ in range(3000)]
+    empty = np.zeros((2, 3, 100, 80), np.float32)
+    ours = [float(images.CutMix(num_classes=3)((empty, np.array([0, 1])))[1][1, 1]) for _ in range(3000)]
+    assert abs(np.mean(ours) - np.mean(theirs)) < 5 * math.hypot(np.std(ours), np.std(theirs)) / math.sqrt(3000)
+    assert np.std(ours) == pytest.approx(np.std(theirs), rel=0.06)
+
+
+class Named(NamedTuple):
+    pixels: Any
+    name: list[str]
+    label: Any
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"), [((4, 3, 5, 8, 12), 1), ((4, 5, 3, 8, 12), 2), ((4, 3, 8, 12, 3), 4)], ids=str
+)
+def test_all_frames_of_a_clip_are_mixed_alike(shape: tuple[int, ...], channels: int) -> None:
+    clips = np.broadcast_to(np.arange(4.0, dtype=np.float32).reshape(4, 1, 1, 1, 1), shape)
+    for mix in (images.MixUp(num_classes=4), images.CutMix(num_classes=4)):
+        mixed, labels = mix((clips, np.arange(4)))
+        frames = np.moveaxis(mixed, channels, 0)[0]  # clip, frame, height, width
+        assert (frames == frames[:, :1]).all()
+        assert frames.mean((1, 2, 3)) == pytest.approx(labels @ np.arange(4), abs=1e-5)
+
+
+def test_batches_keep_their_kind_and_their_other_fields() -> None:
+    pixels, labels = numpy_batch()
+    mixup = images.MixUp(num_classes=3)
+    assert isinstance(mixup([pixels, labels]), list)
+    found = mixup({"x": pixels, "y": labels, "name": ["a"] * 6, "weight": np.ones(6)})
+    assert found["name"] == ["a"] * 6
+    assert found["y"].shape == (6, 3)
+    assert mixup(Named(pixels, ["a"] * 6, labels)).label.shape == (6, 3)
+    chosen = images.MixUp(num_classes=3, image=1, label=3)((pixels, pixels, labels, labels))
+    assert [np.shape(one) for one in chosen] == [(6, 3, 10, 12), (6, 3, 10, 12), (6,), (6, 3)]
+
+
+def test_soft_labels_can_be_mixed_again() -> None:
+    batch = images.CutMix(num_classes=3)(images.MixUp(num_classes=3)(torch_batch()))
+    assert torch.allclose(batch[1].sum(1), torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("mix", "says"),
+    [
+        (lambda: images.MixUp()(numpy_batch()), "num_classes="),
+        (lambda: images.MixUp(num_classes=2)(numpy_batch()), "A label is 2, but num_classes=2 allows 0 to 1"),
+        (lambda: images.MixUp(num_classes=2)(torch_batch()), "A label is 2"),
+        (lambda: images.MixUp(num_classes=3)((numpy_batch()[0].astype(np.uint8), numpy_batch()[1])), "Put Normalize"),
+        (lambda: images.MixUp(num_classes=3)(numpy_batch()[0]), "takes a batch with images and labels"),
+        (lambda: images.MixUp(num_classes=3)(numpy_batch()[:1]), "Name it with label="),
+        (lambda: images.MixUp(num_classes=3, image="x")(numpy_batch()), "image='x' is not a field"),
+        (lambda: images.MixUp(num_classes=3)((numpy_batch()[0], numpy_batch(5)[1])), "6 images, but 5 labels"),
+        (lambda: images.MixUp(alpha=0), "alpha=0"),
+        (lambda: images.MixUp(num_classes=0), "num_classes=0"),
+        (lambda: images.RandomBatchChoice([]), "transforms="),
+        (lambda: images.RandomBatchChoice([len], p=[1, 2]), "p="),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(mix: Callable[[], object], says: str) -> None:
+    with pytest.raises(BadOption, match=says):
+        mix()
+
+
+def test_one_of_several_is_chosen_for_each_batch() -> None:
+    choice = images.RandomBatchChoice([lambda batch: "a", lambda batch: "b"], p=[1, 3])
+    found = [choice(0) for _ in range(2000)]
+    assert abs(found.count("a") / 2000 - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 2000)
+
+
+MIXING = images.RandomBatchChoice([images.MixUp(alpha=0.4, num_classes=40), images.CutMix(num_classes=40)])
+
+
+def dataset() -> ArrayDataset:
+    numbers = np.arange(24)
+    pixels = np.broadcast_to(numbers.astype(np.float32).reshape(-1, 1, 1, 1), (24, 3, 8, 8)).copy()
+    return ArrayDataset((pixels, numbers))
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, splits: bool) -> None:
+        self.splits = splits
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info() if self.splits else None
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for number in range(first, 24, step):
+            yield torch.full((3, 8, 8), float(number)), number
+
+
+ENGINES: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 2, "engine": "thread"},
+    {"num_workers": 2, "engine": "process"},
+]
+PLACES: dict[str, dict[str, Any]] = {
+    "device": {"device": "cpu", "device_transform": MIXING},
+    "collate": {"collate_fn": MIXING.after(default_collate)},
+}
+
+
+def equal(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(
+        torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+        for mine, theirs in zip(first, second, strict=True)
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
+def copied(loader: Any) -> list[Any]:
+    return [[torch.as_tensor(field).clone() for field in batch] for batch in loader]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_batches_are_the_same_on_every_engine(place: str) -> None:
+    made = [copied(DataLoader(dataset(), 8, shuffle=True, seed=3, **options, **PLACES[place])) for options in ENGINES]
+    assert len(made[0]) == 3
+    assert made[0][0][1].shape == (8, 40)
+    assert equal(made[0], made[1])
+    assert equal(made[0], made[2])
+    other = copied(DataLoader(dataset(), 8, shuffle=True, seed=4, **PLACES[place]))
+    assert not equal(made[0], other)
+    shares = {round(float(batch[1].max()), 6) for batch in made[0]}
+    assert len(shares) > 1  # drawn for each batch
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("source", ["indexed", "stream that splits itself", "stream that is split"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_mixing_continues_exactly_after_every_step(place: str, source: str, workers: int) -> None:
+    def loader() -> Any:
+        options: dict[str, Any] = {"num_workers": workers, "engine": "thread" if workers else "auto", **PLACES[place]}
+        if source == "indexed":
+            return DataLoader(dataset(), 8, seed=3, shuffle=True, **options)
+        splits = source == "stream that splits itself"
+        return DataLoader(Stream(splits), 8, seed=3, shard=not splits, **options)
+
+    whole = loader()
+    epochs = [copied(whole), copied(whole)]
+    assert not equal(epochs[0], epochs[1])
+    for done in range(len(epochs[0])):
+        first = loader()
+        batches = iter(first)
+        before = [[field.clone() for field in next(batches)] for _ in range(done)]
+        state = first.state_dict()
+        second = loader()
+        second.load_state_dict(state)
+        assert equal(before + copied(second), epochs[0])
+        assert equal(copied(second), epochs[1])
+
+
+def test_numpy_batches_are_mixed_in_the_collate_function() -> None:
+    transform = images.Compose([images.RandomCrop(8, padding=1), images.Normalize()])
+    source = ArrayDataset((np.zeros((8, 8, 8, 3), np.uint8), np.arange(8)), transform=transform.on(0))
+    loader = Loader(source, 4, seed=1, collate_fn=images.MixUp(num_classes=8).after(collate.default))
+    pixels, labels = next(iter(loader))
+    assert (pixels.shape, labels.shape) == ((4, 3, 8, 8), (4, 8))
+
+
+def test_transforms_of_batches_can_be_shown_and_sent() -> None:
+    shown = "MixUp(alpha=0.4, num_classes=40, image=None, label=None)"
+    assert repr(MIXING.transforms[0]) == shown
+    assert shown in repr(pickle.loads(pickle.dumps(MIXING)))
+
+
+def test_cutmix_says_which_batches_it_takes() -> None:
+    vectors = np.zeros((2, 8), np.float32)
+    with pytest.raises(BadOption, match=r"four axes.*\(2, 8\)"):
+        images.CutMix(num_classes=2, image="x")({"x": vectors, "label": np.array([0, 1])})
+
+
+@pytest.mark.parametrize("labels", [np.array([0.0, 1.0]), torch.tensor([0.0, 1.5]), [0, 1]])
+def test_labels_that_are_no_classes_are_rejected(labels: Any) -> None:
+    with pytest.raises(BadOption, match="MixUp was given labels as"):
+        images.MixUp(num_classes=2, label=1)((np.zeros((2, 3, 4, 4), np.float32), labels))
+
+
+@pytest.mark.parametrize("num_classes", [0, 2.5, "2"])
+def test_the_number_of_classes_is_a_whole_number(num_classes: Any) -> None:
+    with pytest.raises(BadOption, match="num_classes="):
+        images.MixUp(num_classes=num_classes)
+    counted: Any = np.int64(3)
+    assert images.MixUp(num_classes=counted).num_classes == 3
+    with pytest.raises(BadOption, match="p="):
+        images.RandomBatchChoice([images.MixUp(num_classes=3)], p=[float("nan")])

@@ -1,0 +1,182 @@
+"""Several views of one image: decoded once, each as its own pipeline makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline import images
+from feedline.abc.deferred import Placement
+from feedline.datasets import ImageFolder
+from feedline.datasets.source import Source
+from feedline.errors import BadOption
+from feedline.images import original
+from feedline.images.deferred import DeferredImages
+from tests.images.pictures import encoded, finished, photo, placed
+
+LARGE = images.Compose([images.RandomResizedCrop(40, scale=(0.4, 1)), images.HorizontalFlip(), images.Normalize()])
+SMALL = images.Compose([images.RandomResizedCrop(16, scale=(0.05, 0.4)), images.ColorJitter(0.4), images.Normalize()])
+VIEWS = images.Views([LARGE, LARGE, SMALL, SMALL, SMALL])
+FILES = [encoded(photo(160, 120, seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
+
+
+class Files(Source):
+    def __len__(self) -> int:
+        return len(FILES)
+
+    def _read(self, indices: Any) -> list[Any]:
+        return [(FILES[index], index) for index in indices.tolist()]
+
+    def close(self) -> None:
+        pass
+
+    def _form(self) -> str:
+        return "(file, number)"
+
+
+def test_an_image_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+
+    def decode(*given: Any, **options: Any) -> Any:
+        decoded.append(options["factor"])
+        return images.decode_image(*given, **options)
+
+    monkeypatch.setattr(original, "decode_image", decode)
+    found = VIEWS(FILES[1])
+    assert [view.shape for view in found] == [(3, 40, 40)] * 2 + [(3, 16, 16)] * 3
+    assert len(decoded) == 1
+
+
+def test_an_image_is_decoded_as_large_as_the_largest_view_needs() -> None:
+    decoded = []
+    file = encoded(photo(320, 240))
+
+    class Spy(original.Original):
+        def part(self, view: Any) -> Any:
+            pixels, box = super().part(view)
+            decoded.append(pixels.shape[:2])
+            return pixels, box
+
+    small = images.Compose([images.Resize((30, 40))])
+    larger = images.Compose([images.Resize((60, 80))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("feedline.images.views.Original", Spy)
+        images.Views([small])(file)
+        images.Views([small, larger])(file)
+        images.Views([small, larger, images.Compose([])])(file)
+    assert decoded == [(30, 40), *[(60, 80)] * 2, *[(240, 320)] * 3]
+
+
+def test_views_show_what_their_pipelines_show() -> None:
+    file = encoded(photo(160, 120), "PNG")
+    top = images.Compose([images.Resize((60, 80)), images.CenterCrop(48)])
+    grey = images.Compose([lambda pixels: pixels[:50], images.Resize((20, 20)), images.Normalize()])
+    whole = images.Compose([])
+    found = images.Views([top, grey, whole])(file)
+    for one, pipeline in zip(found, (top, grey, whole), strict=True):
+        assert np.array_equal(one, pipeline(file))
+
+
+@pytest.mark.parametrize("form", ["image", "tuple", "dict", "pixels"])
+def test_samples_of_all_forms(form: str) -> None:
+    pixels = photo(160, 120)
+    sample: Any = {"image": FILES[1], "tuple": (FILES[1], 3), "dict": {"x": FILES[1], "y": 3}, "pixels": pixels}[form]
+    found = VIEWS(sample)
+    views = {"tuple": lambda: found[0], "dict": lambda: found["x"]}.get(form, lambda: found)()
+    assert isinstance(views, tuple)
+    assert len(views) == 5
+
+
+def arrays(loader: Any) -> list[list[Any]]:
+    return [
+        [finished(view) if isinstance(view, DeferredImages) else np.asarray(view) for view in views]
+        for views, _ in loader
+    ]
+
+
+@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
+def test_views_are_the_same_wherever_they_are_finished(where: Placement) -> None:
+    expected = arrays(placed(feedline.DataLoader, Placement.DATASET)(Files(VIEWS), 4, seed=7))
+    assert [view.shape for view in expected[0]] == [(4, 3, 40, 40)] * 2 + [(4, 3, 16, 16)] * 3
+    loader = placed(feedline.DataLoader, where)(Files(VIEWS), 4, seed=7)
+    found = arrays(loader)
+    for batch, other in zip(found, expected, strict=True):
+        for view, same in zip(batch, other, strict=True):
+            assert np.abs(view - same).max() < 1e-5
+    if where is Placement.DECODE:  # a worker decodes, because the file would be sent several times
+        views, _ = next(iter(loader))
+        assert all(isinstance(view, DeferredImages) and not view.is_encoded for view in views)
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
+def test_views_are_the_same_on_every_engine(engine: Any, workers: int) -> None:
+    expected = arrays(feedline.DataLoader(Files(VIEWS), 4, seed=7, shuffle=True))
+    assert not np.array_equal(expected[0][0], expected[0][1])
+    found = arrays(feedline.Loader(Files(VIEWS), 4, seed=7, shuffle=True, engine=engine, workers=workers))
+    for batch, other in zip(found, expected, strict=True):
+        assert all(np.array_equal(view, same) for view, same in zip(batch, other, strict=True))
+
+
+def test_a_folder_of_images(tmp_path: Any) -> None:
+    for number, data in enumerate(FILES):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}.img").write_bytes(data)
+    dataset = ImageFolder(tmp_path, extensions=".img", transform=images.Views([LARGE] * 2), cache=False)
+    assert dataset.hands_on_images
+    (first, second), labels = next(iter(feedline.DataLoader(dataset, 6, seed=0)))
+    assert first.shape == second.shape == (6, 3, 40, 40)
+    assert not torch.equal(first, second)
+    assert len(labels) == 6
+
+
+def test_transforms_may_be_given_without_compose() -> None:
+    found = images.Views([[images.Resize(8)], [images.Resize(4)]])(photo(16, 16))
+    assert [view.shape for view in found] == [(8, 8, 3), (4, 4, 3)]
+
+
+def test_views_that_cannot_be() -> None:
+    with pytest.raises(BadOption, match="there are none"):
+        images.Views([])
+    with pytest.raises(BadOption, match="targets="):
+        images.Views([images.Compose([], targets={"mask": images.Mask()})])
+    with pytest.raises(BadOption, match="same mode"):
+        images.Views([images.Compose([images.Decode("L")]), LARGE])
+    with pytest.raises(BadOption, match=r'cannot use decode="gpu"'):
+        images.Views([LARGE], decode="gpu")
+    with pytest.raises(BadOption, match=r'cannot use decode="gpu"'):
+        images.Views([LARGE.decoding("gpu")])
+    with pytest.raises(BadOption, match="is not a transform"):
+        images.Compose([VIEWS])
+
+
+def test_views_say_what_they_are() -> None:
+    views = images.Views([[images.Resize(8)]]).on("x")
+    assert repr(views) == "Views([Compose([Resize(size=8)])]).on('x')"
+
+
+def test_five_crops_are_the_corners_and_the_centre() -> None:
+    image = photo(30, 40)
+    top_left, top_right, bottom_left, bottom_right, centre = images.FiveCrop(8)(image)
+    assert np.array_equal(top_left, image[:8, :8])
+    assert np.array_equal(top_right, image[:8, -8:])
+    assert np.array_equal(bottom_left, image[-8:, :8])
+    assert np.array_equal(bottom_right, image[-8:, -8:])
+    assert np.array_equal(centre, images.CenterCrop(8)(image))
+    whole = images.FiveCrop((10, 20), before=[images.Resize(24)], after=[images.Normalize()])
+    expected = images.Compose([images.Resize(24), images.CenterCrop((10, 20)), images.Normalize()])
+    assert np.array_equal(whole(image)[4], expected(image))
+    with pytest.raises(BadOption, match=r"CornerCrop\(\(64, 64\)\) cannot cut 64 x 64"):
+        images.FiveCrop(64)(image)
+
+
+def test_torchvision_takes_the_same_five_crops() -> None:
+    functional = pytest.importorskip("torchvision.transforms.v2.functional")
+    image = photo(31, 41)
+    theirs = functional.five_crop(torch.from_numpy(image).permute(2, 0, 1), [9, 12])
+    ours = images.FiveCrop((9, 12))(image)
+    assert all(np.array_equal(one, other.permute(1, 2, 0)) for one, other in zip(ours, theirs, strict=True))

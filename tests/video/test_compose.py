@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("av")
+
+from feedline import images, video
+from feedline.errors import BadOption, SourceError
+from feedline.randomness.scope import Scope, enter
+from feedline.types import Draw
+from tests.video.files import encoded, every_frame
+
+CLIP = np.arange(6, 22, 2)
+"""What `video.CenterClip(8, stride=2)` picks of 30 frames, moved by the sampler below."""
+
+
+class Fixed(video.ClipSampler):
+    """A sampler that picks what it is told."""
+
+    def __init__(self, *positions: Any) -> None:
+        self.positions = positions
+
+    def pick(self, timeline: video.Timeline) -> Any:
+        return np.array(self.positions)
+
+
+# Any: samples and clips of any form.
+def drawn(transform: Any, sample: Any, key: int = 0) -> Any:
+    """Transform with the random numbers of a key."""
+    scope = Scope()
+    scope.begin(Draw(key))
+    before = enter(scope)
+    try:
+        return transform(sample)
+    finally:
+        enter(before)
+
+
+TRAIN = (
+    images.RandomResizedCrop(32),
+    images.HorizontalFlip(),
+    images.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    images.Normalize(),
+)
+
+
+@pytest.mark.parametrize("key", range(6))
+def test_each_frame_is_what_feedline_images_makes_of_it(key: int) -> None:
+    data = encoded()
+    clip = drawn(video.Compose([Fixed(*CLIP), *TRAIN]), data, key)
+    alone = [drawn(images.Compose(TRAIN), frame, key) for frame in every_frame(data)[CLIP]]
+    assert clip.dtype == np.float32
+    assert np.array_equal(clip, np.stack(alone))
+
+
+def test_axes() -> None:
+    data = encoded()
+    frames = every_frame(data)[CLIP]
+    plain = [Fixed(*CLIP)]
+    normal = [Fixed(*CLIP), images.Normalize()]
+    assert np.array_equal(video.Compose(plain)(data), frames)
+    assert np.array_equal(video.Compose(plain, axes="TCHW")(data), frames.transpose(0, 3, 1, 2))
+    assert np.array_equal(video.Compose(plain, axes="CTHW")(data), frames.transpose(3, 0, 1, 2))
+    first = video.Compose(normal)(data)
+    assert first.shape == (8, 3, 64, 96)
+    assert np.array_equal(video.Compose(normal, axes="CTHW")(data), first.transpose(1, 0, 2, 3))
+    assert np.array_equal(video.Compose(normal, axes="THWC")(data), first.transpose(0, 2, 3, 1))
+    assert video.Compose(normal, axes="CTHW")(data).flags.c_contiguous
+
+
+def test_several_clips_and_repeated_frames() -> None:
+    data = encoded()
+    right = every_frame(data)
+    picked = np.array([[3, 3, 20], [20, 3, 49]])
+    clips = video.Compose([Fixed(*picked)])(data)
+    assert np.array_equal(clips, right[picked])
+    across = video.Compose([Fixed(*picked)], axes="CTHW")(data)
+    assert np.array_equal(across, right[picked].transpose(0, 4, 1, 2, 3))
+    assert video.Compose([video.EvenClips(4, 3), images.Resize(16)])(data).shape == (3, 4, 16, 24, 3)
+
+
+def test_a_function_receives_the_whole_clip() -> None:
+    data = encoded()
+    seen = []
+
+    def function(clip: Any) -> Any:
+        seen.append((clip.shape, clip.dtype))
+        return clip[:, ::-1]
+
+    pipeline = video.Compose([Fixed(*CLIP), images.Resize(32), function, images.CenterCrop(24), images.Normalize()])
+    clip = pipeline(data)
+    assert seen == [((8, 32, 48, 3), np.uint8)]
+    assert clip.shape == (8, 3, 24, 24)
+    alone = images.Compose([images.Resize(32), lambda frame: frame[::-1], images.CenterCrop(24), images.Normalize()])
+    assert np.array_equal(clip[2], alone(every_frame(data)[CLIP[2]]))
+    assert video.Compose([Fixed(1, 2, 3), lambda clip: clip.mean()])(data) == pytest.approx(
+        every_frame(data)[1:4].mean()
+    )
+    assert video.Compose([Fixed(1, 2, 3), lambda clip: clip[:2], images.Resize(8)])(data).shape == (2, 8, 12, 3)
+
+
+def test_transforms_of_torchvision_receive_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    class Brighter:
+        def __call__(self, clip: Any) -> Any:
+            seen.append((type(clip), tuple(clip.shape)))
+            return clip // 2
+
+    Brighter.__module__ = "torchvision.transforms.v2"
+    clip = video.Compose([Fixed(1, 2), Brighter(), images.Resize(16)])(encoded())
+    assert seen == [(torch.Tensor, (2, 3, 64, 96))]
+    assert clip.shape == (2, 16, 24, 3)
+
+
+def test_bfloat16() -> None:
+    torch = pytest.importorskip("torch")
+    clip = video.Compose([Fixed(1, 2), images.Normalize(dtype="bfloat16")])(encoded())
+    assert clip.dtype == torch.bfloat16
+    assert clip.shape == (2, 3, 64, 96)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: video.Compose([]), "it is nothing"),
+        (lambda: video.Compose([images.Resize(8)]), "it is Resize"),
+        (lambda: video.Compose([video.RandomClip(2), video.RandomClip(2)]), "Choose frames once"),
+        (lambda: video.Compose([video.RandomClip(2), 3]), "3 is not a transform"),
+        (lambda: video.Compose([video.RandomClip(2)], axes="HWTC"), "axes='HWTC'"),
+        (lambda: video.Compose([video.RandomClip(2), len], axes="CTHW"), "has no effect"),
+        (lambda: video.Compose([video.RandomClip(2)], threads=1.5), "threads=1.5"),  # type: ignore[arg-type]
+        (lambda: video.Compose([video.RandomClip(2), images.Normalize(), images.Resize(4)]), "Put it before"),
+    ],
+)
+def test_bad_options(make: Any, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        make()
+
+
+def test_albumentations_is_refused() -> None:
+    flip = type("Flip", (), {"__call__": lambda self, image: image, "__module__": "albumentations.core"})()
+    with pytest.raises(BadOption, match="change each frame of a clip differently"):
+        video.Compose([video.RandomClip(2), flip])
+
+
+@pytest.mark.parametrize("positions", [(), (1.5,), (((1,),),)])
+def test_a_sampler_that_returns_something_else(positions: Any) -> None:
+    with pytest.raises(BadOption, match="in place of positions of frames"):
+        video.Compose([Fixed(*positions)])(encoded())
+
+
+def test_a_sampler_that_asks_for_too_much() -> None:
+    with pytest.raises(IndexError, match="frame 50 is out of range for a video of 50 frames"):
+        video.Compose([Fixed(50)])(encoded())
+
+
+def test_a_function_that_returns_something_else() -> None:
+    with pytest.raises(BadOption, match="float64 of shape"):
+        video.Compose([Fixed(1), lambda clip: clip / 2, images.Resize(8)])(encoded())
+    with pytest.raises(BadOption, match="given NoneType"):
+        video.Compose([Fixed(1), lambda clip: None, images.Resize(8)])(encoded())
+
+
+def test_a_clip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    from feedline.errors import CorruptSource
+
+    monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
+    with pytest.raises(CorruptSource, match="The clip takes 12582912 bytes"):
+        video.Compose([video.CenterClip(16), images.Resize((512, 512))])(encoded())
+
+
+def test_it_can_be_pickled_and_printed() -> None:
+    pipeline = video.Compose([video.RandomClip(4, fps=5), images.Resize(8)], axes="CTHW", threads=2).on("mp4")
+    again = pickle.loads(pickle.dumps(pipeline))
+    assert repr(again) == repr(pipeline)
+    assert repr(pipeline) == (
+        "Compose([RandomClip(frames=4, fps=5.0, short='hold'), Resize(size=8)], axes='CTHW', threads=2).on('mp4')"
+    )
+
+
+@pytest.mark.parametrize(
+    "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
+)
+def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        def __call__(self, clip: Any) -> Any:
+            return tuple(clip.shape)
+
+    monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
+    transforms = [video.CenterClip(4), images.Resize((20, 30)), finish, Told()]
+    assert video.Compose(transforms)(encoded()) == (4, 3, 20, 30)
+
+
+def test_a_video_that_is_too_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "short.mp4"
+    path.write_bytes(encoded())
+    with pytest.raises(SourceError, match="too few") as caught:
+        video.Compose([video.RandomClip(500, short="error")])(path)
+    assert "short.mp4" in "".join(caught.value.__notes__)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("av")
+
+from feedline.errors import CorruptSource
+from feedline.video.frame_table import FrameTable, scan
+from tests.video.files import encoded, options
+
+
+@given(
+    st.integers(-(1 << 62), 1 << 60),
+    st.lists(st.integers(1, 1 << 40) | st.integers(1, 50), max_size=40),
+    st.integers(1, 1 << 31),
+    st.booleans(),
+)
+def test_a_table_survives_being_stored(first: int, steps: list[int], under: int, is_counted: bool) -> None:
+    stamps = np.concatenate([[first], first + np.cumsum(np.array(steps, np.int64))]).astype(np.int64)
+    keys = np.arange(0, len(stamps), 3)
+    table = FrameTable(stamps, keys, Fraction(1001, under), is_counted)
+    again = FrameTable.decode(table.encode())
+    assert np.array_equal(again.stamps, stamps)
+    assert np.array_equal(again.keys, keys)
+    assert (again.unit, again.is_counted) == (table.unit, is_counted)
+
+
+def test_a_constant_rate_takes_few_bytes() -> None:
+    table = FrameTable(np.arange(0, 512 * 10**6, 512), np.arange(0, 10**6, 250), Fraction(1, 12800))
+    assert len(table.encode()) < 17_000
+
+
+def test_what_a_scan_finds() -> None:
+    table = scan(encoded())
+    assert len(table.stamps) == 50
+    assert table.keys.tolist() == [0, 12, 24, 36, 48]
+    assert table.timeline.fps == pytest.approx(30)
+    assert not table.is_counted
+
+
+def test_frames_are_counted_where_packets_have_no_times() -> None:
+    for data in (encoded(container="h264"), encoded(container="avi")):
+        table = scan(data)
+        assert table.is_counted
+        assert len(table.stamps) == 50
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska", "webm", "avi"])
+def test_a_file_that_is_cut_off(container: str) -> None:
+    data = {
+        "mp4": lambda: encoded(muxing=options(movflags="faststart")),
+        "matroska": lambda: encoded("matroska"),
+        "webm": lambda: encoded("webm", "libvpx", options=options(deadline="realtime", cpu_used="8")),
+        "avi": lambda: encoded("avi", "mpeg4", options=()),
+    }[container]()
+    for size in (len(data) // 3, len(data) * 2 // 3, len(data) * 9 // 10):
+        with pytest.raises(CorruptSource, match=f"deo of {size} bytes"):
+            scan(data[:size])
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"no video at all, only text" * 100, b"\0\0\0\x18ftypmp42", b"#EXTM3U\nhttp://x/"]
+)
+def test_what_is_no_video(data: bytes) -> None:
+    with pytest.raises(CorruptSource, match=f"A video of {len(data)} bytes cannot be decoded as a video"):
+        scan(data)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("av")
+
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.video import index as module
+from feedline.video.frame_table import scan as scan_file
+from feedline.video.index import VideoIndex
+from tests.video.files import encoded
+
+NAMES = ("a.mp4", "b/c.mkv", "b/d.mp4")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "videos"
+    (folder / "b").mkdir(parents=True)
+    for name, data in zip(NAMES, (encoded(), encoded("matroska"), encoded(count=30)), strict=True):
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of files as they are scanned."""
+    names: list[str] = []
+    real = scan_file
+
+    def scan(path: Any) -> Any:
+        names.append(os.path.basename(path))
+        return real(path)
+
+    monkeypatch.setattr(module, "scan", scan)
+    return names
+
+
+def counts(index: VideoIndex, root: Path) -> list[int]:
+    return [len(index.table(number, str(root / name)).stamps) for number, name in enumerate(NAMES)]
+
+
+def test_videos_are_scanned_once(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    store = tmp_path / "deep" / "index"
+    assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
+    assert sorted(scanned) == ["a.mp4", "c.mkv", "d.mp4"]
+    assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
+    assert len(scanned) == 3
+
+
+def test_an_index_moves_with_its_folder(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    VideoIndex(str(root), NAMES, tmp_path / "index")
+    moved = root.rename(tmp_path / "elsewhere")
+    del scanned[:]
+    assert counts(VideoIndex(str(moved), NAMES, tmp_path / "index"), moved) == [50, 50, 30]
+    assert scanned == []
+
+
+def test_a_video_that_changed_is_scanned_again(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    index = VideoIndex(str(root), NAMES, tmp_path / "index")
+    (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
+    with pytest.raises(SourceChanged, match=r"c\.mkv"):
+        index.table(1, str(root / NAMES[1]))
+    del scanned[:]
+    assert counts(VideoIndex(str(root), NAMES, tmp_path / "index"), root) == [50, 20, 30]
+    os.utime(root / NAMES[0], ns=(1, 1))
+    assert counts(VideoIndex(str(root), NAMES, tmp_path / "index"), root) == [50, 20, 30]
+    assert scanned == ["c.mkv", "a.mp4"]
+
+
+def test_failures_are_kept_for_the_video_but_not_stored(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    (root / NAMES[0]).write_bytes(encoded()[:5000])
+    for _ in range(2):
+        index = VideoIndex(str(root), NAMES, tmp_path / "index")
+        with pytest.raises(CorruptSource, match=r"a\.mp4 cannot be decoded as a video"):
+            index.table(0, str(root / NAMES[0]))
+        assert len(index.table(1, str(root / NAMES[1])).stamps) == 50
+    assert scanned.count("a.mp4") == 2
+    assert len(scanned) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"FDL", None])
+def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path: Path) -> None:
+    store = tmp_path / "index"
+    VideoIndex(str(root), NAMES, store)
+    content = bytearray(store.read_bytes())
+    content[len(content) // 2] ^= 4
+    store.write_bytes(content if damage is None else damage)
+    assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
+
+
+def test_a_file_of_the_user_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("file,label")
+    with pytest.raises(BadOption, match=r"labels\.csv.*no index of videos"):
+        VideoIndex(str(root), NAMES, table)
+    assert table.read_text() == "file,label"
+
+
+def test_parts_of_a_folder_share_an_index(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+    store = tmp_path / "index"
+    for _ in range(2):
+        for names in (NAMES[:2], NAMES[2:]):  # as for training and validation
+            VideoIndex(str(root), names, store)
+    assert sorted(scanned) == ["a.mp4", "c.mkv", "d.mp4"]
+    (root / NAMES[0]).unlink()
+    (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
+    size = store.stat().st_size
+    VideoIndex(str(root), NAMES[1:], store)
+    assert store.stat().st_size < size  # without the video that is gone
+
+
+def test_a_missing_video(root: Path) -> None:
+    with pytest.raises(SourceError, match=r"gone\.mp4"):
+        VideoIndex(str(root), [*NAMES, "gone.mp4"], False)
+
+
+def test_small_indices_are_not_stored_unasked(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
+    VideoIndex(str(root), NAMES, True)
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(module, "_WORTH_STORING", 3)
+    VideoIndex(str(root), NAMES, True)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".videos"]
+
+
+def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    VideoIndex(str(root), NAMES, False)
+    assert shown.getvalue() == ""
+    monkeypatch.setattr(module, "_WORTH_SHOWING", 3)
+    VideoIndex(str(root), NAMES, False)
+    assert "index videos" in shown.getvalue()
+    assert "3/3" in shown.getvalue()
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert counts(VideoIndex(str(root), NAMES, False), root) == [50, 50, 30]
