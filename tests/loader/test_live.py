@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import re
+import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_colours_and_width_are_those_that_the_terminal_wants(is_plain: bool, mon
 
 
 def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "rich", None)
     assert drawn(Terminal(), 5).startswith("feedline: list: ")
 
 

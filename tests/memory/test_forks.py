@@ -206,6 +206,7 @@ def test_forks_on_several_threads_each_have_their_witness() -> None:
 
 
 def test_forking_while_a_batch_is_held_costs_nothing_once_the_children_are_gone() -> None:
+    pytest.importorskip("torch")
     program = textwrap.dedent("""
         import os, torch
         from feedline import DataLoader

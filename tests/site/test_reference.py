@@ -99,4 +99,5 @@ def test_every_extra_for_users_is_on_the_page_that_installs() -> None:
     project = (DOCS.parent / "pyproject.toml").read_text("utf-8")
     part = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = \[", part, re.MULTILINE))
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == extras - {"dev", "docs", "frameworks", "streaming"}
+    for_developers = {"dev", "docs", "frameworks", "release", "streaming"}
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == extras - for_developers

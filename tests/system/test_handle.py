@@ -139,6 +139,8 @@ def test_a_failure_to_open_is_raised_every_time() -> None:
 
 def test_the_end_of_a_program_is_silent(tmp_path: Path) -> None:
     """At interpreter shutdown, modules lose their contents before datasets in them are deleted."""
+    pytest.importorskip("torch")
+    pytest.importorskip("PIL")
     program = """
 import numpy as np
 from pathlib import Path

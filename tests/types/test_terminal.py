@@ -3,36 +3,111 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from rich.table import Table
 
 import feedline
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.plain_screen import PlainScreen
+from feedline.types.rich_screen import RichScreen
+from feedline.types.screen import Screen, Table
+from feedline.types.terminal import has_rich, open_screen
 
 SOURCES = Path(feedline.__file__).parent
 FOREIGN = ("data:train:x", "[red]x[/red]", "[/]")
 
 
-@pytest.mark.parametrize("text", FOREIGN)
-def test_strings_are_printed_as_they_are(text: str) -> None:
-    console = plain_console(file=io.StringIO(), width=100)
-    table = Table(title=text)
-    table.add_column(text)
-    table.add_row(text)
-    console.print(text)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().count(text) == 4
+def screens(file: io.StringIO, *, is_terminal: bool = False) -> list[Screen]:
+    return [
+        RichScreen(file=file, width=100, force_terminal=is_terminal),
+        PlainScreen(file=file, is_terminal=is_terminal),
+    ]
 
 
 @pytest.mark.parametrize("text", FOREIGN)
-def test_bars_print_descriptions_as_they_are(text: str) -> None:
-    out = io.StringIO()
-    with plain_progress("{task.description}", console=plain_console(file=out, force_terminal=True)) as bar:
-        bar.add_task(text)
-    assert text in out.getvalue()
+@pytest.mark.parametrize("place", [0, 1])
+def test_strings_are_printed_as_they_are(text: str, place: int) -> None:
+    file = io.StringIO()
+    screen = screens(file)[place]
+    screen.line(text, (text, "red"), indent=2)
+    screen.table(Table(text, [text], [[text], [(text, "red")]]))
+    assert file.getvalue().count(text) == 6
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+@pytest.mark.parametrize("place", [0, 1])
+def test_bars_print_descriptions_as_they_are(text: str, place: int) -> None:
+    file = io.StringIO()
+    with screens(file, is_terminal=True)[place].bar() as bar:
+        bar.begin(text, 3, unit="samples")
+        bar.update(advance=1, note=text)
+    assert file.getvalue().count(text) >= 2
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_row_is_one_line_of_a_file_and_figures_are_on_the_right(place: int) -> None:
+    file = io.StringIO()
+    long = "found " * 40 + "end"
+    table = Table("T", ["what", "CPU\nus"], [[long, "1"], ["b", "23"]], numbers=[1], ends={0, 1}, folds=False)
+    screens(file)[place].table(table)
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    assert ["T"] in lines
+    assert [*long.split(), "1"] in lines
+    ends = {line.rstrip()[-2:] for line in file.getvalue().splitlines() if line.rstrip().endswith(("1", "23"))}
+    assert ends == {" 1", "23"}
+
+
+def test_heads_stand_right_above_their_columns() -> None:
+    file = io.StringIO()
+    PlainScreen(file=file).table(Table("T", ["what", "CPU\nus"], [["a", "1"]]))
+    assert file.getvalue() == "T\n       CPU\nwhat   us\n----------\na      1\n"
+
+
+def test_the_plain_bar_is_drawn_over_and_leaves_nothing() -> None:
+    file = io.StringIO()
+    screen = PlainScreen(file=file, is_terminal=True)
+    with screen.bar() as bar:
+        bar.begin("packing", 100, done=10, unit="samples")
+        bar.update(done=40)
+        screen.line("above")
+        bar.update(done=100)
+    written = file.getvalue()
+    assert "packing  40/100  " in written
+    assert "samples/s" in written
+    assert "100/100" in written, "the end is drawn, however soon it comes"
+    assert "above\n" in written
+    assert written.endswith("\r")
+    assert not written.split("\r")[-2].strip()
+
+
+def test_the_plain_bar_fits_a_terminal_and_is_silent_in_a_file() -> None:
+    file = io.StringIO()
+    for is_terminal in (True, False):
+        with PlainScreen(file=file, is_terminal=is_terminal).bar() as bar:
+            bar.begin("", None)
+            bar.update(advance=1, note="x" * 500)
+        assert max(map(len, file.getvalue().split("\r"))) <= 78
+        assert 0 < file.getvalue().count("x") < 80
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_bar_that_stays_says_how_far_it_came_also_in_a_file(place: int) -> None:
+    file = io.StringIO()
+    with screens(file)[place].bar(stays=True) as bar:
+        bar.begin("precompute", 50)
+        bar.update(advance=50, note="9 MB/s")
+    assert re.fullmatch(r"precompute .*50/50 .*9 MB/s.*\n", file.getvalue())
+
+
+def test_rich_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_rich()
+    assert isinstance(open_screen(), RichScreen)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert not has_rich()
+    assert isinstance(open_screen(), PlainScreen)
 
 
 def test_consoles_and_text_columns_are_made_here_only() -> None:
@@ -45,4 +120,4 @@ def test_consoles_and_text_columns_are_made_here_only() -> None:
         if isinstance(node, ast.Call)
         and (getattr(node.func, "id", None) in makers or getattr(node.func, "attr", None) in makers)
     ]
-    assert {one.partition(":")[0] for one in found} == {"types/terminal.py"}, found
+    assert {one.partition(":")[0] for one in found} == {"types/rich_screen.py"}, found

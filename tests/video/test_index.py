@@ -131,8 +131,6 @@ def test_small_indices_are_not_stored_unasked(root: Path, monkeypatch: pytest.Mo
 
 
 def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -145,6 +143,5 @@ def test_a_terminal_shows_progress(root: Path, monkeypatch: pytest.MonkeyPatch) 
     VideoIndex(str(root), NAMES, False)
     assert "index videos" in shown.getvalue()
     assert "3/3" in shown.getvalue()
-    monkeypatch.delitem(sys.modules, "rich.progress")
     monkeypatch.setitem(sys.modules, "rich", None)
     assert counts(VideoIndex(str(root), NAMES, False), root) == [50, 50, 30]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,7 @@ from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.terminal import open_screen
 
 _VERSION = 1
 _WORTH_KEEPING = 1000
@@ -42,7 +40,7 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
 
     They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
     headers. The result is stored; later calls for the same paths read only the headers of files whose size or time of
-    modification has changed. On a terminal, a progress bar appears if it takes long and rich is installed.
+    modification has changed. On a terminal, a progress bar appears if it takes long.
 
     Args:
         audio: an `AudioFolder` or another `FileDataset`, a part of one (`feedline.split`, torch's `Subset`), or paths.
@@ -163,25 +161,16 @@ def _mapped(function: Any, paths: Sequence[str], threads: int) -> Iterator[Any]:
 
 def _shown(items: Iterator[Any], total: int) -> Iterator[Any]:
     """Yield the items, with a progress bar if they take long."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+    screen = open_screen(stderr=True)
+    if not screen.is_terminal:
         yield from items
         return
     begun_s, bar = time.monotonic(), None
     with ExitStack() as stack:
         for count, item in enumerate(items, 1):
             if bar is None and time.monotonic() - begun_s > _QUIET_S:
-                from rich.progress import BarColumn, TimeRemainingColumn
-
-                bar = stack.enter_context(
-                    plain_progress(
-                        "reading audio headers: {task.completed} of {task.total}",
-                        BarColumn(),
-                        TimeRemainingColumn(),
-                        console=plain_console(stderr=True),
-                        transient=True,
-                    )
-                )
-                task = bar.add_task("", total=total)
+                bar = stack.enter_context(screen.bar())
+                bar.begin("reading audio headers", total)
             if bar is not None:
-                bar.update(task, completed=count)
+                bar.update(done=count)
             yield item

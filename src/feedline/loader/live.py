@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import multiprocessing
 import os
 import sys
@@ -27,7 +26,7 @@ from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
-from feedline.types.terminal import plain_console
+from feedline.types.terminal import has_rich
 
 VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines even on a terminal."""
@@ -167,8 +166,7 @@ class LiveView:
 
     def __init__(self, stream: TextIO, *, in_place: bool | None = None) -> None:
         self._stream = stream
-        has_rich = importlib.util.find_spec("rich") is not None
-        self._in_place = has_rich and stream.isatty() if in_place is None else in_place
+        self._in_place = stream.isatty() and has_rich() if in_place is None else in_place
         self._shown: list[_Shown] = []
         self._looks = 0
         self._display: Any = None  # of rich
@@ -249,6 +247,8 @@ class LiveView:
     def _draw_in_place(self, figures: list[Figures]) -> None:
         from rich.live import Live
         from rich.text import Text
+
+        from feedline.types.rich_screen import plain_console
 
         if self._display is None:
             # The program's own output goes above the view, unless it goes elsewhere.

@@ -1,39 +1,47 @@
-"""Create the consoles and progress bars of every command in one place.
+"""Choose who prints the lines, tables and progress bars of commands: rich, or plain text where rich is not installed.
 
-rich reads `[red]` as markup and `:train:` as an emoji in every string that it prints, including table cells and
-progress bars. Paths, dataset names and text from files are not ours, so both are off here. Style our own text with
-`rich.text.Text`. `tests/types/test_terminal.py` checks that no other file creates a console or a text column.
+Commands describe what to print with the values in `screen.py`, so every command works without rich. Both ways print
+strings verbatim: paths, dataset names and text from files are not ours, and must not be read as markup.
+`tests/types/test_terminal.py` checks that only `rich_screen.py` creates consoles and text columns of rich.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress, ProgressColumn
+from feedline.errors import MissingExtra
+from feedline.system.optional import require
+from feedline.types.screen import Screen
 
 
-# Any: options of rich's Console.
-def plain_console(**options: Any) -> Console:
-    r"""Create a console that prints strings verbatim.
+def has_rich() -> bool:
+    """True if rich is installed."""
+    try:
+        require("rich", extra="tools", purpose="Colours and progress bars")
+    except MissingExtra:
+        return False
+    return True
+
+
+def open_screen(*, stderr: bool = False, file: TextIO | None = None, is_terminal: bool | None = None) -> Screen:
+    r"""Return a screen on standard output, standard error or another file.
+
+    Args:
+        stderr: True for standard error.
+        file: a file to print to instead.
+        is_terminal: whether the file is a terminal; None to ask it.
 
     Example:
         >>> import io
-        >>> console = plain_console(file=io.StringIO())
-        >>> console.print("data:train [red]x[/red]")
-        >>> console.file.getvalue()
+        >>> file = io.StringIO()
+        >>> open_screen(file=file).line("data:train ", ("[red]x[/red]", "bold"))
+        >>> file.getvalue()
         'data:train [red]x[/red]\n'
     """
-    from rich.console import Console
+    if has_rich():
+        from feedline.types.rich_screen import RichScreen
 
-    return Console(markup=False, emoji=False, **options)
+        return RichScreen(stderr=stderr, file=file, force_terminal=is_terminal)
+    from feedline.types.plain_screen import PlainScreen
 
-
-# Any: options of rich's Progress.
-def plain_progress(*columns: str | ProgressColumn, console: Console, **options: Any) -> Progress:
-    """Create a progress bar. Columns are rich's, or formats such as `"{task.description}"`, printed verbatim."""
-    from rich.progress import Progress, TextColumn
-
-    shown = (TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns)
-    return Progress(*shown, console=console, **options)
+    return PlainScreen(stderr=stderr, file=file, is_terminal=is_terminal)

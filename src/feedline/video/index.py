@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import Any
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.paths import File
-from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
-from feedline.system.optional import require
 from feedline.system.process import core_count
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.terminal import open_screen
 from feedline.video.container import pyav
 from feedline.video.frame_table import FrameTable, scan
 
@@ -138,19 +136,11 @@ def _entry(file: File) -> bytes:
 
 @contextlib.contextmanager
 def _shown(count: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar in a terminal, if there is much to do and the package `rich` is installed."""
-    shows = count >= _WORTH_SHOWING and sys.stderr.isatty()
-    try:
-        if shows:
-            require("rich", extra="pack", purpose="A progress bar")
-    except MissingExtra:
-        shows = False
-    if not shows:
+    """Show a progress bar in a terminal, if there is much to do."""
+    screen = open_screen(stderr=True)
+    if count < _WORTH_SHOWING or not screen.is_terminal:
         yield lambda: None
         return
-    from rich import progress as bars
-
-    columns = ("{task.description}", bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn())
-    with plain_progress(*columns, console=plain_console(stderr=True)) as bar:
-        task = bar.add_task("index videos", total=count)
-        yield lambda: bar.update(task, advance=1)
+    with screen.bar(stays=True) as bar:
+        bar.begin("index videos", count)
+        yield lambda: bar.update(advance=1)

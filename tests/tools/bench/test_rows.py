@@ -9,8 +9,6 @@ import pytest
 from feedline.tools.bench import rows
 from feedline.tools.bench.harness import Entry, Outcome, Side, Spread
 
-pytest.importorskip("rich")
-
 COLUMNS = (rows.Column("samples_per_s", "samples/s", better="higher"), rows.Column("first_ms", "ms", better="lower"))
 
 

@@ -17,7 +17,7 @@ from feedline.tools.cli import demo
 from feedline.tools.cli.demo import Epoch, count_batches, train, within
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pictures import picture_folder, write_pictures
-from feedline.types.terminal import plain_console
+from feedline.types.terminal import open_screen
 
 
 @pytest.mark.slow
@@ -74,8 +74,8 @@ def test_drawing_ends_in_time_with_enough_pictures(tmp_path: Path, monkeypatch: 
     clock: Callable[[], float] = lambda: float(len(drawn))  # noqa: E731  # a second for each
     for until_s, count in ((10.0, demo.LEAST_IMAGES), (200.5, 201), (1000.0, demo.MOST_IMAGES)):
         drawn.clear()
-        console = plain_console(file=io.StringIO())
-        found = demo.make_pictures(tmp_path, demo.MOST_IMAGES, console, until_s=until_s, clock=clock)
+        screen = open_screen(file=io.StringIO())
+        found = demo.make_pictures(tmp_path, demo.MOST_IMAGES, screen, until_s=until_s, clock=clock)
         assert drawn == list(range(found)) == list(range(count))
 
 

@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from feedline import Loader
 from feedline.tools.cli.doctor import show
 from feedline.tools.cli.main import main
 from feedline.tools.tune.finding import NOT_SURE, Finding
+from feedline.types.rich_screen import RichScreen
 from tests import program_server
 from tests.tools.report.recordings import recording_of
 
 
 def draw(*findings: Finding, lines: tuple[str, ...] = (), is_terminal: bool = False) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=is_terminal, no_color=True, highlight=False)
-    show("This machine", findings, console, after=lines)
+    screen = RichScreen(file=out, width=80, force_terminal=is_terminal, no_color=True, highlight=False)
+    show("This machine", findings, screen, after=lines)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
 
 
@@ -90,16 +90,6 @@ def test_the_machine_for_programs_needs_no_extra(
     assert set(told["findings"][0]) == {
         "name", "problem", "fix", "code", "gain", "is_serious", "evidence", "severity",
     }  # fmt: skip
-
-
-def test_a_table_without_the_package_for_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert main(["doctor"]) == 1
-    told = capsys.readouterr().err
-    assert "pip install 'feedline[demo]'" in told
-    assert "--json" in told
 
 
 def saved(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
 from feedline.tools.tune.finding import Finding
-from feedline.types.terminal import plain_console
+from feedline.types.terminal import open_screen
 from tests.tools.report.recordings import recording_of
 from tests.types.test_terminal import FOREIGN
 
@@ -94,7 +94,7 @@ def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_findings(text: str) -> None:
     out = io.StringIO()
     finding = Finding(text, text, fix=text, code=text)
-    doctor.show(text, [finding], plain_console(file=out, width=200), before=[text], after=[text])
+    doctor.show(text, [finding], open_screen(file=out), before=[text], after=[text])
     assert out.getvalue().count(text) >= 7  # title, four texts of the finding, and the lines around it
 
 
@@ -111,7 +111,7 @@ def test_the_table_of_bench(text: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("text", FOREIGN)
 def test_bars(text: str) -> None:
     out = io.StringIO()
-    with Bar(console=plain_console(file=out, force_terminal=True, width=120)) as bar:
+    with Bar(screen=open_screen(file=out, is_terminal=True)) as bar:
         bar.show(Stage(text, 1, 10))
     assert text in out.getvalue()
 

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from rich.console import Console
 
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
+from feedline.types.rich_screen import RichScreen
 from tests.tools.cli.packing import fails, run
 from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
 
@@ -218,12 +218,6 @@ def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert "usage: feedline pack" in capsys.readouterr().err
 
 
-def test_rich_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert main(["pack", "a", "b.h5"]) == 1
-    assert "pip install 'feedline[pack]'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("package", "out", "extra"),
     [("h5py", "a.h5", "hdf5"), ("lmdb", "a.lmdb", "lmdb"), ("pyarrow", "a.parquet", "parquet")],
@@ -243,11 +237,10 @@ def test_a_missing_library_is_named(
 
 def test_the_bar_shows_samples_speed_and_time() -> None:
     out = io.StringIO()
-    with Bar(console=Console(file=out, force_terminal=True, width=120)) as bar:
+    with Bar(screen=RichScreen(file=out, force_terminal=True, width=120)) as bar:
         bar.show(Stage("packing", 0, 100))
         bar.show(Stage("packing", 50, 100))
         bar.show(Stage("packing", 60, 100))
-        bar._progress.refresh()
     assert "60/100" in out.getvalue()
     assert "samples/s" in out.getvalue()
 

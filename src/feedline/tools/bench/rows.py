@@ -36,8 +36,9 @@ from feedline.tools.bench.harness import (
     worker_arguments,
 )
 from feedline.tools.bench.steady import Span, Steady, touch
+from feedline.types.screen import Styled, Table
 from feedline.types.shown import printable
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.terminal import open_screen
 
 
 def span(arguments: argparse.Namespace) -> Span:
@@ -124,16 +125,10 @@ def progress(total: int | None) -> Iterator[Callable[[str], None]]:
 
     The bar is drawn only between measurements, never by a thread during them.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn
-
-    console = plain_console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), "{task.description}")
-    with plain_progress(
-        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=total)
-        bar.update(task, completed=-1)
-        yield lambda what: bar.update(task, description=what, advance=1, refresh=True)
+    screen = open_screen(stderr=True)
+    with screen.bar(quiet=not screen.is_terminal, threaded=False) as bar:
+        bar.begin("", total, done=-1)
+        yield lambda what: bar.update(advance=1, note=what)
 
 
 @dataclass(frozen=True)
@@ -255,26 +250,23 @@ def _show(
     *,
     details: bool,
 ) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     compared = [column.figure for column in columns if column.better]
     others = [base for base in (BEST, INLINE) if details and any(base in found for found in ratios)]
     has_peak = details and any(outcome.peak_pss_mb is not None for outcome in outcomes)
     has_note = any(outcome.disturbed_count for outcome in outcomes)
     rounds = max(len(outcome.rounds) for outcome in outcomes)
     title = f"{printable(name)}: median of {rounds} interleaved rounds [lowest..highest]"
-    table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
-    )
-    for head in [*outcomes[0].case, "loader"]:
-        table.add_column(head, no_wrap=True)
+    names = [*outcomes[0].case, "loader"]
     heads = [head for column in columns for head in (column.title, *([f"x {peer}"] if column.better else []))]
     heads += [TITLES[base] for base in others]
-    for head in [*heads, *(["peak PSS\nMB"] if has_peak else [])]:
-        table.add_column(head, justify="right", no_wrap=True)
-    if has_note:
-        table.add_column("note")
+    heads += ["peak PSS\nMB"] if has_peak else []
+    table = Table(
+        title,
+        [*names, *heads, *(["note"] if has_note else [])],
+        numbers=range(len(names), len(names) + len(heads)),
+        ends={max(n for n, other in enumerate(outcomes) if other.case == one.case) for one in outcomes},
+        folds=False,
+    )
     for outcome, found in zip(outcomes, ratios, strict=True):
         cells: list[str] = []
         for column in columns:
@@ -288,18 +280,12 @@ def _show(
         if has_note:
             count = outcome.disturbed_count
             cells.append(f"{count}/{len(outcome.rounds)} disturbed" if count else "")
-        table.add_row(
-            *(f"{value:,}" if isinstance(value, int) else value for value in outcome.case.values()),
-            outcome.side.name,
-            *cells,
-            end_section=[other for other in outcomes if other.case == outcome.case][-1] is outcome,
-        )
-    console = plain_console()
-    if not console.is_terminal:
-        console = plain_console(width=240)  # for all columns
-    console.print(table)
+        case: list[Styled] = [f"{value:,}" if isinstance(value, int) else value for value in outcome.case.values()]
+        table.rows.append([*case, outcome.side.name, *cells])
+    screen = open_screen()
+    screen.table(table)
     if has_note:
-        console.print("Disturbed: other programs used the cores meanwhile. Run it again on a quiet machine.")
+        screen.line("Disturbed: other programs used the cores meanwhile. Run it again on a quiet machine.", wraps=False)
 
 
 def _cell(found: Spread | None, column: Column) -> str:

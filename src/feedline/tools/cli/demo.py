@@ -15,9 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.text import Text
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Subset
@@ -25,7 +22,8 @@ from torch.utils.data import Subset
 from feedline import DataLoader
 from feedline.tools.cli.bench import WORKER_COUNT, compare
 from feedline.tools.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_picture
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.screen import Screen, Styled
+from feedline.types.terminal import open_screen
 
 BATCH_SIZE = 32
 BUDGET_S = 55.0
@@ -126,7 +124,7 @@ BAR_WIDTH = 24
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    console, began_s = plain_console(), time.monotonic()
+    screen, began_s = open_screen(), time.monotonic()
     drawn_until_s = math.inf if arguments.images else began_s + DRAWING_S
     compared_until_s = math.inf if arguments.rounds else began_s + BUDGET_S
     trained_until_s = math.inf if arguments.epochs else began_s + TRAINING_S
@@ -136,49 +134,49 @@ def run(arguments: argparse.Namespace) -> None:
     )
     with place as name:
         home = Path(name)
-        images = make_pictures(home, arguments.images or MOST_IMAGES, console, until_s=drawn_until_s)
-        train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, console, until_s=trained_until_s)
-        console.print("\nThe same dataset objects through both loaders, in turns:")
+        images = make_pictures(home, arguments.images or MOST_IMAGES, screen, until_s=drawn_until_s)
+        train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, screen, until_s=trained_until_s)
+        screen.line("\nThe same dataset objects through both loaders, in turns:")
         compare(PictureDataset(home, range(images)), arguments, until_s=compared_until_s)
 
 
 def make_pictures(
     folder: Path,
     images: int,
-    console: Console,
+    screen: Screen,
     *,
     until_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Fill `folder`, showing progress; return the number of pictures: fewer if `until_s` comes first."""
-    with _progress(console) as progress:
-        bar = progress.add_task("drawing pictures", total=images)
+    with screen.bar() as bar:
+        bar.begin("drawing pictures", images)
         for count in range(1, images + 1):
             write_picture(folder, count - 1)
-            progress.advance(bar)
+            bar.update(advance=1)
             if count >= LEAST_IMAGES and clock() > until_s:
                 images = count
                 break
-    console.print(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
+    screen.line(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
     return images
 
 
-def train_on_pictures(folder: Path, images: int, epochs: int, console: Console, *, until_s: float = math.inf) -> None:
+def train_on_pictures(folder: Path, images: int, epochs: int, screen: Screen, *, until_s: float = math.inf) -> None:
     """Train, showing every batch in the bar and every epoch as a line, until `until_s`; see `within`."""
     numbers = range(images)
     pictures: Any = picture_folder(folder)
     # Patterns take turns over the numbers, so whole groups are held out to keep them balanced.
     held_out = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT == 0])
     trained = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT != 0])
-    console.print(f"training on {len(trained)}, checking on {len(held_out)}, {WORKER_COUNT} workers\n")
-    with _progress(console) as progress:
-        bar = progress.add_task("training", total=epochs * count_batches(trained))
-        advance = partial(progress.advance, bar)
+    screen.line(f"training on {len(trained)}, checking on {len(held_out)}, {WORKER_COUNT} workers\n")
+    with screen.bar() as bar:
+        bar.begin("training", epochs * count_batches(trained))
+        advance = partial(bar.update, advance=1)
         training = train(trained, held_out, epochs=epochs, worker_count=WORKER_COUNT, report=advance)
         for epoch in within(until_s, training):
-            progress.console.print(_describe(epoch))
+            screen.line(*_describe(epoch))
     if epoch.number < epochs:
-        console.print(
+        screen.line(
             f"Stopped after {epoch.number} of {epochs} epochs: time is short. --epochs {epochs} trains them all."
         )
 
@@ -197,9 +195,9 @@ def within(
                 return
 
 
-def _describe(epoch: Epoch) -> Text:
+def _describe(epoch: Epoch) -> tuple[Styled, ...]:
     filled = round(epoch.accuracy * BAR_WIDTH)
-    return Text.assemble(
+    return (
         f"epoch {epoch.number:2}  loss {epoch.loss:.3f}  accuracy ",
         (f"{epoch.accuracy:4.0%}", "bold"),
         " ",
@@ -207,8 +205,3 @@ def _describe(epoch: Epoch) -> Text:
         ("─" * (BAR_WIDTH - filled), "dim"),
         f"  {epoch.images_per_s:,.0f} images/s",
     )
-
-
-def _progress(console: Console) -> Progress:
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return plain_progress(*columns, console=console, transient=True)

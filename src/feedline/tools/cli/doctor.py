@@ -10,26 +10,19 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
-from feedline.system.optional import require
 from feedline.tools.bench import machine, rows
 from feedline.tools.cli import fault_file
 from feedline.tools.cli.findings import find
 from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.tune.finding import NOTHING, Finding, sentence
 from feedline.tools.tune.measured import STAGES
+from feedline.types.screen import Screen, Styled, Table
 from feedline.types.shown import printable
-from feedline.types.terminal import plain_console
+from feedline.types.terminal import open_screen
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-_WIDEST = 1000
-"""Width limit, in columns, of a table that is written to a file or a pipe."""
 SERIOUS = 3
 """Exit code for a serious finding; see `main.FAILED` for the codes of datasets that cannot be tried."""
 
@@ -51,10 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the findings to standard output, as a table or as JSON; return the exit code.
 
     Raises BadOption: there is no such dataset; DatasetFailed: it cannot be tried; BadState, BadRecording: the file
-    cannot be read, is damaged, or is something else; MissingExtra: the package that draws the table is not installed.
+    cannot be read, is damaged, or is something else.
     """
-    if not arguments.json:
-        require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
     what: str | None = arguments.what
     if what is None:
         report = _examine_machine()
@@ -72,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = {**report.details, "findings": [finding.as_dict() for finding in report.findings]}
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        show(report.title, report.findings, plain_console(), before=report.before, after=report.after)
+        show(report.title, report.findings, open_screen(), before=report.before, after=report.after)
     return SERIOUS if any(finding.is_serious for finding in report.findings) else 0
 
 
@@ -124,59 +115,39 @@ def _examine_dataset(source: str, seconds: float, *, with_bar: bool) -> _Report:
 
 
 def show(
-    title: str, findings: Sequence[Finding], console: Console, *, before: Sequence[str] = (), after: Sequence[str] = ()
+    title: str, findings: Sequence[Finding], screen: Screen, *, before: Sequence[str] = (), after: Sequence[str] = ()
 ) -> None:
     """Draw the findings as a table with one line each, then the advice on each, between the given lines.
 
     Findings that need a change are coloured. Code is printed below the table, never wrapped: it can be pasted.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    # Text, not str: text from a file or a dataset must not be interpreted as markup.
     for line in before:
-        console.print(Text(printable(line)))
+        screen.line(printable(line))
     if before and findings:
-        console.print()
+        screen.line()
     has_gains = any(finding.has_gain for finding in findings)
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("what", "found", *(["gain"] if has_gains else [])):
-        table.add_column(name, overflow="fold", min_width=5)
+    table = Table(title, ["what", "found", *(["gain"] if has_gains else [])])
     colours = {"serious": "red", "advice": "yellow", "unsure": "yellow", "fine": ""}
     for finding in findings:
-        cells = [Text(printable(finding.name), colours[finding.severity]), Text(printable(finding.problem))]
+        cells: list[Styled] = [(printable(finding.name), colours[finding.severity]), printable(finding.problem)]
         if has_gains:
-            cells.append(Text(f"{finding.gain:.1f}x" if finding.has_gain else ""))
-        table.add_row(*cells)
+            cells.append(f"{finding.gain:.1f}x" if finding.has_gain else "")
+        table.rows.append(cells)
     if findings:
-        _print_whole(console, table)
+        screen.table(table)
     explained = [finding for finding in findings if finding.fix is not None or finding.evidence]
     for place, finding in enumerate(explained):
         if not place or finding.fix is not None:
-            console.print()
-        console.print(Text.assemble((printable(finding.name), colours[finding.severity]), ": ", _advice(finding)))
+            screen.line()
+        screen.line((printable(finding.name), colours[finding.severity]), ": ", _advice(finding))
         for line in (finding.code or "").splitlines():
-            console.print(Text(f"    {printable(line)}", "cyan"), soft_wrap=True)
+            screen.line((printable(line), "cyan"), indent=4, wraps=False)
         if finding.fix is not None and finding.evidence:
-            console.print(Padding(Text(printable(sentence(finding.evidence))), (0, 0, 0, 2)))
+            screen.line(printable(sentence(finding.evidence)), indent=2)
     if after:
-        console.print()
+        screen.line()
     for line in after:
-        console.print(Text(printable(line)))
-
-
-def _print_whole(console: Console, table: Table) -> None:
-    """Print a table with one line per row, except on a terminal that is too narrow.
-
-    A file or a pipe has no width.
-    """
-    width = console.width
-    if not console.is_terminal:
-        console.width = max(width, console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum)
-    console.print(table)
-    console.width = width
+        screen.line(printable(line))
 
 
 def _advice(finding: Finding) -> str:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from feedline.system.optional import require
 from feedline.tools.packing.inspection import inspect
 from feedline.types import JsonObject
+from feedline.types.screen import Screen, Table
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
-from feedline.types.terminal import plain_console
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from feedline.types.terminal import open_screen
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -24,52 +21,38 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         SourceError: nothing exists at the path, or no source can read it.
         CorruptSource: the data is damaged.
-        MissingExtra: the package that draws the tables is not installed.
     """
     details = inspect(arguments.path, fields=arguments.fields, verify=arguments.verify)
     if arguments.json:
         sys.stdout.write(json.dumps(details) + "\n")
         return
-    require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
-    show(_printable(details), plain_console())
+    show(_printable(details), open_screen())
 
 
 # Any, here and below: JSON-compatible values.
-def show(details: JsonObject, console: Console) -> None:
+def show(details: JsonObject, screen: Screen) -> None:
     """Draw the details as tables."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    def table(title: str, *columns: str) -> Table:
-        made = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for name in columns:
-            made.add_column(name, overflow="fold")
-        return made
-
-    # Text, not str: text from a file must not be interpreted as markup.
-    summary = table(details["path"], "what", "found")
-    summary.add_row("format", Text(f"{details['format']}, {details['form']}, read by {details['source']}"))
     count, many = details["samples"], "s" if details["files"] > 1 else ""
-    summary.add_row("samples", "unknown: a stream has no length" if count is None else _plain(count))
-    summary.add_row("size", f"{bytes_text(details['bytes'])} in {details['files']:,} file{many}")
-    for name, value in details["metadata"].items():
-        summary.add_row(Text(str(name)), Text(_plain(value)))
+    summary = [
+        ["format", f"{details['format']}, {details['form']}, read by {details['source']}"],
+        ["samples", "unknown: a stream has no length" if count is None else _plain(count)],
+        ["size", f"{bytes_text(details['bytes'])} in {details['files']:,} file{many}"],
+        *([str(name), _plain(value)] for name, value in details["metadata"].items()),
+    ]
     if details["left out"]:
-        summary.add_row("left out", f"{counted(details['left out'], 'file')} in the folder")
+        summary.append(["left out", f"{counted(details['left out'], 'file')} in the folder"])
     if details["skipped"]:
-        summary.add_row("skipped", f"{counted(details['skipped'], 'sample')} when it was packed")
+        summary.append(["skipped", f"{counted(details['skipped'], 'sample')} when it was packed"])
     if details["verified"] is not None:
-        summary.add_row("verified", f"all {details['verified']:,} samples were read")
-    console.print(summary)
+        summary.append(["verified", f"all {details['verified']:,} samples were read"])
+    screen.table(Table(details["path"], ["what", "found"], list(summary)))
     if details["fields"]:
-        fields = table(f"\nFields, as {details['looked at']:,} samples show them", "name", "type", "example")
-        for field in details["fields"]:
-            fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["example"]))
-        console.print(fields)
+        title = f"\nFields, as {details['looked at']:,} samples show them"
+        fields = [[field["name"], field["type"], field["example"]] for field in details["fields"]]
+        screen.table(Table(title, ["name", "type", "example"], list(fields)))
     if details["line"]:
-        console.print("\nRead it with:")
-        console.print(Text(f"  {details['line']}"), soft_wrap=True)
+        screen.line("\nRead it with:")
+        screen.line(f"  {details['line']}", wraps=False)
 
 
 def _printable(value: object) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))
     try:
-        return _run(arguments)
+        status = _run(arguments)
+        sys.stdout.flush()  # so that a reader that has gone is noticed here
+        return status
     except FeedlineError as error:
         text, status = str(error), 1
         if isinstance(error, DatasetFailed) and arguments.command in _TRYING:
@@ -39,24 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail to flush at its end
+        return 1
     finally:
         warnings.formatwarning = formatwarning
 
 
 _PACKAGES = {
-    "demo": ("rich", "PIL", "torch"),
-    "bench": ("rich", "PIL", "torch"),
-    "lab": ("rich", "starlette", "uvicorn", "torch"),
-    "pack": ("rich",),
+    "demo": ("PIL", "torch"),
+    "bench": ("PIL", "torch"),
+    "lab": ("starlette", "uvicorn", "torch"),
     "profile": ("torch",),
     "run": ("torch",),
-    "tune": ("rich", "torch"),
+    "tune": ("torch",),
 }
-"""Packages that a command needs, the lightest first: a missing Rich is reported before torch is loaded for nothing.
-Other commands check for the package that draws their tables themselves."""
+"""Packages that a command needs, the lightest first: a missing Pillow is reported before torch is loaded."""
 
 
-_EXTRAS = {"lab": "lab", "pack": "pack", "profile": "torch", "run": "torch"}
+_EXTRAS = {"lab": "lab", "profile": "torch", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> int:

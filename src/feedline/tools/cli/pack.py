@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TimeRemainingColumn
-from rich.text import Text
 
 from feedline.errors import BadOption
 from feedline.tools.packing import Packed, Stage, pack
 from feedline.tools.packing.output import WorkFolder
 from feedline.tools.packing.token_run import WrittenTokens
 from feedline.tools.packing.tokens import write_tokens
+from feedline.types.screen import Screen
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.terminal import open_screen
 
 _REASONS_SHOWN = 10
 _UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
@@ -158,30 +154,24 @@ def summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
     return "\n".join([*lines, "", "Read it with:", f"  {written.line}", ""])
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.0f} {_UNITS.get(task.description, 'samples')}/s")
-
-
 class Bar:
     """A progress bar per stage, on standard error; a context manager."""
 
-    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        console = console or plain_console(stderr=True)
-        self._progress = plain_progress(*columns, console=console, refresh_per_second=4, transient=True, disable=quiet)
-        self._tasks: dict[str, Any] = {}
+    def __init__(self, *, quiet: bool = False, screen: Screen | None = None) -> None:
+        self._bar = (screen or open_screen(stderr=True)).bar(quiet=quiet)
+        self._stage = ""
 
     def __enter__(self) -> Bar:
-        self._progress.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._bar.__exit__()
 
     def show(self, stage: Stage) -> None:
         """Show the progress; called by `pack`."""
-        if stage.name not in self._tasks:
+        if stage.name != self._stage:
             # Start at the samples of an earlier run, which do not count towards the speed of this one.
-            self._tasks[stage.name] = self._progress.add_task(stage.name, total=stage.total, completed=stage.done)
-        self._progress.update(self._tasks[stage.name], completed=stage.done)
+            self._bar.begin(stage.name, stage.total, done=stage.done, unit=_UNITS.get(stage.name, "samples"))
+            self._stage = stage.name
+        self._bar.update(done=stage.done)

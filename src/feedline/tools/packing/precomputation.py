@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,11 @@ from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
-from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
-from feedline.system.optional import require
 from feedline.types import EngineName
-from feedline.types.terminal import plain_console, plain_progress
+from feedline.types.terminal import open_screen
 
 _BATCH = 16
 """Samples between reports of a worker. A guess: often enough for a progress bar, rarely enough to cost nothing."""
@@ -64,7 +62,7 @@ def precompute(
         pickle: True to pickle samples that a record cannot hold.
         freeze_random: True to store samples that draw random numbers.
         seed: the seed of these random numbers.
-        progress: True to show a progress bar; None to show one in a terminal, if the package `rich` is installed.
+        progress: True to show a progress bar; None to show one in a terminal.
 
     Raises:
         BadOption: the dataset is not map-style, or draws random numbers; or the folder holds unrelated files.
@@ -186,35 +184,21 @@ Advance = Callable[[int, int], None]
 @contextlib.contextmanager
 def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
     """Show a progress bar, if wanted."""
-    if wanted is None:
-        try:
-            require("rich", extra="pack", purpose="A progress bar")
-            wanted = sys.stderr.isatty()
-        except MissingExtra:
-            wanted = False
+    screen = open_screen(stderr=True)
+    wanted = screen.is_terminal if wanted is None else wanted
     if not wanted:
         yield lambda samples, size: None
         return
-    require("rich", extra="pack", purpose="A progress bar")
-    from rich import progress as bars
-
     begun_s = time.monotonic()
-    columns = (
-        "{task.description}",
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        "{task.fields[rate]}",
-        bars.TimeRemainingColumn(),
-    )
-    with plain_progress(*columns, console=plain_console(stderr=True)) as bar:
-        task = bar.add_task(f"precompute {path.name}", total=count, completed=count - missing, rate="")
+    with screen.bar(stays=True) as bar:
+        bar.begin(f"precompute {path.name}", count, done=count - missing)
         done = [0, 0]
 
         def advance(samples: int, size: int) -> None:
             done[0], done[1] = done[0] + samples, done[1] + size
             elapsed_s = max(1e-9, time.monotonic() - begun_s)
             rate = f"{done[0] / elapsed_s:,.0f} samples/s, {done[1] / 1e6 / elapsed_s:,.1f} MB/s"
-            bar.update(task, advance=samples, rate=rate)
+            bar.update(advance=samples, note=rate)
 
         yield advance
 

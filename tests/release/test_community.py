@@ -1,0 +1,119 @@
+"""Files for people who take part, and for the machines that check what they do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+# Any: YAML. `on` is read as a boolean.
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+def steps_of(path: Path) -> list[dict[str, Any]]:
+    return [step for job in load(path)["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CODE_OF_CONDUCT.md", "CITATION.cff", "SECURITY.md", "CONTRIBUTING.md", "LICENSE", "CHANGELOG.md",
+        ".github/CODEOWNERS", ".github/PULL_REQUEST_TEMPLATE.md",
+    ],
+)  # fmt: skip
+def test_a_stranger_finds(name: str) -> None:
+    assert (ROOT / name).read_text("utf-8").strip()
+
+
+def test_links_of_the_files_for_people_lead_somewhere() -> None:
+    for name in ("CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"):
+        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
+            assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_workflows_are_these() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "test"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_commands_of_the_makefile_only(path: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    commands = [step["run"] for step in steps_of(path) if "run" in step]
+    assert commands
+    for command in commands:
+        words = command.split()
+        assert words[0] == "make"
+        assert "\n" not in command.strip()
+        named = set(re.sub(r'\w+=("[^"]*"|\S+)', "", command).split()[1:])
+        assert named
+        assert named <= targets, command
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_may_do_no_more_than_it_must(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+    assert "secrets." not in path.read_text("utf-8")
+    runs = "\n".join(step.get("run", "") for step in steps_of(path))
+    assert "${{" not in runs, "text from outside would be a part of the command"
+
+
+def test_linux_is_tested_with_every_python_of_the_metadata() -> None:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    pythons = set(re.findall(r"Python :: (3\.\d+)", project))
+    jobs = load(ROOT / ".github/workflows/test.yml")["jobs"]
+    assert set(jobs["test"]["strategy"]["matrix"]["python"]) == pythons
+    sessions = {row["session"] for row in jobs["versions"]["strategy"]["matrix"]["include"]}
+    assert {f"no_extras-{python}" for python in pythons} <= sessions
+    functions = set(re.findall(r"^def (\w+)\(session: nox.Session\)", (ROOT / "noxfile.py").read_text("utf-8"), re.M))
+    assert {session.partition("-")[0] for session in sessions} <= functions
+
+
+def test_the_gpu_job_is_off_unless_there_is_a_runner() -> None:
+    job = load(ROOT / ".github/workflows/test.yml")["jobs"]["gpu"]
+    assert "vars.GPU_RUNNER != ''" in job["if"]
+    assert "labels" in job["if"]
+
+
+def test_releases_are_published_without_a_password() -> None:
+    jobs = load(ROOT / ".github/workflows/release.yml")["jobs"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["environment"] == "release"
+    (publishing,) = [step for step in jobs["publish"]["steps"] if "pypi-publish" in step.get("uses", "")]
+    assert "with" not in publishing
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_can_be_filled_in(path: Path) -> None:
+    form = load(path)
+    if path.stem == "config":
+        assert form["blank_issues_enabled"] is False
+        return
+    fields = [part for part in form["body"] if part["type"] != "markdown"]
+    assert len({part["id"] for part in fields}) == len(fields)
+    assert any(part.get("validations", {}).get("required") for part in fields)
+    assert {"name", "description", "labels"} <= form.keys()
+
+
+def test_the_hooks_are_commands_that_make_installs() -> None:
+    hooks = [hook for repo in load(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    tools = {hook["entry"].split()[0] for hook in hooks}
+    assert tools == {".venv/bin/ruff", ".venv/bin/mypy"}
+    assert all(hook["language"] == "system" for hook in hooks)
+
+
+def test_the_citation_names_what_the_package_names() -> None:
+    citation = load(ROOT / "CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["authors"] == [{"name": "The feedline developers"}]
+    assert citation["license"] == "Apache-2.0"

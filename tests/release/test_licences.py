@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import licences
+from tests.release.test_metadata import EXTRAS, FOR_DEVELOPERS, PROJECT
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_lists_every_direct_dependency_with_its_extras() -> None:
+    rows = dict(re.findall(r"^\| ([\w-]+) \| [^|]+ \| (.*) \|$", licences.PAGE.read_text("utf-8"), re.MULTILINE))
+    rows.pop("package", None)
+    wanted: dict[str, list[str]] = {re.split(r"[<>=]", one)[0]: [] for one in PROJECT["dependencies"]}
+    for extra in EXTRAS.keys() - FOR_DEVELOPERS:
+        for one in EXTRAS[extra]:
+            name = re.split(r"[<>=\[]", one)[0]
+            if name != "feedline":
+                wanted.setdefault(name, []).append(f"`{extra}`")
+    found = {name: sorted(text.split(", ")) if text != "always" else [] for name, text in rows.items()}
+    assert found == {name: sorted(extras) for name, extras in wanted.items()}, "run make sbom"
+
+
+def test_every_licence_is_known() -> None:
+    assert "not known" not in licences.PAGE.read_text("utf-8")
+
+
+def test_names_are_compared_as_the_package_index_does() -> None:
+    table = licences.table_of({licences.normal("HuggingFace_Hub"): "MIT"}, {"huggingface-hub": ["hf"]})
+    assert "| huggingface-hub | MIT | `hf` |" in table
+
+
+def test_a_package_without_a_licence_is_not_left_out() -> None:
+    table = licences.table_of({"numpy": "BSD"}, {"numpy": [], "Odd-One": ["s3", "gs"]})
+    assert "| numpy | BSD | always |" in table
+    assert "| Odd-One | not known | `s3`, `gs` |" in table
+
+
+@pytest.mark.parametrize(
+    ("said", "short"),
+    [
+        ("Apache Software License", "Apache-2.0"),
+        ("MIT License; Apache Software License", "MIT and Apache-2.0"),
+        ("Apache-2.0 OR BSD-2-Clause", "Apache-2.0 OR BSD-2-Clause"),
+        ("BSD License; BSD", "BSD"),
+        ("", "not known"),
+    ],
+)
+def test_names_of_licences(said: str, short: str) -> None:
+    assert licences.short(said) == short
+
+
+def test_the_page_keeps_its_text() -> None:
+    page = f"# Title\n\n{licences.BEGIN}\nold\n\n{licences.END}\nafter\n"
+    assert licences.updated(page, "new\n") == f"# Title\n\n{licences.BEGIN}\nnew\n\n{licences.END}\nafter\n"
+    assert licences.updated(licences.updated(page, "new\n"), "old\n") == page
+
+
+def test_nothing_of_one_machine_is_committed() -> None:
+    text = licences.PAGE.read_text("utf-8")
+    assert "/tmp" not in text
+    assert "file:" not in text
+    assert not re.search(r"\d+\.\d+\.\d+", text)

@@ -1,0 +1,103 @@
+"""Every command works where rich is not installed, and prints plain text."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from feedline.tools.cli.parser import build_parser
+from tests import program_server
+from tests.tools.report.recordings import recording_of
+
+OWN = Path(__file__).parent / "own_datasets.py"
+PROGRAM = """
+import sys
+sys.modules["rich"] = None
+from feedline.tools.cli.main import main
+status = main(sys.argv[1:])
+assert not [name for name in sys.modules if name.startswith("rich.")]
+raise SystemExit(status)
+"""
+TRAINING = """
+import torch
+from torch.utils.data import DataLoader
+for batch in DataLoader(torch.arange(64), batch_size=4):
+    pass
+"""
+QUICK = ("--rounds", "1", "--seconds", "0.02")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    (tmp_path / "train.py").write_text(TRAINING)
+    recording_of(40).save(tmp_path / "run.json")
+    return tmp_path
+
+
+COMMANDS = {
+    "bench": (["bench", f"{OWN}:Ready", "--workers", "0", "--rounds", "1", "--seconds", "20"], "samples/s"),
+    "demo": (["demo", "--images", "40", "--epochs", "1", *QUICK], "epoch  1  loss"),
+    "doctor": (["doctor"], "This machine\nwhat "),
+    "doctor of a dataset": (["doctor", f"{OWN}:Ready", "--seconds", "5"], "\n"),
+    "doctor of a recording": (["doctor", "run.json"], "what "),
+    "inspect": (["inspect", "a.npy"], "samples   9\n"),
+    "pack": (["pack", "a.npy", "b.npy", "--format", "npy", "--workers", "0"], "9 samples"),
+    "profile": (["profile", "-o", "out", "train.py"], "out.html"),
+    "report": (["report", "run.json"], "run.html"),
+    "run": (["run", "train.py"], ""),
+    "tune": (["tune", f"{OWN}:Ready", "--seconds", "5"], "loader = DataLoader("),
+    "what-if": (["what-if", "run.json"], "workers"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command(name: str, folder: Path) -> None:
+    arguments, expected = COMMANDS[name]
+    done = program_server.run(PROGRAM, *arguments, cwd=folder)
+    assert done.returncode in (0, 3), done.stderr
+    assert expected in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stdout
+
+
+def test_the_lab(folder: Path) -> None:
+    ours, theirs = os.pipe()
+    with open(os.devnull) as nothing, os.fdopen(ours) as output:
+        lab = program_server.start(
+            PROGRAM, ["lab", "--no-browser"], stdin=nothing.fileno(), stdout=theirs, stderr=theirs, cwd=folder
+        )
+        os.close(theirs)
+        try:
+            address = next(found[0] for line in output if (found := re.search(r"http://127\.0\.0\.1:\S+", line)))
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(address, timeout=60) as page:
+                assert b"<html" in page.read()
+            os.kill(lab.pid, signal.SIGINT)
+            assert lab.wait(60) in (0, 130)
+        finally:
+            lab.kill()
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(folder: Path) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(os.devnull) as nothing, (folder / "err").open("w") as err:
+        inspect = program_server.start(
+            PROGRAM, ["inspect", "a.npy"], stdin=nothing.fileno(), stdout=theirs, stderr=err.fileno(), cwd=folder
+        )
+        os.close(theirs)
+        assert inspect.wait(100) == 1
+    assert (folder / "err").read_text() == ""
+
+
+def test_all_commands_are_tried() -> None:
+    described = re.findall(r"^    ([a-z-]+)  ", build_parser().format_help(), re.MULTILINE)
+    assert len(described) >= 11
+    assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(described)
