@@ -7,7 +7,9 @@ pixel is decoded, and is the same wherever it is rendered.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
+
+import numpy as np
 
 from feedline.errors import BadOption
 from feedline.images.finish import Finish
@@ -139,10 +141,15 @@ def checked_size(size: object) -> tuple[int, int]:
     Raises:
         BadOption: it is not a size.
     """
-    both = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (tuple, list)) else ()
-    if len(both) != 2 or not all(type(one) is int and one > 0 for one in both):
+    both = (size, size) if is_integer(size) else tuple(size) if isinstance(size, (tuple, list)) else ()
+    if len(both) != 2 or not all(is_integer(one) and one > 0 for one in both):
         raise BadOption(f"size={size!r} is not a size. Pass the side of a square, or a tuple of height and width.")
-    return both
+    return int(both[0]), int(both[1])
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """True for integers, also of NumPy, but not for booleans."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:

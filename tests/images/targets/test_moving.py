@@ -258,3 +258,20 @@ def test_a_target_may_be_counted_from_the_end() -> None:
     mask = np.arange(80, dtype=np.uint8) + np.zeros((60, 1), np.uint8)
     _, flipped = images.Compose([images.HorizontalFlip(1.0)], targets={-1: images.Mask()})((IMAGE, mask))
     assert np.array_equal(flipped, mask[:, ::-1])
+
+
+def test_two_boxes_do_not_filter_one_field() -> None:
+    targets: dict[Any, Any] = {"boxes": images.Boxes(), "faces": images.Boxes()}
+    pipeline = images.Compose([images.CenterCrop(8)], targets=targets)
+    boxes = np.array([[0, 0, 2, 2], [14, 14, 18, 18]], float)
+    sample = {"image": np.zeros((32, 32, 3), np.uint8), "boxes": boxes, "faces": boxes, "labels": [1, 2]}
+    with pytest.raises(BadOption, match=r"both filter the field 'labels'.*fields= of its own"):
+        pipeline(sample)
+    del sample["labels"]
+    assert len(pipeline(sample)["faces"]) == 1
+
+
+def test_sizes_may_be_numpy_integers() -> None:
+    image = np.zeros((32, 32, 3), np.uint8)
+    assert images.Resize(np.int64(8))(image).shape == (8, 8, 3)  # type: ignore[arg-type]  # as arrays contain them
+    assert images.CenterCrop((np.int32(4), 6))(image).shape == (4, 6, 3)  # type: ignore[arg-type]

@@ -56,7 +56,13 @@ def move_targets(sample: Any, targets: Mapping[Hashable, Target], views: Sequenc
         path = _path(sample, name)
         changed[path], keep = target.moved(_value(sample, path), views)
         if keep is not None:
-            kept.update({(*path[:-1], field): keep for field in target.fields})
+            for field in target.fields:
+                place = (*path[:-1], field)
+                if place in kept and _has(sample, place):
+                    raise BadOption(
+                        f"Two targets= of Boxes both filter the field {field!r}. Give each one fields= of its own."
+                    )
+                kept[place] = keep
     for path, keep in kept.items():
         if path in changed or _has(sample, path):
             changed[path] = _selected(changed[path] if path in changed else _value(sample, path), keep, path[-1])

@@ -6,7 +6,7 @@ import math
 
 from feedline.errors import BadOption
 from feedline.images.compose import ImageTransform
-from feedline.images.geometry import View, checked_numbers, checked_probability, checked_size
+from feedline.images.geometry import View, checked_numbers, checked_probability, checked_size, is_integer
 from feedline.images.steps.geometric import Flip
 from feedline.images.transform import Rank
 from feedline.randomness.scope import rng
@@ -28,9 +28,9 @@ class Resize(ImageTransform):
     resizes = True
 
     def __init__(self, size: int | tuple[int, int]) -> None:
-        if isinstance(size, bool) or (isinstance(size, int) and size < 1):
+        if not isinstance(size, (tuple, list)) and (not is_integer(size) or size < 1):
             raise BadOption(f"size={size!r} is not a length for the shorter side. Pass 1 or more.")
-        self.size = size if isinstance(size, int) else checked_size(size)
+        self.size = checked_size(size) if isinstance(size, (tuple, list)) else int(size)
 
     def draw(self, view: View) -> None:
         if isinstance(self.size, tuple):
