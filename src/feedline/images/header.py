@@ -25,6 +25,8 @@ _SIDEWAYS = (5, 6, 7, 8)
 
 _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
 """Sampling factors of three colours that every decoder supports: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
+_QUARTERED = b"\x41"
+"""Luma's sampling factors in 4:1:1, which decoding units of GPUs lack."""
 _JPEG_PIXELS_PER_BYTE = 512
 """Maximum number of pixels per byte of a plain JPEG: it has at least one bit for each block of 8 x 8, for the mean."""
 
@@ -147,7 +149,7 @@ def _jpeg(data: bytes) -> Header:
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, place, end, width * height, plain=plain)
-    gpu = plain and marker == 0xC0 and orientation == 1 and usual
+    gpu = plain and marker == 0xC0 and orientation == 1 and usual and sampling[:1] != _QUARTERED
     # Sequential, upright, all colours in one scan, and without restart intervals, after which decoders expect a marker.
     scan = data.find(b"\xff\xda\0\x08\x01" if components == 1 else b"\xff\xda\0\x0c\x03", end, end + 1000)
     is_one_piece = scan > 0 and not restarts and b"\xff\xdd" not in data[end:scan]
