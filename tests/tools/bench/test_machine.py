@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import feedline
 from feedline.tools.bench.machine import collect_details
 from feedline.tools.cli.findings import find
 
@@ -15,7 +16,7 @@ def test_this_machine_can_be_looked_at() -> None:
     assert machine.cores >= 1
     assert machine.torch is not None
     assert find(machine)
-    assert json.loads(json.dumps(dataclasses.asdict(machine)))["feedline"].startswith("0.")
+    assert json.loads(json.dumps(dataclasses.asdict(machine)))["feedline"] == feedline.__version__
 
 
 def test_looking_settles_no_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
