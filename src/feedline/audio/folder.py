@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import reprlib
 from collections.abc import Iterable
 
 from feedline.audio.compose import Compose, audio_transform
@@ -11,7 +9,6 @@ from feedline.datasets.cache_file import Cache
 from feedline.datasets.files.dataset import FileDataset, LabelSource, Path
 from feedline.datasets.form import Fields
 from feedline.datasets.source import Transform
-from feedline.errors import BadOption
 
 AUDIO = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc")
 """The endings of audio files that are read."""
@@ -77,10 +74,7 @@ class AudioFolder(FileDataset):
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:
-        if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
-        if labels is None and fields == ("audio", "label"):
-            fields = "audio"
+        fields = self._folder_fields(root, fields, labels)
         super().__init__(
             root,
             extensions=extensions,

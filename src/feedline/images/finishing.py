@@ -8,7 +8,7 @@ memory that is free again on our stream could otherwise be overwritten while the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,17 +47,17 @@ def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
 class _Group:
     """Images that are cut to the same size."""
 
-    rows: list[int]
-    """Their rows in the batch."""
+    rows: torch.Tensor
+    """Their rows in the batch (int64)."""
     size: tuple[int, int]
     """Width and height of the cut."""
     ragged: RaggedImages
     boxes: torch.Tensor | None
     flips: torch.Tensor
 
-    def cut_into(self, out: torch.Tensor, rows: Sequence[int], finish: Finish | None) -> None:
+    def cut_into(self, out: torch.Tensor, rows: torch.Tensor, finish: Finish | None) -> None:
         """Crop, resize and flip the images into these rows."""
-        resample(self.ragged, torch.tensor(rows), self.boxes, self.flips, out, finish)
+        resample(self.ragged, rows, self.boxes, self.flips, out, finish)
 
 
 def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Group]:
@@ -69,7 +69,7 @@ def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Gr
         on_device = pixels.to(device, non_blocking=True)
         sources.held.append(on_device)
         rows = torch.as_tensor(images.pixel_rows)
-        yield _Group(rows.tolist(), size, RaggedImages.of_pixels(on_device), None, flips[rows])
+        yield _Group(rows, size, RaggedImages.of_pixels(on_device), None, flips[rows])
     if len(images.encoded_rows):
         data = torch.as_tensor(images.data)
         sources.addresses.append(data.data_ptr())
@@ -77,11 +77,11 @@ def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Gr
         sources.held.append(decoded)
         rows, boxes = torch.as_tensor(images.encoded_rows), torch.as_tensor(images.boxes)
         if images.cut_sizes is None:
-            yield _Group(rows.tolist(), size, decoded, boxes, flips[rows])
+            yield _Group(rows, size, decoded, boxes, flips[rows])
             return
         for one in dict.fromkeys(images.cut_sizes):
             chosen = [place for place, other in enumerate(images.cut_sizes) if other == one]
-            yield _Group(rows[chosen].tolist(), one, decoded.chosen(chosen), boxes[chosen], flips[rows[chosen]])
+            yield _Group(rows[chosen], one, decoded.chosen(chosen), boxes[chosen], flips[rows[chosen]])
 
 
 def _after_steps(images: Any, device: torch.device, sources: Sources) -> list[torch.Tensor]:
@@ -90,8 +90,8 @@ def _after_steps(images: Any, device: torch.device, sources: Sources) -> list[to
     for group in _groups(images, device, sources):
         width, height = group.size
         out = torch.empty((len(group.rows), 3, height, width), dtype=torch.float32, device=device)
-        group.cut_into(out, range(len(group.rows)), None)
-        for row, image in zip(group.rows, out.round_(), strict=True):
+        group.cut_into(out, torch.arange(len(group.rows)), None)
+        for row, image in zip(group.rows.tolist(), out.round_(), strict=True):
             made[row] = image
     return apply_steps_to_batch(made, images.steps or [()] * len(made))
 

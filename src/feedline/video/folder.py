@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Iterable
 
 from feedline.datasets.cache_file import Cache, checked_cache
@@ -73,13 +72,10 @@ class VideoFolder(FileDataset):
         index: Cache = True,
         cache: Cache = True,
     ) -> None:
-        if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
+        fields = self._folder_fields(root, fields, labels)
         if not isinstance(index, (bool, str, os.PathLike)):
             raise BadOption(f"index={index!r} is neither True, False nor the path of a file.")
         checked_cache(cache)
-        if labels is None and fields == ("video", "label"):
-            fields = "video"
         super().__init__(
             root,
             extensions=extensions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -110,6 +111,17 @@ class FileDataset(Source):
                 f"{_criteria(choice)}{others}, so the dataset would be empty. Look at the path, extensions= and "
                 "pattern=."
             )
+
+    @classmethod
+    def _folder_fields(cls, root: object, fields: Fields, labels: LabelSource) -> Fields:
+        """Return `fields=` of a dataset of one folder: without labels, a sample is the value alone.
+
+        Raises:
+            BadOption: `root` is not the path of a folder.
+        """
+        if not isinstance(root, (str, os.PathLike)):
+            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
+        return cls._value if labels is None and fields == (cls._value, "label") else fields
 
     def _list_folder(
         self, root: str, choice: Choice, labels: LabelSource, cache: Cache, *, skip: bool, allow_empty: bool

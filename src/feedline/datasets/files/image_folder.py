@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -80,8 +78,7 @@ class ImageFolder(FileDataset):
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:
-        if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
+        fields = self._folder_fields(root, fields, labels)
         pipeline = image_transform(transform)
         defers = isinstance(pipeline, Pipeline)
         if decode == "gpu" and not defers:
@@ -90,8 +87,6 @@ class ImageFolder(FileDataset):
                 'decode="auto".'
             )
         reads = read_bytes if defers and decode in PLACES else decoder(decode)
-        if labels is None and fields == ("image", "label"):
-            fields = "image"
         super().__init__(
             root,
             extensions=extensions,
