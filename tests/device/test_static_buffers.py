@@ -129,7 +129,7 @@ def test_a_network_compiled_to_graphs_trains_on_the_same_values() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses[-1].append(float(loss))
+            losses[-1].append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
