@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.remote.ahead import Ahead
+from feedline.datasets.remote.ahead import Ahead, Depth
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import SourceError
 from tests.sampling import examples
@@ -103,12 +103,15 @@ def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
 
     class Meeting(Fake):
         def read(self, start: int, stop: int) -> bytes:
-            if start < 20:
+            if self.name == "b" or start >= 20:
                 barrier.wait()
             return super().read(start, stop)
 
-    ahead = Ahead(lambda name: Meeting(name, b"x" * 20), [("a", 0), ("b", 0)], depth=4, chunk_bytes=10)
+    sizes = {"a": 40, "b": 20}
+    ahead = Ahead(lambda name: Meeting(name, b"x" * sizes[name]), [("a", 0), ("b", 0)], depth=4, chunk_bytes=10)
     ahead.next_blob()
+    # The first two chunks come one after the other: then four are requested at a time.
+    assert ahead.next_chunk() == ahead.next_chunk() == b"x" * 10
     # The second blob has to be known before it can be read ahead: it is opened early, and asked for with a chunk.
     while not (len(ahead._opened) == 2 and ahead._opened[1].opening.done()):
         threading.Event().wait(0.001)
@@ -118,6 +121,50 @@ def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
     ahead.next_blob()
     assert ahead.next_chunk() == b"x" * 10
     ahead.close()
+
+
+def test_the_first_chunk_is_requested_alone_and_chunks_end_at_multiples_of_their_size() -> None:
+    asked, may_answer = list[tuple[int, int]](), threading.Event()
+
+    class Noting(Fake):
+        def read(self, start: int, stop: int) -> bytes:
+            asked.append((start, stop))
+            assert may_answer.wait(100)
+            return super().read(start, stop)
+
+    ahead = Ahead(lambda name: Noting(name, b"x" * 95), [("a", 7)], depth=4, chunk_bytes=10)
+    ahead.next_blob()
+    ahead._fill()
+    assert len(ahead._opened[0].chunks) == 1
+    may_answer.set()
+    while ahead.next_chunk():
+        pass
+    assert sorted(asked) == [(7, 10), *((start, min(95, start + 10)) for start in range(10, 95, 10))]
+    ahead.close()
+
+
+def run_of(depth: Depth, limit: int, chunks: int = 200, waited: float = 0.9) -> int:
+    """Take chunks over a line that carries `limit` of them side by side."""
+    now_s = 0.0
+    for _ in range(chunks):
+        step_s = 1 / min(limit, depth.count)
+        now_s += step_s
+        depth.note(1000, waited_s=step_s * waited, now_s=now_s)
+    return depth.count
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 7, 12, 100])
+def test_more_requests_are_made_while_that_is_faster(limit: int) -> None:
+    found = run_of(Depth(4, 16), limit)
+    assert min(16, max(4, limit * 0.6)) <= found <= min(16, max(4, 1.6 * limit))
+
+
+def test_a_reader_that_does_not_wait_gets_no_more_requests() -> None:
+    assert run_of(Depth(4, 16), 100, waited=0.01) == 4
+
+
+def test_a_number_that_was_given_is_kept() -> None:
+    assert run_of(Depth(3, 3), 100) == 3
 
 
 def test_an_iterator_that_is_dropped_leaves_nothing() -> None:

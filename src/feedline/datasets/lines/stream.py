@@ -280,6 +280,7 @@ class _Reader:
             zip(addresses, itertools.chain([begin["point"][0]], itertools.repeat(0)), strict=False),
             depth=stream.reading.depth(addresses),
             chunk_bytes=stream.reading.chunk_bytes(addresses),
+            most=stream.reading.most_depth(addresses),
         )
         self._number: int = begin["number"]
         self._blob: Blob | None = None

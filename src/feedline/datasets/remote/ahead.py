@@ -1,13 +1,17 @@
 """Blobs in sequence, with their bytes fetched ahead by threads.
 
-The consuming thread decides what is fetched: whenever it takes a chunk, it requests more, up to `depth` chunks ahead,
-across the ends of blobs. The other threads only open and read, independently of each other. Chunks are returned in
-order, whichever was fetched first. With a depth of 0 there are no threads, only hints to the operating system.
+The consuming thread decides what is fetched: whenever it takes a chunk, it requests more, some chunks ahead, across the
+ends of blobs. The other threads only open and read, independently of each other. Chunks are returned in order,
+whichever was fetched first. With a depth of 0 there are no threads, only hints to the operating system.
+
+The first chunk is requested alone, because training waits for it, and its rivals would share the line with it. Then
+more and more are requested, as `Depth` finds worthwhile.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +58,70 @@ def _read(blob: Blob, start: int, stop: int) -> bytes:
     return blob.read(start, stop)
 
 
+_GAIN = 1.1
+"""How much faster bytes must come for another request in flight to be worthwhile. A guess."""
+_WAITED = 0.1
+"""The share of time that the reader waits from which on more requests are tried. A guess."""
+
+
+class Depth:
+    """How many chunks to request ahead: more and more, as long as the reader waits and bytes come faster for it.
+
+    Pure: the caller reports times. It measures in rounds of twice as many chunks as are in flight.
+
+    Args:
+        usual: the number to begin with, after the first chunks.
+        most: the upper limit.
+
+    Example:
+        >>> depth, now = Depth(usual=2, most=8), 0.0
+        >>> for _ in range(100):  # each request brings 1 MB in a second, and five of them at most go side by side
+        ...     now += 1 / min(5, depth.count)
+        ...     depth.note(1_000_000, waited_s=0.1, now_s=now)
+        >>> depth.count in (5, 6)
+        True
+    """
+
+    def __init__(self, usual: int, most: int) -> None:
+        self.count = 1
+        self._usual = usual
+        self._most = most
+        self._chunks = 0
+        self._bytes = 0
+        self._waited_s = 0.0
+        self._since_s: float | None = None
+        self._before: tuple[int, float] | None = None
+        """The last number that was tried, and its bytes per second."""
+        self._is_settled = usual >= most
+
+    def note(self, size: int, waited_s: float, now_s: float) -> None:
+        """Note that the reader took a chunk, and how long it waited for it."""
+        if self.count < self._usual:
+            self.count = min(self._usual, 2 * self.count)
+            return
+        if self._is_settled:
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+            return
+        self._chunks, self._bytes, self._waited_s = self._chunks + 1, self._bytes + size, self._waited_s + waited_s
+        if self._chunks < 2 * self.count:
+            return
+        elapsed_s = max(1e-9, now_s - self._since_s)
+        self._try_another(self._bytes / elapsed_s, self._waited_s / elapsed_s)
+        self._chunks, self._bytes, self._waited_s, self._since_s = 0, 0, 0.0, now_s
+
+    def _try_another(self, rate: float, waited: float) -> None:
+        if waited < _WAITED:
+            return
+        if self._before is not None and rate < self._before[1] * _GAIN:
+            self.count, self._is_settled = self._before[0], True
+            return
+        self._before = self.count, rate
+        self.count = min(self._most, self.count + max(1, self.count // 2))
+        self._is_settled = self.count == self._before[0]
+
+
 class Ahead(ClosedWhenDeleted):
     """Reads blobs from given offsets on.
 
@@ -61,17 +129,24 @@ class Ahead(ClosedWhenDeleted):
         open_blob: opens an address; called by threads.
         blobs: addresses, and where to begin in each, in the order in which they are wanted.
         depth: chunks to be fetched ahead; 0 for no threads.
-        chunk_bytes: the size of a chunk.
+        chunk_bytes: the size of a chunk. Chunks end at multiples of it.
+        most: the upper limit, if more chunks ahead should be tried.
     """
 
     def __init__(
-        self, open_blob: Callable[[str], Blob], blobs: Iterable[tuple[str, int]], *, depth: int, chunk_bytes: int
+        self,
+        open_blob: Callable[[str], Blob],
+        blobs: Iterable[tuple[str, int]],
+        *,
+        depth: int,
+        chunk_bytes: int,
+        most: int = 0,
     ) -> None:
         self._open_blob = open_blob
         self._blobs: Iterator[tuple[str, int]] = iter(blobs)
-        self._depth = depth
+        self._depth = Depth(depth, max(depth, most))
         self._chunk_bytes = chunk_bytes
-        self._threads = ThreadPoolExecutor(depth, "feedline-ahead") if depth else None
+        self._threads = ThreadPoolExecutor(max(depth, most), "feedline-ahead") if depth else None
         self._opened: deque[Opened] = deque()
         """The current one, if there is one, and those after it that were begun."""
         self._has_current = False
@@ -103,8 +178,12 @@ class Ahead(ClosedWhenDeleted):
         self._fill()
         if not current.chunks:
             return b""
+        asked_s = time.monotonic()
         data = current.chunks[0].result()
         current.chunks.popleft()
+        if self._threads is not None:
+            now_s = time.monotonic()
+            self._depth.note(len(data), now_s - asked_s, now_s)
         self._fill()
         return data
 
@@ -125,7 +204,7 @@ class Ahead(ClosedWhenDeleted):
         """Ask for chunks until enough are under way; open the next blob early, since its size has to be known."""
         ahead = sum(len(opened.chunks) for opened in self._opened)
         number = 0
-        while ahead < max(1, self._depth):
+        while ahead < self._depth.count:
             opened = self._opened[number]
             if not opened.is_known():
                 return
@@ -143,7 +222,8 @@ class Ahead(ClosedWhenDeleted):
             self._begin_another()
 
     def _ask(self, opened: Opened, blob: Blob) -> None:
-        start, stop = opened.requested_to, min(opened.requested_to + self._chunk_bytes, blob.size)
+        start, size = opened.requested_to, self._chunk_bytes
+        stop = min((start // size + 1) * size, blob.size)
         opened.requested_to = stop
         opened.chunks.append(self._submit(partial(_read, blob, start, stop)))
 

@@ -8,25 +8,35 @@ Workers and ranks often want the same piece at the same time. The first one lock
 others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
 stopped, the others keep waiting.
 
-One more file in the folder holds the total size in bytes and is locked while a piece is added. When the total exceeds
-the limit, the least recently used pieces are deleted. A killed process leaves at most an uncounted file; the next
-process that deletes pieces deletes it too.
+When there are too many bytes, what is needed latest goes first: a stream knows the order of its shards (`Foresight`).
+A new piece that is needed later than all others is not stored at all. Readers that do not know the future drop the
+least recently used pieces. Pieces of other datasets stay as long as somebody uses them.
+
+One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
+uncounted file; the next process that deletes pieces deletes it too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.foresight import Foresight
 from feedline.errors import BadOption, PerformanceWarning, warn_user
 from feedline.types.shown import identity_of
 from feedline.types.sizes import bytes_text
@@ -37,9 +47,90 @@ _KEPT = 0.9
 """Fraction of the limit that remains after a cleanup, so that not every piece triggers a scan. A guess."""
 _ABANDONED_S = 3600.0
 """An unfinished file of this age was abandoned."""
-_COUNT = struct.Struct("<q")
+_UNUSED_S = 3600.0
+"""A piece of another dataset that was not read for this long is not needed any more. A guess."""
+_SCAN_S = 10.0
+"""How long the result of a scan is used, where every piece could need one. A guess."""
+_FLUSH_BYTES = 1 << 26
+"""Bytes read from the cache after which a process adds them to the counts."""
 _NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
 """Names of pieces and of unfinished files. Other files are the user's, and are left alone."""
+
+
+class CacheStats(NamedTuple):
+    """What a cache folder holds, and what went through it since it was created, in bytes.
+
+    Example:
+        >>> CacheStats(held=80, fetched=300, served=100, dropped=220).hit_rate
+        0.25
+    """
+
+    held: int = 0
+    """On the disk now."""
+    fetched: int = 0
+    """Fetched from the store."""
+    served: int = 0
+    """Read from the disk instead. Each process counts from time to time, so this may lag behind."""
+    dropped: int = 0
+    """Deleted to make room, or fetched and not stored because everything else is needed sooner."""
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of all bytes that did not have to be fetched."""
+        return self.served / max(1, self.served + self.fetched)
+
+
+_NAME_LENGTH = 16
+
+
+def name_of(address: str) -> str:
+    """Return the beginning of the names of all pieces of a blob, whatever its version."""
+    return hashlib.blake2b(identity_of(address).encode(), digest_size=_NAME_LENGTH // 2).hexdigest()
+
+
+def _place(path: str, foresight: Foresight) -> int:
+    return foresight.places.get(os.path.basename(path)[:_NAME_LENGTH], -1)
+
+
+_COUNTS = struct.Struct("<4q")
+"""`CacheStats` in the file beside the pieces."""
+
+
+@dataclass
+class _Scan:
+    """The pieces in the folder."""
+
+    paths: list[str]
+    sizes: NDArray[np.int64]
+    used_s: NDArray[np.float64]
+    """When each was last read."""
+    at_s: float
+    """When the folder was scanned."""
+    places: NDArray[np.int64] | None = None
+    """The place of each piece's blob in `foresight`; -1 for pieces of other datasets."""
+    foresight: Foresight | None = None
+
+    def places_in(self, foresight: Foresight) -> NDArray[np.int64]:
+        """Return the place of each piece's blob."""
+        if self.places is None or self.foresight is not foresight:
+            self.foresight = foresight
+            self.places = np.array([_place(path, foresight) for path in self.paths], np.int64)
+        return self.places
+
+    def add(self, path: str, size: int) -> None:
+        """Add a new piece."""
+        self.paths.append(path)
+        self.sizes, self.used_s = np.append(self.sizes, size), np.append(self.used_s, time.time())
+        if self.places is not None and self.foresight is not None:
+            self.places = np.append(self.places, _place(path, self.foresight))
+
+    def leave_out(self, places: NDArray[np.int64]) -> None:
+        """Forget some pieces."""
+        is_kept = np.ones(len(self.paths), bool)
+        is_kept[places] = False
+        self.paths = [self.paths[place] for place in np.flatnonzero(is_kept).tolist()]
+        self.sizes, self.used_s = self.sizes[is_kept], self.used_s[is_kept]
+        self.places = None if self.places is None else self.places[is_kept]
 
 
 class DiskCache:
@@ -56,6 +147,9 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = Path(folder).absolute()
         self.max_bytes = max_bytes
+        self._served = 0
+        """Bytes read from the disk that were not counted yet."""
+        self._scan: _Scan | None = None
         if max_bytes < 4 * PIECE_BYTES:
             raise BadOption(
                 f"shard_cache_bytes={max_bytes} is less than {bytes_text(4 * PIECE_BYTES)}: pieces of shards have "
@@ -65,8 +159,8 @@ class DiskCache:
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return the path of a piece, whether or not it is cached."""
-        about = f"{identity_of(blob.address)}\n{blob.size}\n{blob.tag}".encode()
-        return self.folder / f"{hashlib.blake2b(about, digest_size=16).hexdigest()}-{number}"
+        version = hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8).hexdigest()
+        return self.folder / f"{name_of(blob.address)}{version}-{number}"
 
     def read(self, path: Path, size: int) -> bytes | None:
         """Return the bytes of a piece; None if it is missing or incomplete."""
@@ -79,9 +173,13 @@ class DiskCache:
         body = content[:-4]
         if len(body) != size or content[-4:] != struct.pack("<I", zlib.crc32(body)):
             return None  # written before a power failure
+        self._served += size
+        if self._served >= _FLUSH_BYTES:
+            with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
+                self._put_counts(mark, self._counts(mark))
         return body
 
-    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes]) -> bytes:
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight | None = None) -> bytes:
         """Return the bytes of a piece; if it is missing, one caller at a time fetches and caches it."""
         found = self.read(path, size)
         if found is not None:
@@ -96,23 +194,27 @@ class DiskCache:
             found = self.read(path, size)  # another process may have been quicker
             if found is None:
                 found = fetch()
-                self.write(path, found)
+                self.write(path, found, foresight)
         return found
 
-    def write(self, path: Path, body: bytes) -> None:
+    def write(self, path: Path, body: bytes, foresight: Foresight | None = None) -> None:
         """Cache a piece. If that fails, only warn."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
                 size = len(body) + 4
                 before = path.stat().st_size if path.exists() else 0  # another process was quicker
-                total = self._counted(mark) + size - before
-                if total > self.max_bytes:
-                    total = size + self._delete_least_recent(path, self.max_bytes * _KEPT - size)
-                # Before the piece: a process killed in between leaves too high a total, which the next cleanup
-                # corrects.
-                os.pwrite(mark, _COUNT.pack(total), 0)
-                write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                counts = self._counts(mark)
+                counts = counts._replace(held=counts.held + size - before, fetched=counts.fetched + len(body))
+                is_stored = True
+                if counts.held > self.max_bytes:
+                    counts, is_stored = self._make_room(counts, path, size, foresight)
+                # Before the piece: a process killed in between leaves too high a count, which the next scan corrects.
+                self._put_counts(mark, counts)
+                if is_stored:
+                    write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                    if self._scan is not None:
+                        self._scan.add(str(path), size)
         except OSError as exc:
             warn_user(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
@@ -120,38 +222,110 @@ class DiskCache:
                 PerformanceWarning,
             )
 
-    def _counted(self, mark: int) -> int:
-        data = os.pread(mark, _COUNT.size, 0)
-        if len(data) < _COUNT.size:  # a new folder, or one whose first process was killed
-            return sum(size for _, size, _ in self._pieces())
-        return int(_COUNT.unpack(data)[0])
+    def stats(self) -> CacheStats:
+        """Return what the folder holds, and what went through it."""
+        try:
+            with _locked(self.folder / MARK) as mark:
+                counts = self._counts(mark)
+                self._put_counts(mark, counts)
+                return counts._replace(served=counts.served + self._served)
+        except OSError:  # there is no folder yet, or it cannot be written to
+            return CacheStats()
 
-    def _pieces(self) -> list[tuple[int, int, str]]:
-        """Return the last use, size and path of each piece; delete abandoned files."""
-        found = []
+    def _counts(self, mark: int) -> CacheStats:
+        data = os.pread(mark, _COUNTS.size, 0)
+        if len(data) < _COUNTS.size:  # a new folder, or one whose first process was killed
+            return CacheStats(held=int(self._scanned().sizes.sum()))
+        return CacheStats(*_COUNTS.unpack(data))
+
+    def _put_counts(self, mark: int, counts: CacheStats) -> None:
+        served, self._served = self._served, 0
+        os.pwrite(mark, _COUNTS.pack(*counts._replace(served=counts.served + served)), 0)
+
+    def _scanned(self, age_s: float = 0.0) -> _Scan:
+        """Return the pieces in the folder; deletes abandoned files. The result may be `age_s` old."""
+        if self._scan is not None and time.monotonic() - self._scan.at_s < age_s:
+            return self._scan
+        found = list[tuple[str, int, float]]()
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
                     name, status = _NAME.fullmatch(entry.name), entry.stat()
                     if name and not name["begun"]:
-                        found.append((status.st_mtime_ns, status.st_size, entry.path))
+                        found.append((entry.path, status.st_size, status.st_mtime))
                     elif name and status.st_mtime < time.time() - _ABANDONED_S:
                         os.unlink(entry.path)
-        return found
+        sizes, used_s = np.array([size for _, size, _ in found], np.int64), np.array([used for _, _, used in found])
+        self._scan = _Scan([path for path, _, _ in found], sizes, used_s, time.monotonic())
+        return self._scan
 
-    def _delete_least_recent(self, newest: Path, most: float) -> int:
-        """Delete pieces until at most `most` bytes remain besides `newest`; return how many bytes remain."""
-        pieces = sorted(piece for piece in self._pieces() if piece[2] != str(newest))
-        total = sum(size for _, size, _ in pieces)
-        for _, size, path in pieces:
-            if total <= most:
-                break
-            Path(path).unlink(missing_ok=True)
-            total -= size
-        return total
+    def _make_room(
+        self, counts: CacheStats, path: Path, size: int, foresight: Foresight | None
+    ) -> tuple[CacheStats, bool]:
+        """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
+        last = self._scan
+        scan = self._scanned(0.0 if foresight is None else _SCAN_S)
+        is_other = np.array([piece != str(path) for piece in scan.paths], bool)
+        # Other processes have changed what an old scan found. A new one corrects the count.
+        held = counts.held if scan is last else int(scan.sizes[is_other].sum()) + size
+        times, new = self._times(scan, path, foresight)
+        slack = int(self.max_bytes * (1 - _KEPT)) if foresight is None else 0
+        times = np.where(is_other, times, -math.inf)
+        victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
+        freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
+        scan.leave_out(victims)
+        return counts._replace(held=held - freed, dropped=counts.dropped + freed), fits
+
+    def _times(self, scan: _Scan, path: Path, foresight: Foresight | None) -> tuple[NDArray[np.float64], float]:
+        """Return when each piece is needed next, and the new one; on any scale."""
+        if foresight is None:
+            return -scan.used_s, -math.inf
+        known = scan.places_in(foresight)
+        of_others = np.where(scan.used_s < time.time() - _UNUSED_S, math.inf, -math.inf)
+        times = np.where(known >= 0, foresight.times()[known], of_others)
+        return times, foresight.after(_place(str(path), foresight))
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
+
+
+def _deleted(path: str) -> int:
+    """Delete a piece; return its bytes, 0 if another process has deleted it."""
+    try:
+        size = os.stat(path).st_size
+        os.unlink(path)
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def victims_of(
+    times: NDArray[np.float64], sizes: NDArray[np.int64], new: float, excess: int, slack: int = 0
+) -> tuple[NDArray[np.int64], bool]:
+    """Return which pieces to delete, and whether to store a new one: what is needed latest goes.
+
+    Args:
+        times: when each piece is needed next; minus infinity if it must stay.
+        sizes: their bytes.
+        new: when the new piece is needed.
+        excess: the bytes that are too many.
+        slack: bytes to free beyond that, so that the next piece finds room, if they are needed later than the new one.
+
+    Example:
+        >>> times, sizes = np.array([0.3, 1.9, 1.2]), np.array([10, 10, 10])
+        >>> victims_of(times, sizes, new=1.5, excess=10)
+        (array([1]), True)
+        >>> victims_of(times, sizes, new=2.0, excess=10)
+        (array([], dtype=int64), False)
+    """
+    if excess <= 0:
+        return np.empty(0, np.int64), True
+    later = np.flatnonzero(times > new)
+    latest = later[np.argsort(-times[later], kind="stable")]
+    freed = np.cumsum(sizes[latest])
+    if not len(freed) or freed[-1] < excess:
+        return latest[:0], False
+    return latest[: int(np.searchsorted(freed, excess + slack)) + 1], True
 
 
 @contextlib.contextmanager
@@ -172,10 +346,11 @@ def _locked(path: Path) -> Iterator[int]:
 class CachedBlob(Blob):
     """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob."""
 
-    def __init__(self, blob: Blob, cache: DiskCache) -> None:
+    def __init__(self, blob: Blob, cache: DiskCache, foresight: Foresight | None = None) -> None:
         self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
         self._blob = blob
         self._cache = cache
+        self._foresight = foresight
         self._last: tuple[int, bytes] = (-1, b"")
         """The piece that was read last: the reads of a batch are often close together."""
 
@@ -193,7 +368,7 @@ class CachedBlob(Blob):
         first = number * PIECE_BYTES
         size = min(PIECE_BYTES, self.size - first)
         path = self._cache.path_of(self, number)
-        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size))
+        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), self._foresight)
         self._last = number, found
         return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.system.deletion import ClosedWhenDeleted
@@ -250,10 +251,11 @@ class Storage(ClosedWhenDeleted):
         self._cache = cache
         self._lock = threading.Lock()
 
-    def open(self, address: str, version: Version | None = None) -> Blob:
+    def open(self, address: str, version: Version | None = None, foresight: Foresight | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec supports.
 
-        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version.
+        If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version. With
+        `foresight`, the cache knows when the blob is needed again.
 
         Raises SourceError: the file does not exist or cannot be reached; SourceChanged: it is not that version;
         MissingExtra: a required package is not installed.
@@ -274,7 +276,9 @@ class Storage(ClosedWhenDeleted):
         if version is not None and (blob.size, blob.tag) != version:
             blob.close()
             raise SourceChanged(f"{blob.name} has changed since it was looked at.")
-        return blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache)
+        return (
+            blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache, foresight)
+        )
 
     def listed(self, pattern: str) -> dict[str, Version]:
         """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.

@@ -131,6 +131,8 @@ LOCAL_CHUNK = 1 << 20
 REMOTE_CHUNK = 1 << 22
 """Large enough that request latency does not matter, small enough to have several in flight. A guess."""
 REMOTE_DEPTH = 4
+MOST_REMOTE_DEPTH = 16
+"""Chunks in flight: to begin with, and at most, if more are faster."""
 REMOTE_REQUESTS = 32
 """Requests in flight for a batch of random samples: each is small and spends most of its time waiting."""
 
@@ -163,6 +165,10 @@ class Reading:
         if self.read_ahead is not None:
             return self.read_ahead
         return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
+
+    def most_depth(self, shards: list[str]) -> int:
+        """Return how many chunks to fetch ahead at most, if more are faster."""
+        return MOST_REMOTE_DEPTH if self.read_ahead is None and self.depth(shards) else 0
 
     def requests(self) -> int:
         """Return how many ranges to request at the same time from remote shards."""

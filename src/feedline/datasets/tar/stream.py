@@ -18,6 +18,8 @@ from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.disk_cache import name_of
+from feedline.datasets.remote.foresight import Foresight, Readers
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
@@ -30,6 +32,7 @@ from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.system.handle import Handle
 from feedline.types import State
+from feedline.types.ranks import local_rank_count
 from feedline.types.shown import identity_of
 
 T = TypeVar("T")
@@ -154,9 +157,17 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """As `Source.hands_on_images`."""
         return getattr(self.transform, "defers", False)
 
-    def open(self, address: str) -> Blob:
+    def open(self, address: str, foresight: Foresight | None = None) -> Blob:
         """Open a shard; called by threads."""
-        return self._storage.get().open(address)
+        return self._storage.get().open(address, foresight=foresight)
+
+    def foresight(self, epoch: int, part: Part, *, shared: bool = False) -> Foresight | None:
+        """Return when shards are needed next, as a part sees it; None if none are cached."""
+        if self.reading.shard_cache is None:
+            return None
+        _, (_, ranks) = self._place()
+        readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, local_rank_count())
+        return Foresight(list(map(name_of, self.shards)), self.order, epoch, readers, shared=shared)
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""
@@ -195,7 +206,9 @@ class TarPass(ResumablePass[RawSample]):
 
     def _take(self) -> RawSample:
         if self._reader is None:
-            self._reader = _Reader(self._stream, self._shares(), self._buffer(), self._epoch, self._start)
+            foresight = self._stream.foresight(self._epoch, self._part, shared=self._units is not None)
+            shares, buffer = self._shares(), self._buffer()
+            self._reader = _Reader(self._stream, shares, buffer, self._epoch, self._start, foresight)
         raw = self._reader.next()
         if raw is None:
             raise StopIteration
@@ -264,9 +277,11 @@ class _Reader:
         buffer: ShuffleBuffer[tuple[int, int, RawSample]],
         epoch: int,
         begin: State,
+        foresight: Foresight | None,
     ) -> None:
         self._stream = stream
         self._shares = shares
+        self._foresight = foresight
         self._buffer = buffer
         self._share = begin["share"]
         """Place of the shard being read, or of the next one."""
@@ -278,10 +293,11 @@ class _Reader:
         starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
         reading = stream.reading
         self._ahead = Ahead(
-            stream.open,
+            functools.partial(stream.open, foresight=foresight),
             zip(shards, starts, strict=False),
             depth=reading.depth(shards),
             chunk_bytes=reading.chunk_bytes(shards),
+            most=reading.most_depth(shards),
         )
         self._grouping: Grouping | None = None
         self._enters: Callable[[], bool] = bool
@@ -329,6 +345,8 @@ class _Reader:
         blob = self._blob = self._ahead.next_blob()
         assert blob is not None
         share, (offset, ordinal) = self._shares[self._share], self._skip_to
+        if self._foresight is not None:
+            self._foresight.turn = share.turn
         members = self._members(blob, offset)
         selection = Selection(self._stream.form.wanted, share.place, share.every)
         unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0

@@ -1,0 +1,123 @@
+"""When each shard of a stream is needed next. The order of every epoch is known, so the future is.
+
+Times are counted in epochs: 3.25 is a quarter into epoch 3. A cache that has to make room drops what is needed latest,
+which no other rule can beat (Belady, 1966).
+
+Pure: no I/O and no clock. The cache asks while it reads, and the cost table and the simulation ask the same code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+_EPOCHS = 8
+"""How many epochs to look ahead for the next one in which a shard is read on this machine. A guess."""
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The parts of a stream: workers of ranks. The parts take shards in turn, part after part."""
+
+    own: int = 0
+    """The number of this part."""
+    count: int = 1
+    ranks: int = 1
+    """Ranks; part n belongs to rank n modulo this."""
+    ranks_here: int = 1
+    """Ranks on each machine."""
+
+    def on_this_machine(self, parts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether each of these parts is read on this machine."""
+        ranks_here = max(1, self.ranks_here)
+        here: NDArray[np.bool_] = parts % self.ranks // ranks_here == self.own % self.ranks // ranks_here
+        return here
+
+
+class Foresight:
+    """When shards are needed next, as seen by one part of a stream that reads them from beginning to end.
+
+    Args:
+        names: identifies each shard.
+        order: returns the shards in the order of an epoch.
+        epoch: the epoch that is being read.
+        readers: who reads.
+        shared: True if parts may share any shard in this epoch, as after a change of their number.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        order: Callable[[int], Sequence[int]],
+        epoch: int,
+        readers: Readers | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        self.places = {name: place for place, name in enumerate(names)}
+        """The place of each shard in `names`."""
+        self.turn = 0
+        """The turn in the order of the epoch that this part has reached. Set it while reading."""
+        self._order = order
+        self._epoch = epoch
+        self._readers = readers or Readers()
+        self._shared = shared
+        self._turns: dict[int, NDArray[np.int64]] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of shards."""
+        return len(self.places)
+
+    def after(self, place: int) -> float:
+        """Return when a shard that is being read now is needed again."""
+        turn = int(self._turns_of(self._epoch)[place])
+        if turn in self._divided:
+            return self._epoch + turn / self.count  # other parts are still reading it
+        return float(self._later[place])
+
+    def times(self) -> Times:
+        """Return when each shard is needed next; infinity if that is many epochs away."""
+        turns = self._turns_of(self._epoch)
+        is_own = turns % self._readers.count == self._readers.own
+        # Other parts may lag behind by a turn each; they have read what lies further back.
+        reached = np.where(is_own & (not self._shared), self.turn, self.turn - self._readers.count)
+        is_ahead = turns > reached
+        if self._divided:
+            is_ahead |= turns >= self._divided.start
+        return np.where(is_ahead, self._epoch + turns / self.count, self._later)
+
+    @cached_property
+    def _divided(self) -> range:
+        """The turns whose shards several parts read together."""
+        return range(0 if self._shared else self.count - self.count % self._readers.count, self.count)
+
+    @cached_property
+    def _later(self) -> Times:
+        """When each shard is needed in later epochs."""
+        times = np.full(self.count, math.inf)
+        is_alone = self._readers.ranks <= self._readers.ranks_here  # then every shard is read here in every epoch
+        for epoch in range(self._epoch + (1 if is_alone else _EPOCHS), self._epoch, -1):
+            turns = self._turns_of(epoch)
+            is_here = self._readers.on_this_machine(turns % self._readers.count) | (turns >= self._even)
+            times = np.where(is_here, epoch + turns / self.count, times)
+        return times
+
+    @property
+    def _even(self) -> int:
+        """The first turn whose shard is divided among parts in an epoch that they begin together."""
+        return self.count - self.count % self._readers.count
+
+    def _turns_of(self, epoch: int) -> NDArray[np.int64]:
+        """Return the turn of each shard in an epoch."""
+        if epoch not in self._turns:
+            turns = np.empty(self.count, np.int64)
+            turns[np.asarray(self._order(epoch), np.int64)] = np.arange(self.count)
+            self._turns[epoch] = turns
+        return self._turns[epoch]
