@@ -7,11 +7,20 @@ from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.abc.selection import Derived, Selection
-from feedline.abc.source import ColumnSource, EpochAware, Repeatable, Reshardable, ShardedSource, StreamSource
+from feedline.abc.source import (
+    AheadSource,
+    ColumnSource,
+    EpochAware,
+    Repeatable,
+    Reshardable,
+    ShardedSource,
+    StreamSource,
+)
 from feedline.abc.stateful import Stateful
 from feedline.abc.worker_spec import WorkerSpec
 
 __all__ = [
+    "AheadSource",
     "BatchSampler",
     "ColumnSource",
     "Columnar",

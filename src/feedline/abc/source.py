@@ -51,6 +51,41 @@ class ColumnSource(ABC):
         """
 
 
+class AheadSource(ABC):
+    """A map-style dataset that learns early which samples a worker will read next, and can fetch them meanwhile.
+
+    A worker calls `fetch_ahead` with the indices of its next batches before it begins with the current one.
+    `prefetch_factor` says how many batches a worker knows ahead.
+
+    Example:
+        >>> from feedline import Loader
+        >>> from feedline.abc import AheadSource
+        >>> class Far(AheadSource):
+        ...     expected = []
+        ...     def __len__(self):
+        ...         return 6
+        ...     def __getitem__(self, index):
+        ...         return index
+        ...     def fetch_ahead(self, indices):
+        ...         self.expected.append(indices.tolist())
+        >>> dataset = Far()
+        >>> _ = list(Loader(dataset, 2, num_workers=1, engine="thread"))
+        >>> sorted(dataset.expected)
+        [[0, 1], [2, 3], [4, 5]]
+    """
+
+    fetches_ahead = True
+    """False if there is nothing to gain: `fetch_ahead` is not called then."""
+
+    @abstractmethod
+    def fetch_ahead(self, indices: NDArray[np.int64]) -> None:
+        """Begin to fetch samples that will be requested soon, without waiting for them.
+
+        Called in the process that will request them, perhaps by another thread. They may never be requested: another
+        worker may take over, or the epoch may end early.
+        """
+
+
 class StreamSource(IterableSource):
     """An iterable dataset whose samples the loader shards over workers and ranks.
 

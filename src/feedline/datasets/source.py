@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc import memory
-from feedline.abc.source import ColumnSource
+from feedline.abc.source import AheadSource, ColumnSource
 from feedline.datasets.form import Form
+from feedline.datasets.upcoming import Upcoming
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
 from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import add_note
+from feedline.system.handle import Handle
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Allocates an array to fill: in ordinary memory, or directly where the batch belongs."""
@@ -69,7 +71,7 @@ Transform = Callable[[Any], object]
 """Takes a sample and returns another."""
 
 
-class Source:
+class Source(AheadSource):
     """A map-style dataset that reads the samples of a batch together.
 
     Subclasses define the number of samples and read them. Their indices are already checked and not negative; they may
@@ -80,8 +82,12 @@ class Source:
     _lazy: tuple[str, ...] = ()
     """Attributes derived from the others on first use; fingerprints ignore them."""
 
+    is_remote = False
+    """True if reading means waiting for a network."""
+
     def __init__(self, transform: Transform | None = None) -> None:
         self.transform = checked_transform(transform)
+        self._upcoming: Handle[Upcoming] = Handle(Upcoming, Upcoming.close)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -106,7 +112,8 @@ class Source:
 
     def _several(self, indices: Iterable[object]) -> list[object]:
         checked = self._checked(indices)
-        samples = self._read(checked)
+        ahead = self._taken_ahead(checked)
+        samples = self._read(checked) if ahead is None else self._samples_of(ahead)
         if self.transform is None:
             return samples
         made: list[object] = []
@@ -119,6 +126,27 @@ class Source:
                 add_note(exc, f"It is {name}.")
             raise
         return made
+
+    @property
+    def fetches_ahead(self) -> bool:  # type: ignore[override]  # sources may be local or remote
+        """True if reading means waiting for a network."""
+        return self.is_remote and not has_own_samples(type(self))
+
+    def fetch_ahead(self, indices: Indices) -> None:
+        """Begin to read samples that will be requested soon. Loaders call this if the source is remote."""
+        self._upcoming.get().begin(indices.tobytes(), lambda: self._begin_reading(self._checked(indices)))
+
+    # Any, here and below: samples, or the columns of a table.
+    def _begin_reading(self, indices: Indices) -> Any:
+        """Read samples ahead, in the form that `_samples_of` takes."""
+        return self._read(indices)
+
+    def _taken_ahead(self, indices: Indices) -> Any:
+        """Return what was read ahead for these samples; None if they were not announced, or could not be read."""
+        return self._upcoming.get().take(indices.tobytes()) if self.is_remote else None
+
+    def _samples_of(self, ahead: Any) -> list[Any]:
+        return list(ahead)
 
     def _name_of(self, index: int) -> str:
         """Name a sample, for errors of its transform; "" if its index says enough."""
@@ -184,15 +212,23 @@ class TableSource(Source, ColumnSource):
         """Combine the values of a sample, or columns."""
         return self._shape.build(values)
 
-    def _read(self, indices: Indices) -> list[Any]:
-        columns = self._read_columns(indices, np.empty)
+    def _begin_reading(self, indices: Indices) -> Any:
+        return self._read_columns(indices, np.empty)
+
+    def _samples_of(self, ahead: Any) -> list[Any]:
         build = self._build
-        return [build(values) for values in zip(*columns, strict=True)]
+        return [build(values) for values in zip(*ahead, strict=True)]
+
+    def _read(self, indices: Indices) -> list[Any]:
+        return self._samples_of(self._read_columns(indices, np.empty))
 
     def read_columns(self, indices: Indices) -> Any:
         if self.transform is not None or has_own_samples(type(self)):
             return None
-        columns = self._read_columns(self._checked(indices), memory.empty)
+        checked = self._checked(indices)
+        columns = self._taken_ahead(checked)
+        if columns is None:
+            columns = self._read_columns(checked, memory.empty)
         return self._build(columns) if all(map(is_column, columns)) else None
 
 

@@ -38,6 +38,7 @@ from feedline.types import (
 from feedline.types.indices import plain_index
 from feedline.workers.failure_notes import notes_on
 from feedline.workers.fetch import Fetcher, fetcher_for
+from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
 from feedline.workers.fetch.fetcher import GatheringFetcher
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
@@ -112,6 +113,8 @@ class Runner:
                     spec.init(worker.id)
         except Exception as exc:
             self.trouble = self.unready = exc
+        self.announcer = None if self.streams or worker is None else announcer_of(self._dataset)
+        """Tells the dataset what comes next; None if it does not want to know."""
 
     def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""

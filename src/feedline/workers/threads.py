@@ -27,9 +27,10 @@ from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
 from feedline.system.failures import add_note, words
 from feedline.system.mailbox import Mailbox
-from feedline.types import Result, ResultKind, Task, WorkerIdentity
+from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity
 from feedline.workers import handles, interrupts
 from feedline.workers.base import Lane, LaneEngine
+from feedline.workers.fetch.announcing import Announcer, announcer_of
 from feedline.workers.runner import Runner
 
 _PATIENCE_S = 0.2
@@ -54,9 +55,11 @@ class ThreadEngine(LaneEngine[Task]):
         self._threads: list[threading.Thread] = []
         self._ending = threading.Event()
         self._generation = 0
+        self._announcer: Announcer | None = None
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
+        self._announcer = announcer_of(spec.dataset) if spec.kind is DatasetKind.MAP else None
         if self.worker_count > 1:
             handles.warn_about_threads(spec.dataset)
         copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before any worker uses what they share
@@ -113,6 +116,8 @@ class ThreadEngine(LaneEngine[Task]):
         return "\n".join(f'  File "{called.filename}", line {called.lineno} in {called.name}' for called in summary)
 
     def submit(self, worker: int, task: Task) -> None:
+        if self._announcer is not None:  # before a worker can read the samples itself
+            self._announcer.announce([task])
         self._lanes[worker].put(task)
 
     def _close(self) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import feedline
@@ -188,4 +191,80 @@ def test_a_missing_object(s3: str) -> None:
     dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3}).stream()
     with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
         list(dataset)
+    dataset.close()
+
+
+def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:
+    """True if a request for the bytes of a sample has arrived."""
+    shard = int(np.searchsorted(dataset.index.starts, index, side="right")) - 1
+    fields = dataset.index.fields(shard, index - int(dataset.index.starts[shard]))
+    ((start, size),) = ((offset, size) for _, name, offset, size, _ in fields if name == "bin")
+    return any(
+        request.path == f"shard-{shard:03d}.tar" and request.start <= start and start + size <= request.stop
+        for request in list(server.requests)
+    )
+
+
+def test_the_bytes_of_the_next_batch_come_while_a_batch_is_transformed(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    batches = [list(range(first, first + 5)) for first in range(30, 60, 5)]
+    waited = list[bool]()
+
+    def transform(data: bytes) -> int:
+        number = len(waited) // 5
+        if number + 1 < len(batches):
+            deadline = time.monotonic() + 60
+            while not covered(server, dataset, batches[number + 1][-1]) and time.monotonic() < deadline:
+                threading.Event().wait(0.001)
+            waited.append(covered(server, dataset, batches[number + 1][-1]))
+        return len(data)
+
+    dataset = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", fields="bin", decode=False, cache=False, transform=transform
+    )
+    assert len(dataset) == COUNT
+    server.requests.clear()
+    loader = feedline.DataLoader(dataset, batch_sampler=batches, num_workers=1, engine="thread", prefetch_factor=2)
+    assert len(list(loader)) == len(batches)
+    assert waited == [True] * 25
+    loader.close()
+    dataset.close()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_what_is_fetched_ahead_is_not_fetched_again(
+    engine: Any, server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "bin"), cache=False)
+    files = dict(numbered(COUNT))
+    assert len(dataset) == COUNT
+    server.requests.clear()
+    order = random.Random(3).sample(range(COUNT), COUNT)
+    batches = [order[first : first + 7] for first in range(0, COUNT, 7)]
+    loader = feedline.DataLoader(
+        dataset, batch_sampler=batches, num_workers=2, engine=engine, prefetch_factor=3, collate_fn=list
+    )
+    for batch in loader:
+        for label, data in batch:
+            assert data == files[f"{label:06d}.bin"]
+    ranges = [(request.path, request.start, request.stop) for request in server.requests if request.start > 0]
+    assert ranges
+    assert len(set(ranges)) == len(ranges)
+    loader.close()
+    dataset.close()
+
+
+def test_samples_that_cannot_be_fetched_ahead_fail_where_they_are_read(server: WebServer) -> None:
+    """The fault is that of a batch, with the sample's name, however it was fetched."""
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False, retries=0)
+    assert len(dataset) == COUNT
+    server.fault = lambda request: "503" if request.path == "shard-001.tar" else None
+    loader = feedline.DataLoader(dataset, 5, num_workers=1, engine="thread", on_error="skip")
+    found = [label for batch in loader for label in batch.tolist()]
+    assert found == [*range(40), *range(65, COUNT)]
+    assert {fault.index for fault in loader.faults} == set(range(40, 65))
+    loader.close()
     dataset.close()

@@ -81,6 +81,7 @@ class LineSource(Source):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
         self.unpack = None
         if not isinstance(unpack, (bool, str, os.PathLike)):
@@ -233,6 +234,7 @@ class LineSource(Source):
 
     def close(self) -> None:
         """Close the files of this process, and drop the blocks that it has cached."""
+        self._upcoming.close()
         if self._indexed is not None:
             self._indexed.readers.close()
         self._blocks.clear()

@@ -20,6 +20,7 @@ from feedline.datasets.litdata.index import read_layout
 from feedline.datasets.litdata.leaves import decoding_of, token_type
 from feedline.datasets.litdata.rows import ArrowRows
 from feedline.datasets.mds.encodings import BROKEN, Decoding
+from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_count, checked_flag, has_own_samples
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
@@ -106,6 +107,7 @@ class LitDataDataset(Source, ColumnSource):
         self.decode = decode
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, storage_options, cache_bytes)
+        self.is_remote = bool(protocol_of(folder.path))
         self._name = folder.name
         self._layout = read_layout(folder)
         self.block_size = None if block_size is None else checked_count("block_size", block_size, 1)
@@ -219,12 +221,13 @@ class LitDataDataset(Source, ColumnSource):
 
     def read_columns(self, indices: Indices) -> Any:
         checked = self._checked(indices)
-        if self.block_size is None or self.transform is not None or has_own_samples(type(self)):
+        if self.block_size is None or self.is_remote or self.transform is not None or has_own_samples(type(self)):
             return None
         return self._blocks(checked, memory.empty((len(checked), self.block_size), self._dtype()))
 
     def close(self) -> None:
         """Close all chunks in this process, and drop those that were unpacked."""
+        self._upcoming.close()
         self._open.close()
 
     def _stored_in(self) -> list[str]:

@@ -11,6 +11,7 @@ from feedline.datasets.form import Fields, Form
 from feedline.datasets.indexed_shards import Folder, OpenShards, starts_of
 from feedline.datasets.mds.encodings import BROKEN, decoding_of
 from feedline.datasets.mds.index import read_layout
+from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import SPECS
@@ -80,6 +81,7 @@ class MDSDataset(TableSource):
         self.decode = decode
         self.allow_pickle = checked_flag("allow_pickle", allow_pickle)
         folder = Folder(path, storage_options, cache_bytes)
+        self.is_remote = bool(protocol_of(folder.path))
         self._name = folder.name
         self._layout = read_layout(folder)
         self._shape = Form.of(fields, [column.name for column in self._layout.columns], self._name)
@@ -145,6 +147,7 @@ class MDSDataset(TableSource):
 
     def close(self) -> None:
         """Close all shards in this process, and drop those that were unpacked."""
+        self._upcoming.close()
         self._open.close()
 
     def _stored_in(self) -> list[str]:

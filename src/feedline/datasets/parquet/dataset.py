@@ -112,8 +112,8 @@ class ParquetDataset(RowGroupSource):
         shard_cache_bytes: int | str = "100 GB",
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        self._is_remote = any(map(is_remote, self._given()))
-        self._inspected_at_once = REQUESTS if self._is_remote else self._inspected_at_once
+        self.is_remote = any(map(is_remote, self._given()))
+        self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
         opener = partial(
             Storage,
@@ -128,7 +128,7 @@ class ParquetDataset(RowGroupSource):
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
 
     def _found(self) -> Sequence[str | File]:
-        if not self._is_remote:
+        if not self.is_remote:
             return super()._found()
         storage, found = self._storage.get(), list[str | File]()
         for path in self._given():
@@ -168,7 +168,7 @@ class ParquetDataset(RowGroupSource):
 
         Remote files are opened now: otherwise each worker would open them itself and might find different ones.
         """
-        if self._is_remote:
+        if self.is_remote:
             len(self)
         return super().stream(shuffle=shuffle, seed=seed, window=window)
 

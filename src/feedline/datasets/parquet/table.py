@@ -245,6 +245,7 @@ class RowGroupSource(TableSource):
 
     def close(self) -> None:
         """Drop the row groups that this process has cached. They are read again when a sample needs them."""
+        self._upcoming.close()
         self._blocks.clear()
         self._opened.clear()
         self._waste = Waste()

@@ -18,6 +18,7 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
@@ -127,6 +128,7 @@ class TarDataset(Source, ColumnSource):
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
         self.shards = expand(shards, self.reading.listed)
+        self.is_remote = any(map(protocol_of, self.shards))
         self._names = [shown_address(shard) for shard in self.shards]
         self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
@@ -200,6 +202,8 @@ class TarDataset(Source, ColumnSource):
         return [self.form.build(raw) for raw in raws]
 
     def read_columns(self, indices: Indices) -> Any:
+        if self.is_remote:
+            return None
         checked = self._checked(indices)
         plan = self.form.columns()
         if plan is None or self.transform is not None or has_own_samples(type(self)) or not len(checked):
@@ -208,8 +212,6 @@ class TarDataset(Source, ColumnSource):
         arrays = {name for name, kind in plan if kind == "npy"}
         if sum(one.name in arrays for one in ranges) != len(arrays) * len(raws):
             return None  # a sample lacks a field
-        if not all(blob.is_local for blob in self._blobs(ranges).values()):
-            return None
         self._fetch(ranges, arrays)
         columns = [_column(raws, name, kind) for name, kind in plan]
         return None if any(column is None for column in columns) else self.form.join(columns)
@@ -261,6 +263,7 @@ class TarDataset(Source, ColumnSource):
                 index.note_compared(one.shard, one.number)
 
     def close(self) -> None:
+        self._upcoming.close()
         self._open.close()
 
     def _form(self) -> str:

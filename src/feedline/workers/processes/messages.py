@@ -175,6 +175,20 @@ def next_kind(sock: socket.socket) -> Kind | None:
     return _KINDS[_HEAD.unpack_from(data)[0]] if data else None
 
 
+def waiting_tasks(sock: socket.socket) -> list[Message]:
+    """Return the tasks of the next waiting message without taking it; none if there are none."""
+    try:
+        data = sock.recv(_LONGEST, _PEEK)
+    except BlockingIOError:
+        return []
+    if len(data) < _HEAD.size:
+        return []
+    kind, is_long, task_id, used, busy_ns, _ = _HEAD.unpack_from(data)
+    if kind != Kind.TASK or is_long:
+        return []
+    return apart(Message(Kind.TASK, task_id, data[_HEAD.size :], used, busy_ns))
+
+
 _BLOCK_HEAD = struct.Struct("<BqQqq")
 """A task whose indices are a block of feedline's own: a mark, the epoch, the draw, the integers. Anything else is
 pickled."""

@@ -38,6 +38,7 @@ from feedline.workers.processes.messages import (
     receive,
     send,
     set_receive_timeout,
+    waiting_tasks,
 )
 from feedline.workers.runner import Runner
 from feedline.workers.worker_setup import end_with, init_worker
@@ -117,6 +118,8 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
             if task.id <= trainer.unwanted:
                 trainer.tell(Message(Kind.EMPTY, task.id, b""))
                 continue
+            if runner.announcer is not None:
+                runner.announcer.announce(tasks[tasks.index(task) + 1 :] or trainer.waiting_tasks())
             begun_s = time.monotonic()
             _do(link, trainer, runner, codec, task)
             heap.worked()
@@ -243,6 +246,10 @@ class _Trainer:
             if message is None or message.kind is not Kind.UNWANTED:
                 return message
             self.unwanted = message.task_id
+
+    def waiting_tasks(self) -> list[Task]:
+        """Return the next tasks, which the training process may still take back."""
+        return [read_task(message) for message in waiting_tasks(self._sock) if message.task_id > self.unwanted]
 
     def look_for_unwanted(self) -> None:
         """Check whether the training process has cancelled some tasks."""

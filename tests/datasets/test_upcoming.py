@@ -1,0 +1,76 @@
+"""Batches that are read ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from feedline.datasets import upcoming
+from feedline.datasets.upcoming import Upcoming
+
+
+@pytest.fixture
+def ahead() -> Iterator[Upcoming]:
+    made = Upcoming()
+    yield made
+    made.close()
+
+
+def test_a_batch_is_read_once_and_returned_once(ahead: Upcoming) -> None:
+    reads, has_begun = list[str](), threading.Event()
+
+    def read() -> str:
+        reads.append(threading.current_thread().name)
+        has_begun.set()
+        return "batch"
+
+    for _ in range(2):
+        ahead.begin(b"a", read)
+    assert has_begun.wait(100)
+    assert ahead.take(b"a") == "batch"
+    assert ahead.take(b"a") is None
+    assert reads == ["feedline-fetch_0"]
+    assert ahead.take(b"b") is None
+
+
+def test_a_batch_that_cannot_be_read_is_left_to_the_reader(ahead: Upcoming) -> None:
+    ahead.begin(b"a", lambda: 1 // 0)
+    assert ahead.take(b"a") is None
+
+
+def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) -> None:
+    may_end, begun = threading.Event(), threading.Barrier(upcoming._THREADS + 1, timeout=100)
+    for number in range(upcoming._THREADS):
+        ahead.begin(bytes([number]), lambda: (begun.wait(), may_end.wait(100)))
+    begun.wait()
+    ahead.begin(b"late", lambda: pytest.fail("read twice"))
+    assert ahead.take(b"late") is None
+    may_end.set()
+
+
+def test_batches_that_are_never_asked_for_go(ahead: Upcoming) -> None:
+    for number in range(10):
+        ahead.begin(bytes([number]), int)
+    assert len(ahead._begun) == upcoming._MOST
+    assert ahead.take(bytes([0])) is None
+    ahead.close()
+    assert ahead.take(bytes([9])) is None
+
+
+def test_the_reader_waits_for_a_batch_that_is_under_way(ahead: Upcoming) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def read() -> bool:
+        has_begun.set()
+        return may_end.wait(100)
+
+    ahead.begin(b"a", read)
+    assert has_begun.wait(100)
+    with ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(ahead.take, b"a")
+        assert not taken.done()
+        may_end.set()
+        assert taken.result() is True

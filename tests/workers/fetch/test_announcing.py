@@ -1,0 +1,98 @@
+"""What a dataset learns about the samples that come next, on every engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.utils.data
+
+from feedline import DataLoader
+from feedline.abc import AheadSource
+from feedline.errors import FeedlineWarning
+from feedline.types import Call, IndexBlock, Task
+from feedline.workers.fetch.announcing import announcer_of
+
+
+class Expecting(AheadSource):
+    """Samples say whether they were announced before they were requested."""
+
+    def __init__(self, count: int = 40) -> None:
+        self.count = count
+        self.expected: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        if index < 4:  # the next task is on its way
+            deadline = time.monotonic() + 60
+            while len(self.expected) < 4 and time.monotonic() < deadline:
+                threading.Event().wait(0.001)
+        return index, index in self.expected
+
+    def fetch_ahead(self, indices: Any) -> None:
+        self.expected.update(dict.fromkeys(indices.tolist(), 0.0))
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_all_batches_but_the_first_are_announced(engine: Any) -> None:
+    loader = DataLoader(Expecting(), 4, num_workers=1, engine=engine, prefetch_factor=4)
+    batches = [(index.tolist(), known.tolist()) for index, known in loader]
+    assert [index for indices, _ in batches for index in indices] == list(range(40))
+    assert all(all(known) for _, known in batches[2:-1]) or engine == "process"
+    assert sum(all(known) for _, known in batches) >= 5
+
+
+class Told(AheadSource):
+    fetches_ahead = True
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+
+    def fetch_ahead(self, indices: Any) -> None:
+        assert indices.dtype == np.int64
+        self.told.append(indices.tolist())
+
+
+def test_indices_of_any_form_are_told_as_an_array() -> None:
+    dataset = Told()
+    announcer = announcer_of(dataset)
+    assert announcer is not None
+    contents = [IndexBlock(np.arange(3)), [4, 5], 7, np.int64(8), torch.tensor([1, 2]), ["a"], [[1, 2]], Call("close")]
+    announcer.announce(Task(0, indices) for indices in contents)
+    assert dataset.told == [[0, 1, 2], [4, 5], [7], [8], [1, 2]]
+
+
+def test_indices_of_subsets_are_told_as_those_of_the_dataset() -> None:
+    dataset = Told()
+    inner: Any = torch.utils.data.Subset(dataset, [10, 20, 30, 40])  # type: ignore[arg-type]
+    announcer = announcer_of(torch.utils.data.Subset(inner, range(3, 0, -1)))
+    assert announcer is not None
+    announcer.announce([Task(0, [0, 2])])
+    assert dataset.told == [[40, 20]]
+
+
+def test_a_dataset_that_has_nothing_to_gain_is_left_alone() -> None:
+    dataset = Told()
+    dataset.fetches_ahead = False
+    assert announcer_of(dataset) is None
+    assert announcer_of([1, 2]) is None
+
+
+def test_a_dataset_that_fails_is_left_alone_after_a_warning() -> None:
+    class Failing(Told):
+        def fetch_ahead(self, indices: Any) -> None:
+            super().fetch_ahead(indices)
+            raise OSError("no route")
+
+    dataset = Failing()
+    announcer = announcer_of(dataset)
+    assert announcer is not None
+    with pytest.warns(FeedlineWarning, match="no route"):
+        announcer.announce([Task(0, [0])])
+    announcer.announce([Task(0, [1])])
+    assert dataset.told == [[0]]
