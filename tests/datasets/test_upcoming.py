@@ -51,13 +51,19 @@ def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) 
     may_end.set()
 
 
-def test_batches_that_are_never_asked_for_go(ahead: Upcoming) -> None:
-    for number in range(10):
+def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
         ahead.begin(bytes([number]), int)
-    assert len(ahead._begun) == upcoming._MOST
-    assert ahead.take(bytes([0])) is None
+    assert list(ahead._begun) == [bytes([number]) for number in range(upcoming._MOST)]
+    monkeypatch.setattr(upcoming, "_UNWANTED_S", -1.0)
+    ahead.begin(b"new", int)
+    assert list(ahead._begun) == [b"new"]
+
+
+def test_a_closed_one_has_nothing(ahead: Upcoming) -> None:
+    ahead.begin(b"a", int)
     ahead.close()
-    assert ahead.take(bytes([9])) is None
+    assert ahead.take(b"a") is None
 
 
 def test_the_reader_waits_for_a_batch_that_is_under_way(ahead: Upcoming) -> None:
