@@ -270,11 +270,14 @@ class DiskCache:
         held = counts.held if scan is last else int(scan.sizes[is_other].sum()) + size
         times, new = self._times(scan, path, foresight)
         slack = int(self.max_bytes * (1 - _KEPT)) if foresight is None else 0
-        times = np.where(is_other, times, -math.inf)
-        victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
+        victims, fits = victims_of(np.where(is_other, times, -math.inf), scan.sizes, new, held - self.max_bytes, slack)
         freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
         scan.leave_out(victims)
-        return counts._replace(held=held - freed, dropped=counts.dropped + freed), fits
+        counts = counts._replace(held=held - freed, dropped=counts.dropped + freed)
+        if counts.held > self.max_bytes and scan is last:  # others had deleted these pieces already
+            self._scan = None
+            return self._make_room(counts, path, size, foresight)
+        return counts, fits
 
     def _times(self, scan: _Scan, path: Path, foresight: Foresight | None) -> tuple[NDArray[np.float64], float]:
         """Return when each piece is needed next, and the new one; on any scale."""

@@ -17,7 +17,7 @@ from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
@@ -26,7 +26,7 @@ from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, ind
 from feedline.datasets.tar.members import NO_SUM
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
-from feedline.errors import CorruptSource, SourceChanged
+from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
 from feedline.types.shown import shown_address
 from feedline.types.sizes import SampleSize, byte_count, most_bytes
@@ -138,17 +138,38 @@ class TarDataset(Source, ColumnSource):
             functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
         )
 
-    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> TarStream:
+    def stream(
+        self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool = False
+    ) -> TarStream:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
         The shards, in order, are divided among ranks and workers.
 
         With `shuffle`, shards come in a different random order in every epoch, and a sample may come up to `buffer`
-        places later than its neighbours. Raises BadOption: an option is invalid.
+        places later than its neighbours. `shuffle="shards"` leaves the samples of a shard in their order. With
+        `sticky`, every rank reads the same shards in every epoch: then a cache on each of several machines, which
+        together have room for all shards, fetches each shard once. Raises BadOption: an option is invalid.
         """
+        if isinstance(shuffle, str) and shuffle != "shards":
+            raise BadOption(
+                f"shuffle={shuffle!r} is neither True, False nor 'shards'. For an order of all samples, without regard "
+                "to shards, give the dataset itself to the loader, with shuffle=True: each sample is a request then."
+            )
         return TarStream(
-            self.shards, self.form, self.reading, transform=self.transform, shuffle=shuffle, buffer=buffer, seed=seed
+            self.shards,
+            self.form,
+            self.reading,
+            transform=self.transform,
+            shuffle=True if shuffle == "shards" else shuffle,  # type: ignore[arg-type]  # TarStream checks it
+            buffer=0 if shuffle == "shards" else buffer,
+            seed=seed,
+            sticky=sticky,
         )
+
+    def shard_cache_stats(self) -> CacheStats:
+        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none."""
+        cache = self.reading.shard_cache
+        return CacheStats() if cache is None else cache.stats()
 
     def __len__(self) -> int:
         return int(self.index.starts[-1])

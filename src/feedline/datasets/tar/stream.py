@@ -99,6 +99,30 @@ class ShuffleBuffer(Generic[T]):
         return next(iter(self._held.items()), None)
 
 
+def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
+    """Return shards in a random order in which turn t has a shard of home t modulo `homes`.
+
+    The homes divide the shards among them, the same way in every epoch.
+
+    Example:
+        >>> first, second = (shuffled(8, 0, epoch, homes=2) for epoch in (0, 1))
+        >>> first != second, set(first[::2]) == set(second[::2])
+        (True, True)
+    """
+    key = mix(epoch_key(seed, epoch), 0)
+    order = _shuffled(np.arange(count), key if homes == 1 else mix(seed, homes))
+    if homes > 1:
+        for home in range(min(homes, count)):
+            order[home::homes] = _shuffled(order[home::homes], mix(key, home))
+    found: list[int] = order.tolist()
+    return found
+
+
+def _shuffled(items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = items[Bijection(len(items), key)(np.arange(len(items)))]
+    return found
+
+
 class TarStream(PartedStream, Epochs, Reshardable):
     """An iterable dataset of the samples in shards; `TarDataset.stream` makes it."""
 
@@ -112,6 +136,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         shuffle: bool,
         buffer: int,
         seed: int,
+        sticky: bool = False,
     ) -> None:
         super().__init__()
         self.shards = shards
@@ -121,29 +146,37 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
+        self.sticky = checked_flag("sticky", sticky)
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
     def __iter__(self) -> TarPass:
         return TarPass(self, self._part())
 
     # Any: states may come from anywhere.
-    def reshard(self, left: Mapping[int, object], count: int, into: int, epoch: int) -> list[Any]:
+    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
         rest: list[ShardShare] = []
         for number, state in left.items():
             part = TarPass(self, (number, count))
             part.load_state_dict(part.state_dict() | {"epoch": epoch} if state is None else state)
             rest += part.left()
-        state = {**TarPass(self, (0, into)).state_dict(), "epoch": epoch}
+        homes = max((state["homes"] for state in left.values() if state is not None), default=self.homes)
+        state = {**TarPass(self, (0, into)).state_dict(), "epoch": epoch, "homes": homes}
         return [
             {**state, **beginning, "part": [number, into]} for number, beginning in enumerate(resharded(rest, into))
         ]
 
-    def order(self, epoch: int) -> list[int]:
-        """Return the shards in the order of an epoch, which all parts share."""
-        places = np.arange(len(self.shards))
-        key = mix(epoch_key(self.seed, epoch), 0)
-        order: list[int] = (Bijection(len(places), key)(places) if self.shuffle else places).tolist()
-        return order
+    @property
+    def homes(self) -> int:
+        """Groups of shards that stay apart: one for each rank if the stream is sticky, otherwise one."""
+        return self._place()[1][1] if self.sticky and self.shuffle else 1
+
+    def order(self, epoch: int, homes: int = 1) -> list[int]:
+        """Return the shards in the order of an epoch, which all parts share.
+
+        Turn t belongs to home t modulo their number. Since rank r takes every turn of that kind, and a home has the
+        same shards in every epoch, a rank with a home of its own reads the same shards in every epoch.
+        """
+        return shuffled(len(self.shards), self.seed, epoch, homes) if self.shuffle else list(range(len(self.shards)))
 
     @functools.cached_property
     def checksum(self) -> int:
@@ -161,20 +194,22 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """Open a shard; called by threads."""
         return self._storage.get().open(address, foresight=foresight)
 
-    def foresight(self, epoch: int, part: Part, *, shared: bool = False) -> Foresight | None:
+    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> Foresight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""
         if self.reading.shard_cache is None:
             return None
         _, (_, ranks) = self._place()
         readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, local_rank_count())
-        return Foresight(list(map(name_of, self.shards)), self.order, epoch, readers, shared=shared)
+        order = functools.partial(self.order, homes=homes)
+        return Foresight(list(map(name_of, self.shards)), order, epoch, readers, shared=shared)
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""
         self._storage.close()
 
     def __repr__(self) -> str:
-        shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}" if self.shuffle else ""
+        sticky = ", sticky=True" if self.sticky else ""
+        shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}{sticky}" if self.shuffle else ""
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
 
@@ -200,15 +235,17 @@ class TarPass(ResumablePass[RawSample]):
         self._stream = stream
         self._epoch = stream.epoch
         self._start = _BEGINNING
+        self._homes = stream.homes
         self._units: list[list[Any]] | None = None
         """The shares of this part, in the form of a state, if it continues an epoch that other parts started."""
         self._reader: _Reader | None = None
 
     def _take(self) -> RawSample:
         if self._reader is None:
-            foresight = self._stream.foresight(self._epoch, self._part, shared=self._units is not None)
-            shares, buffer = self._shares(), self._buffer()
-            self._reader = _Reader(self._stream, shares, buffer, self._epoch, self._start, foresight)
+            is_resharded = self._units is not None
+            foresight = self._stream.foresight(self._epoch, self._part, self._homes, shared=is_resharded)
+            order, shares = self._stream.order(self._epoch, self._homes), self._shares()
+            self._reader = _Reader(self._stream, order, shares, self._buffer(), self._start, foresight)
         raw = self._reader.next()
         if raw is None:
             raise StopIteration
@@ -249,13 +286,14 @@ class TarPass(ResumablePass[RawSample]):
         units, share = self._units, position["share"]
         while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
-        return {**position, "share": share, "epoch": self._epoch, "units": units}
+        return {**position, "share": share, "epoch": self._epoch, "homes": self._homes, "units": units}
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
         return {
             "seed": stream.seed,
             "shuffle": stream.shuffle,
+            "sticky": stream.sticky,
             "buffer": stream.buffer,
             "shards": [len(stream.shards), stream.checksum],
         }
@@ -263,6 +301,7 @@ class TarPass(ResumablePass[RawSample]):
     def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
+        self._homes = state["homes"]
         self._units = state["units"]
         self._reader = None
 
@@ -273,9 +312,9 @@ class _Reader:
     def __init__(
         self,
         stream: TarStream,
+        order: list[int],
         shares: list[ShardShare],
         buffer: ShuffleBuffer[tuple[int, int, RawSample]],
-        epoch: int,
         begin: State,
         foresight: Foresight | None,
     ) -> None:
@@ -288,7 +327,6 @@ class _Reader:
         self._begun: dict[int, int] = {}
         """First sample number of each started shard, by place, for shards with samples in the buffer."""
         self._skip_to = (begin["offset"], begin["ordinal"])
-        order = stream.order(epoch)
         shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
         starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
         reading = stream.reading

@@ -1,0 +1,141 @@
+"""Shards that stay with their rank, and caches that know which shards come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline import DataLoader
+from feedline.datasets import TarDataset
+from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.tar import shards as tar_shards
+from feedline.datasets.tar.shares import shares_of
+from feedline.datasets.tar.stream import shuffled
+from feedline.errors import BadOption
+from tests.datasets.remote.servers import WebServer, web_server
+from tests.datasets.tar.writing import write_shards
+
+SHARDS = 24
+
+
+@given(count=st.integers(1, 60), homes=st.integers(1, 8), epoch=st.integers(0, 5), workers=st.integers(1, 3))
+def test_a_home_has_the_same_shards_in_every_epoch(count: int, homes: int, epoch: int, workers: int) -> None:
+    first, later = (shuffled(count, 7, one, homes) for one in (0, epoch))
+    assert sorted(later) == list(range(count))
+    for home in range(homes):
+        assert set(first[home::homes]) == set(later[home::homes])
+    # Rank r has the parts r, r + ranks, ...: what it reads alone is its home, or a part of it.
+    for rank in range(homes):
+        parts = [shares_of(count, (worker * homes + rank, workers * homes)) for worker in range(workers)]
+        own = {later[share.turn] for shares in parts for share in shares if share.every == 1}
+        assert own <= set(first[rank::homes])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+    write_shards(tmp_path, [8] * SHARDS)
+    with web_server(tmp_path) as server:
+        yield server
+
+
+def pattern(server: WebServer) -> str:
+    return f"{server.address}/shard-{{000..{SHARDS - 1:03d}}}.tar"
+
+
+def fetched(server: WebServer) -> int:
+    """Bytes that were read beyond the beginnings of shards, which come when they are opened."""
+    found = sum(request.stop - request.start for request in server.requests if request.stop - request.start > 1000)
+    server.requests.clear()
+    return found
+
+
+def test_a_machine_that_keeps_its_shards_fetches_them_once(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines of one rank each: the cache of each has room for half of all shards."""
+    total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    costs = {}
+    for sticky in (True, False):
+        costs[sticky] = [0, 0, 0]
+        for epoch in range(3):
+            for rank in range(2):
+                monkeypatch.setenv("RANK", str(rank))
+                folder = tmp_path / f"cache-{sticky}-{rank}"
+                dataset = TarDataset(pattern(server), "cls", shard_cache=folder, shard_cache_bytes=int(total * 0.52))
+                stream = dataset.stream(shuffle=True, seed=1, sticky=sticky)
+                stream.set_epoch(epoch)
+                assert len(list(stream)) == 4 * SHARDS
+                costs[sticky][epoch] += fetched(server)
+                stream.close()
+                dataset.close()
+    assert costs[True][0] == costs[False][0] > 0.9 * total
+    assert costs[True][1:] == [0, 0]
+    assert min(costs[False][1:]) > 0.1 * total
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_what_a_bounded_cache_saves(engine: Any, server: WebServer, tmp_path: Path) -> None:
+    """With room for 30 %, the second epoch fetches 70 %: no rule could do with less."""
+    total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+    dataset = TarDataset(pattern(server), "cls", shard_cache=tmp_path / "cache", shard_cache_bytes=int(total * 0.3))
+    workers = 0 if engine == "inline" else 2
+    loader = DataLoader(dataset.stream(shuffle="shards", seed=1), 4, num_workers=workers, engine=engine)
+    costs = []
+    for _ in range(3):
+        assert sorted(label for batch in loader for label in batch.tolist()) == list(range(8 * SHARDS))
+        costs.append(fetched(server) / total)
+    assert 0.9 < costs[0] <= 1.01
+    assert all(0.6 < cost < 0.8 for cost in costs[1:]), costs
+    stats = dataset.shard_cache_stats()
+    assert stats.held <= total * 0.3
+    assert stats.served > 0.3 * total
+    loader.close()
+    dataset.close()
+
+
+def test_a_state_of_some_ranks_is_continued_by_others(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sticky ranks stop in the middle; three go on. Every sample comes once."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    found, states = list[int](), dict[int, Any]()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        stream = TarDataset(pattern(server), "cls").stream(shuffle=True, buffer=20, seed=1, sticky=True)
+        one = iter(stream)
+        found += [next(one) for _ in range(30 + rank)]
+        states[rank] = json.loads(json.dumps(one.state_dict()))
+        stream.close()
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "0")
+    stream = TarDataset(pattern(server), "cls").stream(shuffle=True, buffer=20, seed=1, sticky=True)
+    for rank, state in enumerate(stream.reshard(states, 2, 3, 0)):
+        monkeypatch.setenv("RANK", str(rank))
+        one = iter(stream)
+        one.load_state_dict(state)
+        found += list(one)
+    assert sorted(found) == list(range(8 * SHARDS))
+    stream.close()
+
+
+def test_shards_are_shuffled_and_their_samples_are_not(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, [8] * 6)
+    labels = list(TarDataset(shards, "cls").stream(shuffle="shards", seed=2))
+    assert labels != sorted(labels)
+    assert all(labels[at : at + 8] == sorted(labels[at : at + 8]) for at in range(0, 48, 8))
+    with pytest.raises(BadOption, match=r"shuffle='full'.*give the dataset itself to the loader"):
+        TarDataset(shards, "cls").stream(shuffle="full")
+    shutil.rmtree(tmp_path, ignore_errors=True)
