@@ -33,11 +33,19 @@ class Readers:
     ranks_here: int = 1
     """Ranks on each machine."""
 
-    def on_this_machine(self, parts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return whether each of these parts is read on this machine."""
-        ranks_here = max(1, self.ranks_here)
-        here: NDArray[np.bool_] = parts % self.ranks // ranks_here == self.own % self.ranks // ranks_here
-        return here
+    def on_this_machine(self, count: int) -> NDArray[np.bool_]:
+        """Return for each turn of an epoch of `count` shards whether this machine reads its shard.
+
+        The last shards, fewer than there are parts, are each divided among several parts: see `shares.shared_out`.
+        """
+        parts = np.arange(self.count)
+        is_here: NDArray[np.bool_] = parts % self.ranks // self.ranks_here == self.own % self.ranks // self.ranks_here
+        turns = np.arange(count)
+        found: NDArray[np.bool_] = is_here[turns % self.count]
+        left = count % self.count
+        if left:
+            found[count - left :] = np.bincount(parts[is_here] % left, minlength=left) > 0
+        return found
 
 
 class Foresight:
@@ -102,17 +110,12 @@ class Foresight:
     def _later(self) -> Times:
         """When each shard is needed in later epochs."""
         times = np.full(self.count, math.inf)
+        is_here = self._readers.on_this_machine(self.count)
         is_alone = self._readers.ranks <= self._readers.ranks_here  # then every shard is read here in every epoch
         for epoch in range(self._epoch + (1 if is_alone else _EPOCHS), self._epoch, -1):
             turns = self._turns_of(epoch)
-            is_here = self._readers.on_this_machine(turns % self._readers.count) | (turns >= self._even)
-            times = np.where(is_here, epoch + turns / self.count, times)
+            times = np.where(is_here[turns], epoch + turns / self.count, times)
         return times
-
-    @property
-    def _even(self) -> int:
-        """The first turn whose shard is divided among parts in an epoch that they begin together."""
-        return self.count - self.count % self._readers.count
 
     def _turns_of(self, epoch: int) -> NDArray[np.int64]:
         """Return the turn of each shard in an epoch."""

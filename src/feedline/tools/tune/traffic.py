@@ -1,0 +1,150 @@
+"""What reading shards from a store costs, before anything is fetched: bytes, requests and waiting, epoch by epoch.
+
+One machine of several is simulated. It reads its shards in the order of the real stream, through a cache that decides
+with the code of the real one (`Foresight`, `victims_of`), shard by shard instead of piece by piece. All machines have
+equal shares, so the figures of one hold for each. The clock is virtual.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.remote.disk_cache import PIECE_BYTES, victims_of
+from feedline.datasets.remote.foresight import Foresight, Readers
+from feedline.datasets.tar.stream import shuffled
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Who reads what, with which means."""
+
+    sizes: Sequence[int]
+    """The bytes of each shard."""
+    cache_bytes: int = 0
+    """The size of the cache of each machine."""
+    machines: int = 1
+    ranks: int = 1
+    """Ranks of each machine."""
+    workers: int = 2
+    """Workers of each rank."""
+    sticky: bool = False
+    seed: int = 0
+    bytes_per_s: float = math.inf
+    """What the line of a machine carries."""
+    used_per_s: float = math.inf
+    """What training takes in on a machine, in bytes."""
+    ahead_bytes: int = 64 << 20
+    """What a worker fetches before it is needed."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One epoch of one machine."""
+
+    read_bytes: int
+    fetched_bytes: int
+    requests: int
+    stalled_s: float
+    """How long training waited for shards."""
+    seconds: float
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of bytes that came from the cache."""
+        return 1 - self.fetched_bytes / max(1, self.read_bytes)
+
+
+class Machine:
+    """A machine that reads epoch after epoch.
+
+    Example:
+        >>> machine = Machine(Reading([100] * 50, cache_bytes=1500))
+        >>> first, second = machine.epoch(), machine.epoch()
+        >>> first.fetched_bytes, second.fetched_bytes
+        (5000, 3500)
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._sizes = np.asarray(reading.sizes, np.int64)
+        self._epoch = 0
+        self._is_held = np.zeros(len(self._sizes), bool)
+        self._held_bytes = 0
+
+    def epoch(self) -> Traffic:
+        """Read the next epoch; return what it cost."""
+        reading, count = self._reading, len(self._sizes)
+        ranks = reading.machines * reading.ranks
+        parts = ranks * reading.workers
+        order = functools.partial(shuffled, count, reading.seed, homes=ranks if reading.sticky else 1)
+        readers = Readers(0, parts, ranks, reading.ranks)
+        names = list(map(str, range(count)))
+        foresight = Foresight(names, order, self._epoch, readers)
+        line = _Line(reading)
+        shards = order(self._epoch)
+        for turn in np.flatnonzero(readers.on_this_machine(count)).tolist():
+            foresight.turn = turn
+            line.read(int(self._sizes[shards[turn]]), is_held=bool(self._is_held[shards[turn]]))
+            if not self._is_held[shards[turn]]:
+                self._keep(shards[turn], foresight)
+        self._epoch += 1
+        return line.traffic()
+
+    def _keep(self, shard: int, foresight: Foresight) -> None:
+        """Keep a shard, if others are needed later."""
+        size = int(self._sizes[shard])
+        held = np.flatnonzero(self._is_held)
+        excess = self._held_bytes + size - self._reading.cache_bytes
+        victims: NDArray[np.int64] = held[:0]
+        fits = excess <= 0
+        if not fits:
+            chosen, fits = victims_of(foresight.times()[held], self._sizes[held], foresight.after(shard), excess)
+            victims = held[chosen]
+        if fits:
+            self._is_held[victims] = False
+            self._is_held[shard] = True
+            self._held_bytes += size - int(self._sizes[victims].sum())
+
+
+class _Line:
+    """The line to the store, and training behind it, in virtual time."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._ahead = reading.ahead_bytes * reading.workers * reading.ranks
+        self._read = self._fetched = self._requests = 0
+        self._fetched_s = 0.0
+        """When the last shard had arrived."""
+        self._used: list[tuple[int, float]] = [(0, 0.0)]
+        """How many bytes training had taken in, and when: a line through these points."""
+        self._stalled_s = 0.0
+
+    def read(self, size: int, *, is_held: bool) -> None:
+        """Read the next shard."""
+        reading = self._reading
+        may_begin_s = self._time_of(self._read - self._ahead)
+        if is_held:
+            arrived_s = may_begin_s
+        else:
+            arrived_s = self._fetched_s = max(self._fetched_s, may_begin_s) + size / reading.bytes_per_s
+            self._fetched += size
+            self._requests += -(-size // PIECE_BYTES)
+        _, used_s = self._used[-1]
+        ends_s = max(used_s + size / reading.used_per_s, arrived_s)
+        self._stalled_s += ends_s - used_s - size / reading.used_per_s
+        self._read += size
+        self._used.append((self._read, ends_s))
+
+    def _time_of(self, used: int) -> float:
+        """Return when training had taken in so many bytes."""
+        sizes, times = zip(*self._used[-64:], strict=True)
+        return float(np.interp(used, sizes, times))
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._read, self._fetched, self._requests, self._stalled_s, self._used[-1][1])
