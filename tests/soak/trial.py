@@ -11,9 +11,11 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -88,7 +90,7 @@ class Trial:
     def run(self) -> Result:
         """Run all lives of the program. What goes wrong is in the result."""
         self._begun = time.monotonic()
-        (self._folder / "tmp").mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         try:
             for number in range(self.settings.resumes + 1):
                 if self._stopped.is_set() or not self._live(number):
@@ -186,12 +188,12 @@ class Program:
     def __init__(self, settings: Settings, name: str, folder: Path) -> None:
         self._errors = (folder / "errors.txt").open("w+")
         self._silence_s = settings.hang_s + _SILENCE_S
-        self._temporary = folder / "tmp"
-        self._before = set(os.listdir(self._temporary))
+        self._temporary = tempfile.mkdtemp(prefix="soak-")  # short: the fork server binds a socket in it
         self._left: list[str] = []
         self._near, far = os.pipe()
         command = [sys.executable, "-m", "tests.soak.program", name, settings.as_json(), "--report-to", str(far)]
-        environment = {**os.environ, "TMPDIR": str(self._temporary), "FEEDLINE_CACHE": str(folder / "cache")}
+        caches = dict.fromkeys(("FEEDLINE_CACHE", "TORCHINDUCTOR_CACHE_DIR"), str(folder / "cache"))
+        environment = {**os.environ, **caches, "TMPDIR": self._temporary}
         try:
             self._process = subprocess.Popen(
                 command,
@@ -219,6 +221,7 @@ class Program:
         os.close(self._near)
         os.close(self._pidfd)
         self._errors.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def signal(self, number: int) -> None:
         """Send a signal to the program, not to its workers."""
@@ -268,7 +271,7 @@ class Program:
 
     def left(self, is_clean: bool) -> list[str]:
         """List what the program has left: processes and, if it ended by itself, temporary files."""
-        files = sorted(set(os.listdir(self._temporary)) - self._before) if is_clean else []
+        files = sorted(os.listdir(self._temporary)) if is_clean else []
         return self._left + [f"temporary file {name}" for name in files]
 
     def tail(self) -> str:
