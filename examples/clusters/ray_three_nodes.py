@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter
@@ -65,11 +66,18 @@ class Node:
     """What `ray start` starts. With --block, the processes of a node end together with that command."""
 
     def __init__(self, number: int, *options: str) -> None:
+        self.said = ""
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options]
         command += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
         environment = {**os.environ, "NODE": str(number)}  # which the workers of the node inherit
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, env=environment, **quiet)
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """Keep what the command says, for the case that the node does not start."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said += line.decode(errors="replace")
 
     def kill(self) -> None:
         """End it as a power failure would. `ray stop` would end every node of this machine."""
@@ -105,8 +113,9 @@ def cluster(workers: int) -> Iterator[list[Node]]:
     try:
         join(address)
         options = (f"--address={address}", "--node-ip-address=127.0.0.1", "--num-cpus=2")
-        nodes += [Node(number, *options) for number in range(1, workers + 1)]
-        wait_for(workers + 1)
+        for number in range(1, workers + 1):  # one after the other: each looks for free ports
+            nodes.append(Node(number, *options))
+            wait_for(number + 1, nodes[-1])
         yield nodes
     finally:
         ray.shutdown()
@@ -134,12 +143,12 @@ def living() -> int:
     return sum(node["Alive"] for node in ray.nodes())
 
 
-def wait_for(count: int) -> None:
+def wait_for(count: int, newest: Node) -> None:
     """Wait until there are so many nodes."""
     deadline_s = time.monotonic() + START_S
     while living() < count:
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"only {living()} of {count} nodes joined the cluster within {START_S:.0f} s")
+            raise TimeoutError(f"{living()} of {count} nodes joined within {START_S:.0f} s:\n{newest.said}")
         time.sleep(0.2)
 
 

@@ -74,7 +74,7 @@ class Health:
         waited_s = 0.0 if self.stepped_s is None else time.monotonic() - self.stepped_s
         return (200 if waited_s < self.stuck_after_s else 503), f"the last step ended {waited_s:.0f} s ago\n"
 
-    def serve(self, port: int) -> None:
+    def serve(self, port: int) -> ThreadingHTTPServer:
         """Serve from a thread that ends with the program."""
 
         class Handler(BaseHTTPRequestHandler):
@@ -90,6 +90,7 @@ class Health:
 
         server = ThreadingHTTPServer(("", port), Handler)
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server
 
 
 class Stop:
