@@ -161,7 +161,7 @@ def train(options: argparse.Namespace) -> int:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
         save(file, step=step, **state)
 
-    with contextlib.closing(loader), open(options.log / f"rank-{rank}.txt", "a", buffering=1) as log:
+    with contextlib.closing(loader), open(options.seen / f"rank-{rank}.txt", "a", buffering=1) as seen:
         for epoch in range(loader.state_dict()["epoch"], options.epochs):
             for x, y, numbers in loader:
                 loss = torch.nn.functional.mse_loss(model(x), y)
@@ -170,7 +170,7 @@ def train(options: argparse.Namespace) -> int:
                 optimizer.step()
                 step += 1
                 health.stepped_s = time.monotonic()
-                log.write(f"{epoch} {' '.join(map(str, numbers.tolist()))}\n")
+                seen.write(f"{epoch} {' '.join(map(str, numbers.tolist()))}\n")
                 stops = stop.agreed()
                 if stops or step % options.save_every == 0:
                     checkpoint()
@@ -196,7 +196,7 @@ def stopped(marker: Path, step: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True, help="for checkpoints: one that all ranks see")
-    parser.add_argument("--log", type=Path, help="for the numbers of the samples that each rank trained on (--folder)")
+    parser.add_argument("--seen", type=Path, help="for the numbers of the samples that each rank has seen (--folder)")
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--batch-size", type=int, default=4, help="of one rank")
     parser.add_argument("--epochs", type=int, default=3)
@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--stuck-after", type=float, default=900, metavar="SECONDS", help="when /healthz gives up")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    options.log = options.log or options.folder
+    options.seen = options.seen or options.folder
     return train(options)
 
 

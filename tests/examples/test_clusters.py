@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -84,10 +85,15 @@ class Log:
         self.lines: list[str] = []
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[str]]:
-        with self._path.open() as file:  # waits for the rank
-            fcntl.fcntl(file.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            yield file
+    def opened(self, rank: subprocess.Popen[str]) -> Iterator[IO[str]]:
+        """Wait for the first lines of the program that writes it."""
+        file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # waits for no writer
+        fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        while not select.select([file], [], [], 1)[0]:
+            assert rank.poll() is None, rank.communicate()
+        os.set_blocking(file, True)
+        with os.fdopen(file) as opened:
+            yield opened
 
     def read(self, file: IO[str], count: int) -> None:
         self.lines += [file.readline() for _ in range(count)]
@@ -129,7 +135,7 @@ def test_the_pods_of_the_manifest_stop_on_sigterm_and_train_on_exactly_what_rema
     log = Log(logs[0] / "rank-1.txt")
     port = free_port()
     ranks = [start_pod(rank, port, tmp_path, logs[0]) for rank in range(RANKS)]
-    with log.opened() as file:
+    with log.opened(ranks[1]) as file:
         log.read(file, 5)
         ranks[1].send_signal(signal.SIGTERM)  # one pod is evicted, and the other one knows nothing of it
         assert ranks[1].stderr is not None
@@ -246,7 +252,7 @@ def start_job(folder: Path, log: Path, *options: str) -> subprocess.Popen[str]:
     }
     size = ["--samples", str(SAMPLES), "--batch-size", str(BATCH), "--epochs", "1", "--workers", "1"]
     return subprocess.Popen(
-        ["bash", str(FOLDER / "slurm.sbatch"), *size, "--log", str(log), *options],
+        ["bash", str(FOLDER / "slurm.sbatch"), *size, "--seen", str(log), *options],
         env={**ENVIRONMENT, **job},
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -274,7 +280,7 @@ def test_a_slurm_job_that_gets_a_signal_is_queued_again_and_trains_on_what_remai
         folder.mkdir()
     log = Log(logs[0] / "rank-1.txt")
     job = start_job(tmp_path, logs[0])
-    with log.opened() as file:
+    with log.opened(job) as file:
         log.read(file, 5)
         step = int((tmp_path / "step.pid").read_text())
         for pid in descendants(step):  # as --signal=TERM@120 does: torchrun, the ranks, and the loaders' workers
