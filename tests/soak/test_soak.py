@@ -32,7 +32,7 @@ def steady(count: int, **changes: Callable[[int], object]) -> list[dict[str, Any
     """Return cycles of a program that holds steady, but for some figures."""
     plain = {"private_bytes": 240 * MIB, "batch_bytes": 0, "descriptors": 4, "threads": 1, "processes": 0}
     return [
-        {**plain, "leftovers": [], **{name: change(place) for name, change in changes.items()}}
+        {**plain, "at_s": float(place), "leftovers": [], **{name: change(place) for name, change in changes.items()}}
         for place in range(count)
     ]
 
@@ -82,7 +82,10 @@ def test_workers_that_grow_are_found_from_outside() -> None:
     result = result_of(steady(20))
     result.censuses = grown
     (found,) = findings(result, 16 * MIB)
-    assert "all processes together grew by 90 MiB" in found.what
+    assert "all processes together grew by 180 MiB" in found.what
+    starting = [Census(0.1 * place, 0, 3 * place * MIB, 0, 0, 50, 5, 3) for place in range(20)]
+    result.censuses = [*starting, *flat[1:]]
+    assert findings(result, 16 * MIB) == [], "what processes take to start does not count"
 
 
 def records(count: int) -> list[Record]:
@@ -150,7 +153,7 @@ def train(settings: Settings, folder: Path, cycles: int) -> list[dict[str, Any]]
 
 
 def cycles_of(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in said if "cycle" in one]
+    return [{**one, "at_s": 0.0} for one in said if "cycle" in one]
 
 
 def test_a_program_without_leaks_passes_and_delivers_what_is_expected(tmp_path: Path) -> None:

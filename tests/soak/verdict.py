@@ -52,13 +52,21 @@ def growth_bytes(cycles: Sequence[dict[str, Any]]) -> int:
 
 
 def tree_growth_bytes(censuses: Sequence[Census]) -> int:
-    """Return how much more memory all processes had in the last third of a life than in the third before the middle."""
+    """Return how much more memory all processes had in the last third of the time than in the first."""
     if len(censuses) < _FEW:
         return 0
     third = len(censuses) // 3
     sizes = [census.memory_bytes for census in censuses]
-    # The first third is the warm-up: workers have touched few pages.
-    return round(statistics.median(sizes[-third:]) - statistics.median(sizes[third : 2 * third]))
+    return round(statistics.median(sizes[-third:]) - statistics.median(sizes[:third]))
+
+
+def warm_censuses(result: Result) -> list[Census]:
+    """List what was counted from outside in the last life after its warm-up: until then, processes still start."""
+    cycles = result.lives[-1].cycles if result.lives else []
+    if len(cycles) < WARM_UP:
+        return []
+    warm_s = cycles[WARM_UP - 1]["at_s"]
+    return [census for census in result.censuses if census.seconds > warm_s]
 
 
 def findings(result: Result, tolerance_bytes: int) -> list[Finding]:
@@ -66,8 +74,7 @@ def findings(result: Result, tolerance_bytes: int) -> list[Finding]:
     texts = list(result.problems)
     for life in result.lives:
         texts += [f"life {life.number}: {text}" for text in _unsteady(life.cycles, tolerance_bytes)]
-    last = [census for census in result.censuses if census.life == len(result.lives) - 1]
-    if (grown := tree_growth_bytes(last)) > _TREE_BYTES:
+    if (grown := tree_growth_bytes(warm_censuses(result))) > _TREE_BYTES:
         texts.append(f"all processes together grew by {grown >> 20} MiB (at most {_TREE_BYTES >> 20})")
     return [Finding(result.name, text) for text in texts]
 
