@@ -16,6 +16,9 @@ JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 2
 unexport PYTHONDONTWRITEBYTECODE
 # How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
+# How long the soak trains, and where it writes its result.
+HOURS ?= 2
+OUT ?= build/soak
 RUNS ?= 5
 SEED ?=
 # What make dist-test tries (none: no extras), which sessions make matrix runs, and the tag that make dist must fit; all,
@@ -24,7 +27,7 @@ EXTRAS ?=
 SESSIONS ?=
 TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
+.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
@@ -36,6 +39,7 @@ help:
 	@echo "make ray     workers on a Ray cluster of this machine"
 	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
+	@echo "make soak    training programs with faults for HOURS=2, killed and resumed ten times: memory must stay flat; OUT="
 	@echo "make quick   the tests that start few processes"
 	@echo "make docs    build the documentation into site/; a broken link, anchor or reference fails"
 	@echo "make docs-serve   show the documentation on 127.0.0.1:8000, built again whenever a page changes"
@@ -116,8 +120,12 @@ drill: $(VENV)/.installed-dev
 	$(BIN)/python -m feedline.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.drill --minutes $$(echo $(MINUTES) | awk '{print $$1 * 4 / 5}') $(if $(SEED),--seed $(SEED))
 
+# Programs that train for hours and are killed ten times; HOURS=0.05 to try it.
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.soak --hours $(HOURS) --out $(OUT) $(if $(SEED),--seed $(SEED))
+
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults engines cli drill)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" $(addprefix --ignore=tests/,parity order faults engines cli drill soak)
 
 # No page is fetched and no module imported: griffe reads the docstrings. The variable silences an advertisement.
 docs: $(VENV)/.installed-docs

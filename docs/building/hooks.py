@@ -28,8 +28,9 @@ DOCUMENTS = {
     "src/feedline/tools/bench/README.md": "project/bench-harness.md",
 }
 """Markdown files of the repository and their places in the site."""
-PROGRAMS = ("examples/*.py",)
-"""Programs, each of which gets a page that shows it."""
+PROGRAMS = ("examples/*.py", *(f"examples/clusters/*{suffix}" for suffix in (".py", ".sbatch", ".yaml", ".json")))
+"""Programs and the files of launchers, each of which gets a page that shows it."""
+LANGUAGES = {".py": "python", ".sbatch": "bash", ".yaml": "yaml", ".json": "json"}
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -65,14 +66,15 @@ def generated() -> dict[str, tuple[str, str]]:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             code = path.read_text("utf-8")
-            text = f"# {path.name}\n\n`{name}` in the repository.\n\n```python\n{code}```\n"
+            text = f"# {path.name}\n\n`{name}` in the repository.\n\n```{LANGUAGES[path.suffix]}\n{code}```\n"
             pages[page_of(name)] = name, text
     return pages
 
 
 def page_of(name: str) -> str:
     """Return the place in the site of a file outside docs/, named relative to the root of the repository."""
-    return DOCUMENTS.get(name) or f"project/{name.removesuffix('.py').replace('_', '-')}.md"
+    place = name.removesuffix(".py").replace("_", "-").replace(".", "-")
+    return DOCUMENTS.get(name) or f"project/{place}.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

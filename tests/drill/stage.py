@@ -120,7 +120,7 @@ class Stage:
         for attack in attacks:
             if self.crew.has_processes and attack not in self.ordered:
                 self.ordered.add(attack)
-                self.saboteur.attack(attack, _pids_of(iterator))
+                self.saboteur.attack(attack, pids_of(iterator))
 
     def _take_in(self, batch: Any, take: Take) -> None:
         stable, entry = self._read(batch)
@@ -212,7 +212,8 @@ class Stage:
         _abilities.can_share_arenas = _can_share_arenas
 
 
-def _pids_of(iterator: Any) -> Callable[[], list[int]]:
+def pids_of(iterator: Any) -> Callable[[], list[int]]:
+    """Return a function that lists the workers of an iterator, as long as there is one."""
     this = weakref.ref(iterator)  # an attack that comes too late keeps nothing alive
 
     def pids() -> list[int]:

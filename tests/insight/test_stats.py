@@ -72,6 +72,7 @@ def test_flat_has_numbers_only_each_under_one_name() -> None:
 def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> None:
     lines = STATS.prometheus().splitlines()
     assert 'feedline_wait_seconds_total{cause="fetch"} 3' in lines
+    assert 'feedline_faults_total{action="skip"} 3' in lines
     assert 'feedline_stage_seconds{stage="my \\"stage\\"",quantile="0.99"} 0.2' in lines
     pattern = r'(# TYPE \w+ (counter|gauge)|\w+(\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\})? [-+.e\d]+)'
     assert all(re.fullmatch(pattern, line) for line in lines)

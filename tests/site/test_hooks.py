@@ -30,6 +30,8 @@ def test_links_to_other_files_of_the_repository_lead_to_their_pages() -> None:
     assert led("[a](../CONTRIBUTING.md)", "index.md") == "[a](project/contributing.md)"
     assert led("[a](../../CONTRIBUTING.md#code)", "guide/ray.md") == "[a](../project/contributing.md#code)"
     assert led("[a](../../examples/ray_workers.py)", "guide/ray.md") == "[a](../project/examples/ray-workers.md)"
+    manifest = led("[a](../../examples/clusters/kubernetes.yaml)", "guide/ray.md")
+    assert manifest == "[a](../project/examples/clusters/kubernetes-yaml.md)"
 
 
 def test_links_of_such_files_lead_into_the_site() -> None:

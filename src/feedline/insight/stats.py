@@ -170,6 +170,7 @@ class Stats(Mapping[str, Any]):
         add("wait_seconds_total", "counter", waits)
         for name in ("failures", "restarted_workers", "recycled_workers"):
             add(f"{name}_total", "counter", {"": self.counters.get(name, 0)})
+        add("faults_total", "counter", {f'{{action="{_label(action)}"}}': n for action, n in self.faults.items()})
         add("stall", "gauge", {"": self.epoch.stall})
         add("prefetch_occupancy", "gauge", {"": self.epoch.prefetch_occupancy})
         used = {f'{{worker="{number}"}}': share for number, share in enumerate(self.epoch.worker_utilisation)}

@@ -1,8 +1,9 @@
-"""An example, in a program of its own."""
+"""The examples, each in a program of its own."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,19 +16,36 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.ray
 @pytest.mark.timeout(300)  # Ray takes half a minute to start on a busy machine
 def test_the_example_runs(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    without_token = {"RAY_AUTH_MODE": "disabled"}  # which Ray would write into the home directory
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "ray_workers.py")],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths, **without_token},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = ran("ray_workers.py", tmp_path)
     assert done.returncode == 0, done.stderr
     for epoch in range(3):
         assert f"epoch {epoch}: 256 samples" in done.stdout
     assert "bit by bit: True" in done.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)  # three nodes start one after the other
+def test_a_cluster_of_three_nodes_survives_the_death_of_one(tmp_path: Path) -> None:
+    done = ran("clusters/ray_three_nodes.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 nodes" in done.stdout
+    assert "killed node" in done.stdout
+    assert "epoch 1 is complete, bit by bit: 400 samples" in done.stdout
+    (restarted,) = re.findall(r"workers restarted: (\d+)", done.stdout)
+    assert int(restarted) >= 1
+
+
+def ran(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run an example to its end."""
+    pytest.importorskip("ray")
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    without_token = {"RAY_AUTH_MODE": "disabled"}  # which Ray would write into the home directory
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, **without_token},
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=False,
+    )

@@ -1,0 +1,112 @@
+"""The command line of the soak."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.soak import report
+from tests.soak.settings import CONFIGURATIONS, LEAKS, Settings
+from tests.soak.trial import Trial
+
+_LINE_EVERY_S = 60.0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="Trains for hours with faults, kills the programs and resumes them, and says whether memory, "
+        "descriptors and threads stayed flat and every sample came once per epoch in the seeded order.",
+    )
+    parser.add_argument("--hours", type=float, default=2.0, help="how long, 0.05 to try it (2)")
+    parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the result (build/soak)")
+    parser.add_argument("--seed", type=int, help="from which faults and kills are drawn; another one every time")
+    parser.add_argument("--resumes", type=int, default=10, help="how often each program is killed and resumed (10)")
+    parser.add_argument(
+        "--configurations",
+        nargs="+",
+        choices=CONFIGURATIONS,
+        default=CONFIGURATIONS,
+        metavar="NAME",
+        help=f"which programs run side by side: {', '.join(CONFIGURATIONS)} (all)",
+    )
+    parser.add_argument("--tolerance", type=float, default=16, metavar="MIB", help="growth of a process allowed (16)")
+    parser.add_argument("--size", type=int, default=1200, help="samples of a dataset (1200)")
+    parser.add_argument("--step", type=float, default=0.005, metavar="SECONDS", help="time of a training step (0.005)")
+    parser.add_argument("--grace", type=float, default=60, metavar="SECONDS", help="time workers have to leave (60)")
+    parser.add_argument("--leak", choices=LEAKS, default="", help="plant a leak, to see that it is noticed")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a soak; returns the exit status."""
+    options = _parser().parse_args(argv)
+    folder = options.out.resolve()
+    if any(Path(folder, name).exists() for name in CONFIGURATIONS):
+        sys.stderr.write(f"{options.out} has the results of another soak. Give another folder, or remove it.\n")
+        return 2
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = Settings(
+        seed=random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed,
+        folder=str(folder),
+        hours=options.hours,
+        resumes=options.resumes,
+        configurations=tuple(options.configurations),
+        size=options.size,
+        step_s=options.step,
+        grace_s=options.grace,
+        leak=options.leak,
+        tolerance_bytes=round(options.tolerance * (1 << 20)),
+    )
+    os.environ["FEEDLINE_CACHE"] = str(folder / "cache")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the programs end, too
+    return _soak(settings, Console(stderr=True))
+
+
+def _soak(settings: Settings, console: Console) -> int:
+    from tests.soak.data import prepare  # imports torch: not before the options are known to be right
+
+    console.print(f"seed {settings.seed}, results in {settings.folder}", highlight=False)
+    prepare(settings)
+    trials = [Trial(settings, name) for name in settings.configurations]
+    over = threading.Event()
+    with ThreadPoolExecutor(len(trials) + 1) as pool:
+        shown = pool.submit(_show, trials, settings, console, over)
+        futures = [pool.submit(trial.run) for trial in trials]
+        try:
+            for future in futures:
+                future.exception()
+        finally:
+            over.set()
+            for trial in trials:
+                trial.stop()
+        shown.result()
+    results = [trial.result for trial in trials]
+    report.write(settings, results)
+    sys.stdout.write(report.as_text(settings, results))
+    return 0 if report.as_json(settings, results)["ok"] else 1
+
+
+def _show(trials: Sequence[Trial], settings: Settings, console: Console, over: threading.Event) -> None:
+    """Print a line for each program now and then, and keep the files of the result up to date."""
+    begun = time.monotonic()
+    while not over.wait(_LINE_EVERY_S):
+        results = [trial.result for trial in trials]
+        done = min(1.0, (time.monotonic() - begun) / max(1.0, settings.seconds))
+        parts = [f"{one.name} {one.steps:,} steps, {one.kills} kills, {len(one.problems)} problems" for one in results]
+        console.print(f"{done:4.0%}  {'; '.join(parts)}", highlight=False)
+        report.write(settings, results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The result of a soak as JSON, as text, and as a page with charts."""
+
+from __future__ import annotations
+
+import html
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any  # values of JSON
+
+from feedline.tools.bench import chart
+from tests.soak.census import Census
+from tests.soak.cycle import WARM_UP
+from tests.soak.settings import Settings
+from tests.soak.trial import Result
+from tests.soak.verdict import findings, growth_bytes
+
+_COLUMNS = 12
+"""Points of a chart along the time."""
+_FIGURES = {
+    "memory_bytes": ("memory of all processes", "MiB", 1 << 20),
+    "batch_bytes": ("memory for batches", "MiB", 1 << 20),
+    "descriptors": ("open descriptors", "descriptors", 1),
+    "threads": ("threads", "threads", 1),
+}
+GOOD = "PASSED: every sample came once per epoch in the seeded order; memory, descriptors and threads are flat"
+
+
+# Any: values of JSON.
+def as_json(settings: Settings, results: Sequence[Result]) -> dict[str, Any]:
+    """Return the result in plain values."""
+    found = [asdict(one) for result in results for one in findings(result, settings.tolerance_bytes)]
+    return {
+        "ok": not found and all(result.steps for result in results),
+        "settings": asdict(settings),
+        "findings": found,
+        "configurations": [result.as_json() for result in results],
+    }
+
+
+def as_text(settings: Settings, results: Sequence[Result]) -> str:
+    """Return the result as lines for a person."""
+    rows = [["", *(result.name for result in results)]]
+    for title, values in _table(results).items():
+        rows.append([title, *values])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = [f"seed {settings.seed}, {settings.hours:g} hours, killed and resumed {settings.resumes} times each", ""]
+    lines += ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    found = [one for result in results for one in findings(result, settings.tolerance_bytes)]
+    lines += ["", *(f"FAILED {one.configuration}: {one.what}" for one in found)]
+    return "\n".join([*lines, *([] if found else [GOOD])]) + "\n"
+
+
+def _table(results: Sequence[Result]) -> dict[str, list[str]]:
+    faults = sorted({name for result in results for name in result.faults})
+    return {
+        "minutes": [f"{result.seconds / 60:.1f}" for result in results],
+        "steps": [f"{result.steps:,}" for result in results],
+        "samples": [f"{result.samples:,}" for result in results],
+        "steps repeated after a kill": [f"{result.repeated_steps:,}" for result in results],
+        "cycles": [f"{sum(len(life.cycles) for life in result.lives):,}" for result in results],
+        "killed and resumed": [f"{result.kills}" for result in results],
+        "workers replaced": [f"{result.restarts:,}" for result in results],
+        **{name: [f"{result.faults.get(name, 0):,}" for result in results] for name in faults},
+        "memory after warm-up, MiB": [_ends(result, "private_bytes", 1 << 20)[0] for result in results],
+        "memory at the end, MiB": [_ends(result, "private_bytes", 1 << 20)[1] for result in results],
+        "growth by its slope, MiB": [
+            f"{growth_bytes(result.lives[-1].cycles) / (1 << 20):+.1f}" if result.lives else "-" for result in results
+        ],
+        "descriptors, after warm-up and end": [" ".join(_ends(result, "descriptors")) for result in results],
+        "threads, after warm-up and end": [" ".join(_ends(result, "threads")) for result in results],
+    }
+
+
+def _ends(result: Result, name: str, unit: int = 1) -> tuple[str, str]:
+    """Return a figure of the last life, after its warm-up and at its end."""
+    cycles = result.lives[-1].cycles[WARM_UP - 1 :] if result.lives else []
+    if not cycles:
+        return "-", "-"
+    return f"{cycles[0][name] / unit:.0f}", f"{cycles[-1][name] / unit:.0f}"
+
+
+def as_page(settings: Settings, results: Sequence[Result]) -> str:
+    """Return a self-contained page: the text, and a chart for each figure."""
+    panels = [
+        chart.Panel(title, "minutes", unit, [chart.Line(one.name, _points(one.censuses, name, scale)) for one in shown])
+        for name, (title, unit, scale) in _FIGURES.items()
+        if (shown := [result for result in results if result.censuses])
+    ]
+    drawing = chart.draw("soak", panels) if panels else ""
+    text = html.escape(as_text(settings, results))
+    return f"<!doctype html><meta charset=utf-8><title>soak</title>\n<pre>{text}</pre>\n{drawing}"
+
+
+def _points(censuses: Sequence[Census], name: str, scale: int) -> list[chart.Point]:
+    """Return medians and ranges over equal parts of the time."""
+    width_s = max(60.0, (censuses[-1].seconds + 1) / _COLUMNS)
+    parts: dict[int, list[float]] = {}
+    for census in censuses:
+        minute = round(int(census.seconds / width_s) * width_s / 60)
+        parts.setdefault(minute, []).append(getattr(census, name) / scale)
+    return [chart.Point(minute, statistics.median(own), min(own), max(own)) for minute, own in parts.items()]
+
+
+def write(settings: Settings, results: Sequence[Result]) -> None:
+    """Write soak.json, soak.txt and soak.html into the folder of the soak."""
+    folder = Path(settings.folder)
+    (folder / "soak.json").write_text(json.dumps(as_json(settings, results), indent=1), encoding="utf-8")
+    (folder / "soak.txt").write_text(as_text(settings, results), encoding="utf-8")
+    (folder / "soak.html").write_text(as_page(settings, results), encoding="utf-8")

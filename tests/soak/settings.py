@@ -1,0 +1,58 @@
+"""What a soak does: how long, which configurations, how often their programs are killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+CONFIGURATIONS = ("items-processes", "items-threads", "tar-processes", "pictures-forkserver")
+"""The programs that a soak runs side by side. `data.py` describes each."""
+
+LEAKS = ("memory", "descriptor", "thread")
+"""Leaks that a test may plant into a program, to see that the verdict notices."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that the supervisor and the training programs must agree on."""
+
+    seed: int
+    folder: str
+    """Where data, checkpoints and results lie."""
+    hours: float = 2.0
+    """How long the programs train. A soak lasts longer if the kills and the last life need more time."""
+    resumes: int = 10
+    """How often each program is killed and resumed."""
+    configurations: tuple[str, ...] = CONFIGURATIONS
+    size: int = 1200
+    """Samples of a dataset."""
+    batch_size: int = 8
+    step_s: float = 0.005
+    """How long a training step takes at least. Without it, four programs would keep every core busy."""
+    sample_every_s: float = 5.0
+    """How often processes, descriptors, threads and memory are counted from outside."""
+    measured_cycles: int = 12
+    """The least number of cycles after the warm-up that the last life goes through."""
+    grace_s: float = 60.0
+    """How long workers and threads may take to leave after their loader was closed."""
+    hang_s: float = 300.0
+    """A program that delivers nothing for so long hangs. Its stacks go into the result."""
+    leak: str = ""
+    """A leak to plant, one of `LEAKS`; none if empty."""
+    tolerance_bytes: int = field(default=16 << 20)
+    """How much a training process may grow after its warm-up."""
+
+    @property
+    def seconds(self) -> float:
+        """How long, in seconds."""
+        return self.hours * 3600
+
+    def as_json(self) -> str:
+        """Return it as text for the command line of a program."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read what `as_json` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "configurations": tuple(values["configurations"])})

@@ -1,0 +1,98 @@
+"""Whether a program held steady: pure functions of what was counted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any  # values of JSON
+
+from tests.soak.census import Census
+from tests.soak.cycle import WARM_UP
+from tests.soak.trial import Result
+
+_ENDS = 3
+"""Cycles at either end whose counts are compared."""
+
+_TREE_BYTES = 64 << 20
+"""How much all processes of a program may grow. More than one process, because workers are counted at any moment."""
+
+_FEW = 9
+"""Fewer censuses do not show a trend."""
+
+_MOST_PAIRS = 400
+"""Points between which slopes are taken: a million pairs of points take seconds."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a program did not hold steady."""
+
+    configuration: str
+    what: str
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the median of the slopes between all pairs of points (Theil-Sen), which outliers hardly move.
+
+    Example:
+        >>> slope([(0, 1), (1, 3), (2, 5), (3, 100)])
+        2.0
+    """
+    points = points[:: max(1, len(points) // _MOST_PAIRS)]
+    slopes = [(y2 - y1) / (x2 - x1) for i, (x1, y1) in enumerate(points) for x2, y2 in points[i + 1 :] if x2 > x1]
+    return float(statistics.median(slopes)) if slopes else 0.0
+
+
+# Any: values of JSON.
+def growth_bytes(cycles: Sequence[dict[str, Any]]) -> int:
+    """Return how much a training process has grown from its warm-up to its end, by the slope of its memory."""
+    measured = [(float(place), float(cycle["private_bytes"])) for place, cycle in enumerate(cycles)][WARM_UP:]
+    return round(slope(measured) * (len(measured) - 1)) if len(measured) > 1 else 0
+
+
+def tree_growth_bytes(censuses: Sequence[Census]) -> int:
+    """Return how much more memory all processes had in the last third of the time than in the first."""
+    if len(censuses) < _FEW:
+        return 0
+    third = len(censuses) // 3
+    sizes = [census.memory_bytes for census in censuses]
+    return round(statistics.median(sizes[-third:]) - statistics.median(sizes[:third]))
+
+
+def warm_censuses(result: Result) -> list[Census]:
+    """List what was counted from outside in the last life after its warm-up: until then, processes still start."""
+    cycles = result.lives[-1].cycles if result.lives else []
+    if len(cycles) < WARM_UP:
+        return []
+    warm_s = cycles[WARM_UP - 1]["at_s"]
+    return [census for census in result.censuses if census.seconds > warm_s]
+
+
+def findings(result: Result, tolerance_bytes: int) -> list[Finding]:
+    """List what is wrong with a configuration."""
+    texts = list(result.problems)
+    for life in result.lives:
+        texts += [f"life {life.number}: {text}" for text in _unsteady(life.cycles, tolerance_bytes)]
+    if (grown := tree_growth_bytes(warm_censuses(result))) > _TREE_BYTES:
+        texts.append(f"all processes together grew by {grown >> 20} MiB (at most {_TREE_BYTES >> 20})")
+    return [Finding(result.name, text) for text in texts]
+
+
+def _unsteady(cycles: Sequence[dict[str, Any]], tolerance_bytes: int) -> list[str]:
+    found = []
+    grown = growth_bytes(cycles)
+    if grown > tolerance_bytes:
+        count = len(cycles) - WARM_UP
+        found.append(f"memory grew by {grown >> 20} MiB in {count} cycles (at most {tolerance_bytes >> 20})")
+    measured = cycles[WARM_UP - 1 :]
+    if len(measured) < 2 * _ENDS:
+        return found
+    for name in ("descriptors", "threads", "processes", "batch_bytes"):
+        before, after = ([cycle[name] for cycle in part] for part in (measured[:_ENDS], measured[-_ENDS:]))
+        if min(after) > max(before):
+            found.append(f"{name} rose from {max(before):,} to {min(after):,}")
+    left = dict.fromkeys(name for cycle in measured for name in cycle["leftovers"])
+    if left:
+        found.append(f"left behind after a cycle: {', '.join(list(left)[:5])}")
+    return found
