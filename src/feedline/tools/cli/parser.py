@@ -140,11 +140,16 @@ def _add_bench(commands: _Commands) -> None:
 def _add_tune(commands: _Commands) -> None:
     tune = commands.add_parser(
         "tune",
-        help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code",
+        help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code; "
+        "for shards in a store, what each way to shuffle costs",
         epilog=f"Exit codes: {_FAILED_TEXT} With --script: 5 the program fails; 8 it iterates over no loader.",
     )
     tune.add_argument(
-        "what", nargs="?", metavar="WHAT", help=f"{_DATASET}; with --script, only loaders of such datasets are tuned"
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help=f"{_DATASET}; with --script, only loaders of such datasets are tuned; or shards in a store, such as "
+        "s3://bucket/train/*.tar",
     )
     tune.add_argument(
         "--step-ms",
@@ -158,6 +163,12 @@ def _add_tune(commands: _Commands) -> None:
     _add_batch_size(tune)
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    stored = tune.add_argument_group("shards in a store")
+    stored.add_argument("--cache", metavar="BYTES", default="0", help="size of the shard cache of each machine: 300GB")
+    stored.add_argument("--sample-bytes", metavar="BYTES", help="average size of a sample: 100KB")
+    stored.add_argument("--machines", type=_at_least(1), default=1, metavar="N", help="machines that train (1)")
+    stored.add_argument("--ranks", type=_at_least(1), default=1, metavar="N", help="ranks of each machine (1)")
+    stored.add_argument("--workers", type=_at_least(1), default=2, metavar="N", help="workers of each rank (2)")
     tune.add_argument(
         "--script",
         nargs=argparse.REMAINDER,

@@ -1,0 +1,122 @@
+"""`feedline tune s3://...`: what training from a store costs, for every way to shuffle. Only sizes are read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
+from feedline.errors import BadOption
+from feedline.insight.stats import aligned
+from feedline.tools.tune.traffic import Machine, Reading
+from feedline.types.shown import printable, shown_address
+from feedline.types.sizes import byte_count, bytes_text
+
+_BUFFER = 1000
+"""The default of `stream(buffer=)`."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to shuffle, and what it costs each machine per epoch."""
+
+    code: str
+    first_bytes: int
+    """Bytes fetched in the first epoch."""
+    later_bytes: int
+    """Bytes fetched in the third one, when the cache is full."""
+    requests: int
+    """Requests of the first epoch."""
+    moves: str
+    """How far a sample moves."""
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write a table of bytes and requests to standard output, or JSON."""
+    sizes = shard_sizes(arguments.what)
+    cache_bytes = byte_count("--cache", arguments.cache, least=0)
+    reading = Reading(sizes, cache_bytes, machines=arguments.machines, ranks=arguments.ranks, workers=arguments.workers)
+    ways = ways_of(reading, byte_count("--sample-bytes", arguments.sample_bytes))
+    if arguments.json:
+        report = {"shards": len(sizes), "bytes": sum(sizes), "ways": [vars(way) for way in ways]}
+        sys.stdout.write(json.dumps(report) + "\n")
+    else:
+        sys.stdout.write(printable(_text(shown_address(arguments.what), reading, ways)))
+
+
+def shard_sizes(address: str) -> list[int]:
+    """Return the bytes of each shard: from a listing, or from a request each where there is none.
+
+    Raises SourceError: there are none, or the store cannot be reached; BadOption: the address names no shards.
+    """
+    if address.endswith("/"):
+        if protocol_of(address) in ("http", "https"):
+            raise BadOption(
+                f"{shown_address(address)} is a folder, and web servers do not list them. Name the shards: "
+                "https://host/shard-{000..099}.tar."
+            )
+        address += "*.tar"
+    storage, sizes = Storage(), dict[str, int]()
+
+    def listed(pattern: str) -> list[str]:
+        found = storage.listed(pattern)
+        sizes.update({name: version.size for name, version in found.items()})
+        return list(found)
+
+    def ask(name: str) -> int:
+        blob = storage.open(name)
+        try:
+            return blob.size
+        finally:
+            blob.close()
+
+    try:
+        shards = expand(address, listed)
+        unknown = [name for name in shards if name not in sizes]
+        with ThreadPoolExecutor(REMOTE_REQUESTS, "feedline-sizes") as threads:
+            sizes.update(zip(unknown, threads.map(ask, unknown), strict=True))
+        return [sizes[name] for name in shards]
+    finally:
+        storage.close()
+
+
+def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
+    """Return the ways to shuffle. Without the size of a sample, an order of all samples cannot be judged."""
+    ways = [_stream('.stream(shuffle="shards")', reading, "with its shard")]
+    ways.append(replace(ways[0], code=".stream(shuffle=True)", moves=f"with its shard, and by {_BUFFER:,} places"))
+    if reading.machines > 1:
+        sticky = replace(reading, sticky=True)
+        ways.append(_stream(".stream(shuffle=True, sticky=True)", sticky, "as above, but stays on its rank"))
+    if sample_bytes is not None:
+        share = sum(reading.sizes) // reading.machines
+        ways.append(Way("DataLoader(dataset, shuffle=True)", share, share, share // sample_bytes, "anywhere"))
+    return ways
+
+
+def _stream(code: str, reading: Reading, moves: str) -> Way:
+    machine = Machine(reading)
+    first, _, later = (machine.epoch() for _ in range(3))
+    return Way(code, first.fetched_bytes, later.fetched_bytes, first.requests, moves)
+
+
+def _text(address: str, reading: Reading, ways: list[Way]) -> str:
+    total, machines = sum(reading.sizes), reading.machines
+    head = f"{address}: {len(reading.sizes):,} shards, {bytes_text(total)}"
+    cache = f"a cache of {bytes_text(reading.cache_bytes)}" if reading.cache_bytes else "no cache"
+    table = [["", "fetched in epoch 1", "in later epochs", "requests", "a sample moves"]]
+    for way in ways:
+        fetched = [bytes_text(way.first_bytes), bytes_text(way.later_bytes)]
+        table.append([way.code, *fetched, f"{way.requests:,}", way.moves])
+    lines = [
+        head,
+        f"Each of {machines} machines, with {cache}:" if machines > 1 else f"With {cache}:",
+        "",
+        aligned(table),
+    ]
+    if not reading.cache_bytes:
+        lines += ["", f"--cache {bytes_text(0.3 * total / machines)} shows what a cache on each machine saves."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,55 @@
+"""What training from a store costs, before anything is fetched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from feedline.tools.cli.main import main
+from tests.datasets.remote.servers import web_server
+
+SIZE = 8_000_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(20):
+        with (tmp_path / f"shard-{number:03d}.tar").open("wb") as file:
+            file.truncate(SIZE)
+    return tmp_path
+
+
+def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with web_server(folder) as server:
+        address = f"{server.address}/shard-{{000..019}}.tar"
+        assert main(["tune", address, "--cache", "48MB", "--sample-bytes", "10KB", "--json"]) == 0
+        asked = sum(request.stop - request.start for request in server.requests)
+        assert asked < 0.2 * 20 * SIZE, "sizes, not shards"
+        report = json.loads(capsys.readouterr().out)
+        assert main(["tune", address, "--machines", "4", "--ranks", "1", "--workers", "1", "--cache", "40MB"]) == 0
+    assert (report["shards"], report["bytes"]) == (20, 20 * SIZE)
+    by_code = {way["code"]: way for way in report["ways"]}
+    stream, full = by_code[".stream(shuffle=True)"], by_code["DataLoader(dataset, shuffle=True)"]
+    assert (stream["first_bytes"], stream["later_bytes"]) == (20 * SIZE, 14 * SIZE)
+    assert stream["requests"] == 40
+    assert (full["later_bytes"], full["requests"]) == (20 * SIZE, 16_000)
+    table = capsys.readouterr().out.splitlines()
+    sticky = next(line for line in table if "sticky=True" in line)
+    assert "40 MB" in sticky
+    assert " 0 B" in sticky, "a rank's shards fit into its cache"
+    assert any("Each of 4 machines, with a cache of 40 MB" in line for line in table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["https://host/folder/"], "web servers do not list them"),
+        (["memory://nothing/here-*.tar"], "No object fits"),
+        (["memory://nothing/*.tar", "--cache", "much"], "much"),
+    ],
+)
+def test_bad_input_is_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *arguments]) == 1
+    assert message in capsys.readouterr().err
