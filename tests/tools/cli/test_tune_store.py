@@ -28,7 +28,7 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
         asked = sum(request.stop - request.start for request in server.requests)
         assert asked < 0.2 * 20 * SIZE, "sizes, not shards"
         report = json.loads(capsys.readouterr().out)
-        assert main(["tune", address, "--machines", "4", "--ranks", "1", "--workers", "1", "--cache", "40MB"]) == 0
+        assert main(["tune", address, "--machines", "4", "--ranks", "1", "--workers", "1", "--cache", "40000000"]) == 0
     assert (report["shards"], report["bytes"]) == (20, 20 * SIZE)
     by_code = {way["code"]: way for way in report["ways"]}
     stream, full = by_code[".stream(shuffle=True)"], by_code["DataLoader(dataset, shuffle=True)"]
@@ -37,9 +37,9 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
     assert (full["later_bytes"], full["requests"]) == (20 * SIZE, 16_000)
     table = capsys.readouterr().out.splitlines()
     sticky = next(line for line in table if "sticky=True" in line)
-    assert "40 MB" in sticky
-    assert " 0 B" in sticky, "a rank's shards fit into its cache"
-    assert any("Each of 4 machines, with a cache of 40 MB" in line for line in table)
+    assert "38.1 MiB" in sticky
+    assert " 0 bytes" in sticky, "a rank's shards fit into its cache"
+    assert any("Each of 4 machines, with a cache of 38.1 MiB" in line for line in table)
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,11 @@ class Way:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write a table of bytes and requests to standard output, or JSON."""
-    sizes = shard_sizes(arguments.what)
     cache_bytes = byte_count("--cache", arguments.cache, least=0)
+    sample_bytes = byte_count("--sample-bytes", arguments.sample_bytes)
+    sizes = shard_sizes(arguments.what)
     reading = Reading(sizes, cache_bytes, machines=arguments.machines, ranks=arguments.ranks, workers=arguments.workers)
-    ways = ways_of(reading, byte_count("--sample-bytes", arguments.sample_bytes))
+    ways = ways_of(reading, sample_bytes)
     if arguments.json:
         report = {"shards": len(sizes), "bytes": sum(sizes), "ways": [vars(way) for way in ways]}
         sys.stdout.write(json.dumps(report) + "\n")
