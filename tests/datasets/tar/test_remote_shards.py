@@ -55,7 +55,7 @@ def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
 def test_the_requests_of_a_random_batch_are_under_way_at_once(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards
