@@ -224,7 +224,8 @@ class TokenSequence:
         """Return where pieces of the files end, as places in the sequence: pieces of the size that caches have."""
         found = [np.empty(0, np.int64)]
         for file, begin in zip(self.files, self._begins.tolist(), strict=True):
-            cuts = np.arange(disk_cache.PIECE_BYTES, file.tokens_end, disk_cache.PIECE_BYTES)
+            size = disk_cache.PIECE_BYTES
+            cuts = np.arange((file.tokens_at // size + 1) * size, file.tokens_end, size)
             found += [begin + (cuts - file.tokens_at) // file.token_bytes, np.array([begin + file.token_count])]
         return np.concatenate(found)
 
