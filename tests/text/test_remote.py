@@ -191,7 +191,7 @@ def test_bare_tokens_and_files_without_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
 def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, kind: str, tmp_path: Path) -> None:
     def loader(dataset: TokenDataset, workers: int) -> Any:
-        options: Any = {"workers": workers, "engine": engine, "seed": 4}
+        options: Any = {"workers": workers, "engine": engine if workers else "inline", "seed": 4}
         if kind == "stream":
             return feedline.Loader(dataset.stream(shuffle=True, seed=4, window=2), 32, **options)
         if kind == "sampler":
@@ -306,7 +306,9 @@ def test_a_piece_of_which_much_is_wanted_is_fetched_once(server: WebServer) -> N
 def test_without_memory_nothing_is_kept(server: WebServer, folder: Path) -> None:
     dataset = remote(server, cache_bytes=0)
     assert plain_all(dataset.stream()) == plain_all(local(folder))
-    assert all(one.stop - one.start < PIECE for one in server.requests if one.start)
+    asked = len(server.requests)
+    assert plain_all(dataset.stream())
+    assert len(server.requests) >= 2 * (asked - 3)
     dataset.close()
 
 
@@ -363,9 +365,9 @@ def test_faults_are_tried_again(server: WebServer, folder: Path, fault: str) -> 
     seen = set[tuple[str, int]]()
 
     def once(request: Request) -> str | None:
-        if (request.path, request.start) in seen:
+        if (request.path, request.stop) in seen:  # the rest of a range has the same end
             return None
-        seen.add((request.path, request.start))
+        seen.add((request.path, request.stop))
         return fault
 
     server.fault = once
