@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
+from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.remote import disk_cache, ranges
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
@@ -354,6 +355,15 @@ def test_other_processes_open_their_own_connections(server: WebServer, folder: P
     assert here.recv() == plain(expected[700])
     process.join()
     assert process.exitcode == 0
+    dataset.close()
+
+
+def test_reading_does_not_change_what_a_cache_of_samples_sees(server: WebServer, tmp_path: Path) -> None:
+    dataset = remote(server, segment_ids=True, shard_cache=tmp_path, shard_cache_bytes=4 * PIECE)
+    before = fingerprint(dataset)
+    assert plain_all(dataset.stream())
+    assert fingerprint(dataset) == before
+    assert fingerprint(remote(server, segment_ids=False, shard_cache=tmp_path, shard_cache_bytes="1 MB")) != before
     dataset.close()
 
 
