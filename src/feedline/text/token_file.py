@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
@@ -32,7 +33,6 @@ from feedline.types.checksums import damaged
 
 if TYPE_CHECKING:
     from feedline.datasets.parquet.remote_files import RemoteFile
-    from feedline.text.mapped import Numbers
 
 HEADER_BYTES = 4096
 """The tokens begin here: at a page, so that mapped tokens are aligned."""
@@ -300,7 +300,7 @@ def verify(path: str | os.PathLike[str], *, report: Callable[[int], object] | No
     return found
 
 
-def offsets_in(file: TokenFile, tail: bytes) -> Numbers:
+def offsets_in(file: TokenFile, tail: bytes) -> NDArray[np.int64]:
     """Return the document offsets from all that follows the tokens of a file. Raises CorruptSource: it is damaged."""
     if len(tail) != file.size - file.offsets_at or zlib.crc32(tail) != file.tail_sum:
         raise damaged(f"The list of documents of {file.path}, or its checksums,")
