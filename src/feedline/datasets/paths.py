@@ -114,7 +114,7 @@ def checked_path(given: str | os.PathLike[str]) -> str:
     if is_address:
         raise BadOption(
             f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
-            "their path, without file://. Of the sources, TarDataset, ParquetDataset, JSONLines and TextLines read "
-            "remote files: give these addresses as strings."
+            "their path, without file://. Of the sources, TarDataset, ParquetDataset, JSONLines, TextLines and "
+            "TokenDataset read remote files: give these addresses as strings."
         )
     raise SourceError(f"There is no file {shown!r}. Is the path right?")

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.datasets.source import Indices, Source
 from feedline.errors import BadOption
@@ -61,16 +60,14 @@ class TokenDocuments(Source):
     def _read(self, indices: Indices) -> list[Any]:
         numbers = np.searchsorted(self._ends, indices, side="right")
         places = indices - np.where(numbers > 0, self._ends[numbers - 1], 0)
-        return [self._document(number, place) for number, place in zip(numbers.tolist(), places.tolist(), strict=True)]
-
-    def _document(self, number: int, place: int) -> NDArray[Any]:
-        return self._sequence.document(number, place).astype(self.dtype)
+        found = self._sequence.documents(numbers.tolist(), places.tolist())
+        return [document.astype(self.dtype) for document in found]
 
     def _stored_in(self) -> Iterable[str]:
         return [file.path for file in self._sequence.files]
 
     def close(self) -> None:
-        """Unmap the files. Reading a document maps them again."""
+        """Close the files. Reading a document opens them again."""
         self._sequence.close()
 
     def __getstate__(self) -> dict[str, object]:

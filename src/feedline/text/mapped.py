@@ -67,7 +67,7 @@ class MappedTokens:
         """Return `width` tokens from each start, one row per start. All of them must be in the file."""
         view = self._windows.get(width)
         if view is None:
-            count, step = len(self.tokens) - width + 1, self.tokens.strides[0]
+            count, step = max(0, len(self.tokens) - width + 1), self.tokens.strides[0]
             view = self._windows[width] = as_strided(self.tokens, (count, width), (step, step), writeable=False)
         before = _disk_reads()
         if self._cold:

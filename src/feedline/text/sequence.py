@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.paths import Paths, found_files
+from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote.storage import protocol_of
+from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.text.boundaries import Edges
 from feedline.text.mapped import MappedTokens, Numbers, Tokens
 from feedline.text.token_file import ENDING, TokenFile, find_tokens
+from feedline.types.sizes import check_size, most_bytes
+
+if TYPE_CHECKING:
+    from feedline.text.remote import Part, RemoteTokens
 
 _OPEN_FILES = 256
 """Most files that a process has open at a time; each takes a file descriptor."""
@@ -21,11 +29,28 @@ _OPEN_FILES = 256
 class TokenSequence:
     """The tokens of some files, one after the other. Each file begins a new document.
 
-    It is pickled as the descriptions of its files; each process maps them when it first reads them.
+    It is pickled as the descriptions of its files; each process maps them, or connects, when it first reads them.
+
+    Args:
+        paths: the files.
+        raw_dtype: "uint16" or "uint32", to accept files of bare tokens.
+        reading: how remote files are read.
+        cache_bytes: how much of remote files each process keeps in memory.
     """
 
-    def __init__(self, paths: Paths, raw_dtype: object = None) -> None:
-        self.files = tuple(find_tokens(path, raw_dtype) for path in found_files(paths, (ENDING,)))
+    def __init__(
+        self, paths: Paths, raw_dtype: object = None, reading: Reading | None = None, cache_bytes: int = 0
+    ) -> None:
+        self._remote: RemoteTokens | None = None
+        given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
+        if any(isinstance(path, str) and protocol_of(path) for path in given):
+            from feedline.text.remote import RemoteTokens, find_files  # most programs do not need it
+
+            reading = reading or Reading()
+            self.files = find_files(given, raw_dtype, reading)
+            self._remote = RemoteTokens(self.files, reading, cache_bytes)
+        else:
+            self.files = tuple(find_tokens(path, raw_dtype) for path in found_files(given, (ENDING,)))
         _check_tokenizers(self.files)
         self._ends = np.cumsum([file.token_count for file in self.files], dtype=np.int64)
         self._begins = self._ends - [file.token_count for file in self.files]
@@ -51,11 +76,15 @@ class TokenSequence:
         return self._open.load(number, lambda: (MappedTokens(self.files[number]), 1))
 
     def close(self) -> None:
-        """Unmap all files. Reading maps them again."""
+        """Unmap all files, and close connections. Reading opens them again."""
         self._open.clear()
+        if self._remote is not None:
+            self._remote.close()
 
     def windows(self, starts: Numbers, width: int) -> Tokens:
         """Return `width` tokens from each start, one row per start. All of them must be in the sequence."""
+        if self._remote is not None:
+            return self._remote_windows(self._remote, starts, width)
         if len(self.files) == 1:
             return self.mapped(0).windows(starts, width)
         found: Tokens = np.empty((len(starts), width), self.dtype)
@@ -66,6 +95,23 @@ class TokenSequence:
                 found[whole] = self.mapped(number).windows(starts[whole] - begin, width)
             for row in rows[starts[rows] + width > end].tolist():
                 self._across(number, int(starts[row]), found[row])
+        return found
+
+    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int) -> Tokens:
+        """Return windows as `windows` does, if files are remote: requests for all of them are sent side by side."""
+        found: Tokens = np.empty((len(starts), width), self.dtype)
+        parts: list[Part] = []
+        for number, rows in self._rows_by_file(starts, starts + width):
+            local = starts[rows] - self._begins[number]
+            firsts, lasts = np.maximum(local, 0), np.minimum(local + width, self.files[number].token_count)
+            shifts, sizes = (firsts - local).tolist(), np.maximum(lasts - firsts, 0).tolist()
+            for row, first, shift, size in zip(rows.tolist(), firsts.tolist(), shifts, sizes, strict=True):
+                out = found[row, shift : shift + size]
+                if self.files[number].remote is None:
+                    out[:] = self.mapped(number).tokens[first : first + size]
+                else:
+                    parts += remote.parts(number, first, out)
+        remote.fill(parts)
         return found
 
     def _across(self, number: int, start: int, out: Tokens) -> None:
@@ -91,21 +137,33 @@ class TokenSequence:
             if len(rows):
                 yield number, rows
 
+    def load_offsets(self, numbers: Iterable[int] | None = None) -> None:
+        """Read the document offsets of some files, or of all, if they are remote: side by side, not one by one."""
+        if self._remote is not None:
+            some = range(len(self.files)) if numbers is None else numbers
+            self._remote.load_offsets(number for number in some if self.files[number].remote is not None)
+
+    def _offsets(self, number: int) -> Numbers:
+        if self._remote is not None and self.files[number].remote is not None:
+            return self._remote.offsets(number)
+        return self.mapped(number).offsets
+
     def edges(self, starts: Numbers, width: int) -> Edges:
         """Return where documents begin in `width` tokens from each start, after the first of these tokens.
 
         Raises CorruptSource: the document offsets are damaged.
         """
         found_rows, found_places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for number, rows in self._rows_by_file(starts, starts + width):
-            mapped = self.mapped(number)
-            offsets, local = mapped.offsets, starts[rows] - self._begins[number]
+        by_file = list(self._rows_by_file(starts, starts + width))
+        self.load_offsets(number for number, _ in by_file)
+        for number, rows in by_file:
+            offsets, local = self._offsets(number), starts[rows] - self._begins[number]
             low = np.searchsorted(offsets, local, side="right")
             counts = np.maximum(np.searchsorted(offsets, local + width, side="left") - low, 0)
             which = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
             places = offsets[which] - np.repeat(local, counts)
             if len(places) and not (places.min() >= 1 and places.max() < width):
-                raise _disordered(mapped.file)
+                raise _disordered(self.files[number])
             found_rows.append(np.repeat(rows, counts))
             found_places.append(places)
         return Edges.of(np.concatenate(found_rows), np.concatenate(found_places), len(starts), width)
@@ -117,34 +175,59 @@ class TokenSequence:
         """
         found = np.zeros(len(starts), np.int64)
         for number, rows in self._rows_by_file(starts, starts + 1):
-            mapped = self.mapped(number)
-            offsets, local = mapped.offsets, starts[rows] - self._begins[number]
+            offsets, local = self._offsets(number), starts[rows] - self._begins[number]
             place = np.searchsorted(offsets, local, side="right") - 1
             found[rows] = local - offsets[place]
             if (place < 0).any() or (found[rows] < 0).any():
-                raise _disordered(mapped.file)
+                raise _disordered(self.files[number])
         return found
 
     def document_ends(self) -> Numbers:
         """Return the number of documents in each file and all files before it."""
         return np.cumsum([file.document_count or 0 for file in self.files], dtype=np.int64)
 
-    def document(self, number: int, place: int) -> Tokens:
-        """Return a document of a file, as a view of the mapped file. Raises CorruptSource: offsets are damaged."""
-        mapped = self.mapped(number)
-        start, stop = mapped.offsets[place : place + 2].tolist()
-        if not 0 <= start <= stop <= mapped.file.token_count:
-            raise _disordered(mapped.file)
-        return mapped.tokens[start:stop]
+    def documents(self, numbers: Sequence[int], places: Sequence[int]) -> list[Tokens]:
+        """Return documents, each of a file by its place there; those of a mapped file are views.
+
+        Raises CorruptSource: offsets are damaged.
+        """
+        self.load_offsets(set(numbers))
+        found: list[Tokens] = []
+        parts: list[Part] = []
+        for number, place in zip(numbers, places, strict=True):
+            file = self.files[number]
+            start, stop = self._offsets(number)[place : place + 2].tolist()
+            if not 0 <= start <= stop <= file.token_count:
+                raise _disordered(file)
+            if self._remote is None or file.remote is None:
+                found.append(self.mapped(number).tokens[start:stop])
+                continue
+            what = f"Document {place} of {file.path}"
+            check_size(what, (stop - start) * file.token_bytes, limit=most_bytes())  # a server may claim any size
+            found.append(np.empty(stop - start, file.dtype))
+            parts += self._remote.parts(number, start, found[-1])
+        if self._remote is not None:
+            self._remote.fill(parts)
+        return found
 
     def lengths(self) -> Numbers:
         """Return the number of tokens of each document. Raises CorruptSource: offsets are damaged."""
         parts = [np.empty(0, np.int64)]
+        self.load_offsets()
         for number, file in enumerate(self.files):
-            parts.append(np.diff(self.mapped(number).offsets))
+            parts.append(np.diff(self._offsets(number)))
             if (parts[-1] < 0).any() or parts[-1].sum() != file.token_count:
                 raise _disordered(file)
         return np.concatenate(parts)
+
+    def piece_ends(self) -> Numbers:
+        """Return where pieces of the files end, as places in the sequence: pieces of the size that caches have."""
+        found = [np.empty(0, np.int64)]
+        for file, begin in zip(self.files, self._begins.tolist(), strict=True):
+            size = disk_cache.PIECE_BYTES
+            cuts = np.arange((file.tokens_at // size + 1) * size, file.tokens_end, size)
+            found += [begin + (cuts - file.tokens_at) // file.token_bytes, np.array([begin + file.token_count])]
+        return np.concatenate(found)
 
     def __getstate__(self) -> dict[str, object]:
         return dict(self.__dict__)  # the cache of open files pickles as an empty one

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.form import Form
+from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.paths import Paths
+from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
+from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption
 from feedline.text.boundaries import Edges
 from feedline.text.documents import TokenDocuments
 from feedline.text.mapped import Tokens
 from feedline.text.sequence import TokenSequence
 from feedline.text.token_file import TokenFile
+from feedline.types.sizes import byte_count
 
+CACHE_BYTES = 128 << 20
+"""Default limit for pieces of remote files in memory, per process: twice what a `BlockSampler` reads by default."""
 IGNORED = -100
 """The label that torch's cross-entropy leaves out by default."""
 
@@ -28,17 +36,19 @@ Positions = bool | Literal["document"]
 class TokenDataset(TableSource):
     """Blocks of tokens from token files, as a map-style dataset.
 
-    All files are one sequence of tokens. Sample i is the `block` tokens from token i * `stride` on. The files are
-    mapped into memory: any sample costs the same, however large the files are, and processes share the memory. With
-    feedline's loader and the default collate function, a batch is read in one vectorised step. `shuffle=True` then
-    shuffles blocks without a list of them, so that 10^12 tokens start and resume as quickly as a thousand.
+    All files are one sequence of tokens. Sample i is the `block` tokens from token i * `stride` on. Local files are
+    mapped into memory: any sample costs the same, however large the files are, and processes share the memory. The
+    blocks of a batch from remote files are requested at the same time. With feedline's loader and the default collate
+    function, a batch is read in one vectorised step. `shuffle=True` then shuffles blocks without a list of them, so
+    that 10^12 tokens start and resume as quickly as a thousand.
 
     A sample is a dict with `tokens`, and with `labels`, `positions` and `segment_ids` if you ask for them. With
     `labels=None` and nothing else, it is the array of tokens itself.
 
     Args:
         paths: token files, as `feedline pack --tokens` or `write_tokens` write them: a file, a folder (all `.bin` files
-            below it), a pattern such as `"tokens-*.bin"`, or a list of these.
+            below it), a pattern such as `"tokens-*.bin"`, an address (`s3://`, `gs://`, `https://`, or another that
+            fsspec reads; patterns except for `https://`), or a list of these.
         block: tokens in a sample.
         stride: distance between the first tokens of two samples; `block` by default, so that samples do not overlap.
             Tokens after the last whole block are left out.
@@ -54,12 +64,21 @@ class TokenDataset(TableSource):
         raw_dtype: "uint16" or "uint32", to also read files of bare tokens of this type, which have no header.
         end_token: the token that ends a document, to find documents in files of bare tokens.
         transform: applied to each sample; batches are then made sample by sample.
+        cache_bytes: how much of remote files each process keeps in memory: pieces of 4 MB of which many blocks are
+            read. If you ask for document boundaries, they take another 8 bytes for each document.
+        retries: how often to retry a failed request, as long as no bytes arrive.
+        timeout_s: how long a server may send nothing.
+        unsafe_redirects: True to also follow redirects from https to http, and from public addresses to private ones.
+        storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
+        shard_cache: a folder on a local disk that caches pieces of remote files, for all workers and ranks of the
+            machine. It may contain only files that feedline put there.
+        shard_cache_bytes: the size limit of that cache; the least recently used pieces are dropped first.
 
     Raises:
         BadOption: an option has an invalid value, a file has no header, or files are of different tokenizers.
         SourceError: a file does not exist.
         CorruptSource: a file is damaged or cut short.
-        SourceChanged: at first use in a process: a file is not the one it was.
+        SourceChanged: at first use in a process, or at any time if it is remote: a file is not the one it was.
 
     Example:
         >>> import tempfile
@@ -76,6 +95,7 @@ class TokenDataset(TableSource):
         ([8, 9], [3, 2, 4])
     """
 
+    # object: fsspec defines its own options.
     def __init__(
         self,
         paths: Paths,
@@ -90,6 +110,13 @@ class TokenDataset(TableSource):
         raw_dtype: object = None,
         end_token: int | None = None,
         transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        shard_cache: str | os.PathLike[str] | None = None,
+        shard_cache_bytes: int | str = "100 GB",
     ) -> None:
         super().__init__(transform)
         self.block = checked_count("block", block, 1)
@@ -107,7 +134,15 @@ class TokenDataset(TableSource):
         self.end_token = None if end_token is None else checked_count("end_token", end_token, 0)
         self._width = self.block + (labels == "shifted")
         """Tokens that a sample is made of."""
-        self._sequence = TokenSequence(paths, raw_dtype)
+        shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
+        reading = Reading(
+            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
+            unsafe_redirects=unsafe_redirects,
+            storage_options={} if storage_options is None else storage_options,
+            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
+        )
+        self._sequence = TokenSequence(paths, raw_dtype, reading, byte_count("cache_bytes", cache_bytes, least=0))
+        self.is_remote = any(file.remote is not None for file in self._sequence.files)
         self.dtype = self._checked_dtype(dtype)
         self._check_documents()
         given = {"labels": labels is not None, "positions": bool(positions), "segment_ids": segment_ids}
@@ -135,7 +170,10 @@ class TokenDataset(TableSource):
 
     def _check_documents(self) -> None:
         needs = self.mask_crossing or self.segment_ids or bool(self.positions)
-        if not needs or self._sequence.has_documents:
+        if not needs:
+            return
+        if self._sequence.has_documents:
+            self._sequence.load_offsets()
             return
         bare = next(file.path for file in self._sequence.files if not file.has_header)
         if self.positions == "document":
@@ -163,6 +201,22 @@ class TokenDataset(TableSource):
         Raises BadOption: a file of bare tokens does not list its documents.
         """
         return TokenDocuments(self._sequence, self.dtype)
+
+    @property
+    def row_group_sizes(self) -> NDArray[np.int64]:
+        """How many samples begin in each piece of 4 MB of a file; `feedline.samplers.BlockSampler` needs this."""
+        ends = np.minimum(-(-self._sequence.piece_ends() // self.stride), len(self))
+        sizes = np.diff(ends, prepend=0)
+        return sizes[sizes > 0]
+
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+        """Return an iterable dataset of the same samples, which reads the files piece by piece.
+
+        With `shuffle`, pieces of 4 MB come in a new random order in every epoch, and the samples of each `window` of
+        pieces are shuffled together. For remote files that is one request for thousands of samples, where random access
+        sends a request for each. Raises BadOption: an option has an invalid value.
+        """
+        return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
@@ -200,7 +254,8 @@ class TokenDataset(TableSource):
         return Edges(rows.astype(np.int64), places.astype(np.int64) + 1, len(starts))
 
     def close(self) -> None:
-        """Unmap the files. Reading a sample maps them again."""
+        """Close the files. Reading a sample opens them again."""
+        self._upcoming.close()
         self._sequence.close()
 
     def _form(self) -> str:

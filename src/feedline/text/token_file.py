@@ -20,14 +20,19 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
+from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.types.checksums import damaged
+
+if TYPE_CHECKING:
+    from feedline.datasets.parquet.remote_files import RemoteFile
 
 HEADER_BYTES = 4096
 """The tokens begin here: at a page, so that mapped tokens are aligned."""
@@ -63,7 +68,7 @@ class TokenFile:
     """
 
     path: str
-    """Absolute."""
+    """Absolute; for a remote file, its address without secrets."""
     token_bytes: int
     """2 for uint16, 4 for uint32."""
     token_count: int
@@ -77,6 +82,8 @@ class TokenFile:
     """Digest of the tokenizer; "" if it is unknown."""
     tail_sum: int = 0
     """Checksum of the document offsets and the block checksums."""
+    remote: RemoteFile | None = field(default=None, repr=False)
+    """Where a remote file is, and in which version; None for a local file."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -150,6 +157,11 @@ def find_tokens(path: str, raw_dtype: object = None) -> TokenFile:
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(HEADER_BYTES)
+    return described(path, size, start, raw_dtype)
+
+
+def described(path: str, size: int, start: bytes, raw_dtype: object = None) -> TokenFile:
+    """Return what the first `HEADER_BYTES` bytes of a file say, as `find_tokens` does."""
     if start[: len(MAGIC)] != MAGIC:
         return _bare(path, size, start, raw_dtype)
     found = _described(path, start)
@@ -268,15 +280,13 @@ def verify(path: str | os.PathLike[str], *, report: Callable[[int], object] | No
         >>> verify(path).token_count
         4
     """
-    found = find_tokens(os.path.abspath(os.fspath(path)))
+    found = find_tokens(os.path.abspath(checked_path(path)))
     done = 0
     with opened(found.path) as file:
         file.seek(found.offsets_at)
         tail = file.read()
-        if len(tail) != found.size - found.offsets_at or zlib.crc32(tail) != found.tail_sum:
-            raise damaged(f"The list of documents of {found.path}, or its checksums,")
+        offsets_in(found, tail)
         sums = np.frombuffer(tail, "<u4", offset=found.sums_at - found.offsets_at)
-        _check_offsets(found, np.frombuffer(tail, "<i8", count=(found.document_count or 0) + 1))
         file.seek(found.tokens_at)
         for number, expected in enumerate(sums.tolist()):
             content = file.read(min(BLOCK_BYTES, found.tokens_end - file.tell()))
@@ -290,6 +300,11 @@ def verify(path: str | os.PathLike[str], *, report: Callable[[int], object] | No
     return found
 
 
-def _check_offsets(file: TokenFile, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+def offsets_in(file: TokenFile, tail: bytes) -> NDArray[np.int64]:
+    """Return the document offsets from all that follows the tokens of a file. Raises CorruptSource: it is damaged."""
+    if len(tail) != file.size - file.offsets_at or zlib.crc32(tail) != file.tail_sum:
+        raise damaged(f"The list of documents of {file.path}, or its checksums,")
+    offsets = np.frombuffer(tail, "<i8", count=(file.document_count or 0) + 1)
     if offsets[0] != 0 or offsets[-1] != file.token_count or (np.diff(offsets) < 0).any():
         raise CorruptSource(f"The list of documents of {file.path} is not in order. {_AGAIN}")
+    return offsets

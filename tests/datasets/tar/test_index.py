@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import TarDataset
+from feedline.datasets.remote import ranges
 from feedline.datasets.remote.blob import LocalBlob
-from feedline.datasets.tar import index
+from feedline.datasets.remote.ranges import coalesced
 from feedline.datasets.tar import index as module
-from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of, scan
+from feedline.datasets.tar.index import Index, Range, ShardIndex, give, index_of, scan
 from feedline.errors import FeedlineWarning
 from tests.datasets.tar.writing import numbered, tar_bytes
 
@@ -160,18 +161,11 @@ def test_everyone_gets_their_bytes_and_few_reads_are_made(asked: list[tuple[int,
     wanted = [Range(shard, start, start + size, {}, "x") for shard, start, size in asked]
     spans = coalesced(wanted, is_local=lambda shard: is_local)
     for span in spans:
-        span.give(shards[span.shard][span.start : span.stop])
+        give(span, shards[span.shard][span.start : span.stop])
     for one in wanted:
         assert one.sample["x"] == shards[one.shard][one.start : one.stop]
     assert sum(len(span.ranges) for span in spans) == len(wanted)
-    gap = index._LOCAL_GAP if is_local else index._REMOTE_GAP
+    gap = ranges._LOCAL_GAP if is_local else ranges.REMOTE_GAP
     for span, other in itertools.pairwise(spans):
         assert (span.shard, span.stop) < (other.shard, other.start)
         assert span.shard != other.shard or other.start - span.stop > gap
-
-
-def test_reads_do_not_grow_without_bound() -> None:
-    wanted = [Range(0, start, start + (1 << 20), {}, "x") for start in range(0, 1 << 26, 1 << 20)]
-    assert all(span.stop - span.start <= 1 << 24 for span in coalesced(wanted, is_local=lambda shard: True))
-    large = coalesced([Range(0, 0, 1 << 30, {}, "x")], is_local=lambda shard: True)
-    assert [(span.start, span.stop) for span in large] == [(0, 1 << 30)]

@@ -58,7 +58,7 @@ def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
 def test_the_requests_of_a_random_batch_are_under_way_at_once(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards
@@ -208,7 +208,7 @@ def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:
 def test_the_bytes_of_the_next_batch_come_while_a_batch_is_transformed(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
     batches = [list(range(first, first + 5)) for first in range(30, 60, 5)]
     waited = list[bool]()
 
@@ -237,7 +237,7 @@ def test_the_bytes_of_the_next_batch_come_while_a_batch_is_transformed(
 def test_what_is_fetched_ahead_is_not_fetched_again(
     engine: Any, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
+    monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "bin"), cache=False)
     files = dict(numbered(COUNT))
     assert len(dataset) == COUNT

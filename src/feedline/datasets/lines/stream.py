@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from feedline.abc.source import StreamSource
 from feedline.datasets.lines.format import LineFormat
 from feedline.datasets.lines.inflating import Inflating, Point, packing_in
@@ -28,7 +26,7 @@ from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.shards import Reading
-from feedline.errors import BadState, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadState, CorruptSource, SourceChanged
 from feedline.randomness.scope import is_in_loader
 from feedline.system.handle import Handle
 from feedline.types import State
@@ -374,35 +372,3 @@ class ShuffledPass(RowGroupPass):
     """One pass in random order."""
 
     _name = "parts of files of lines"
-
-    # Any: samples of any kind.
-    def take(self, count: int) -> list[Any]:
-        """Return the next `count` samples, as `LinePass.take` does."""
-        if self._again is None and self._transform is None:
-            self._failed = None
-            places = np.arange(self._place, min(self._place + count, len(self)))
-            try:
-                samples: list[Any] = self._stream.source._read(self._indices(places))
-            except SourceError:
-                pass  # one by one, to return those before it
-            else:
-                self._place += len(samples)
-                return samples
-        return self._one_by_one(count)
-
-    def _one_by_one(self, count: int) -> list[Any]:
-        place, samples = self._place if self._again is None else self._again, list[Any]()
-        while len(samples) < count:
-            try:
-                samples.append(next(self))
-            except StopIteration:
-                break
-            except Exception:
-                if not samples:
-                    raise
-                self._place, self._failed = place + len(samples), None
-                break
-            except BaseException:  # an interrupt: return these samples next time
-                self._place, self._again = place, None
-                raise
-        return samples

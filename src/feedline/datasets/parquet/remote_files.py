@@ -7,13 +7,13 @@ import io
 import itertools
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
+from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.types.shown import identity_of, shown_url
 
@@ -87,11 +87,7 @@ class BlobFile(io.RawIOBase):
     def fetch(self, ranges: Iterable[Range]) -> None:
         """Fetch ranges that will be read; merge nearby ranges, and fetch several parts at once."""
         parts = parts_of((max(0, start), min(stop, self.blob.size)) for start, stop in ranges)
-        if len(parts) > 1:
-            with ThreadPoolExecutor(min(REQUESTS, len(parts)), "feedline-read") as threads:
-                contents = list(threads.map(lambda part: self.blob.read(*part), parts))
-        else:
-            contents = [self.blob.read(*part) for part in parts]
+        contents = side_by_side(lambda part: self.blob.read(*part), parts, REQUESTS)
         self._fetched = list(zip(parts, contents, strict=True))
 
     # Any: any bytes-like object.

@@ -26,7 +26,7 @@ _RUN = 128
 
 
 class RowGroupStream(Stream, StreamSource, Epochs):
-    """The samples of a Parquet, Arrow or CSV dataset, row group by row group; created by `ParquetDataset.stream`.
+    """The samples of a dataset, row group by row group, or piece by piece; created by `ParquetDataset.stream`.
 
     A feedline loader assigns samples to workers and ranks: each sample comes once, and the order does not depend on
     their number. In torch's own loader, workers divide the row groups among themselves. States are exact.
@@ -121,6 +121,38 @@ class RowGroupPass(ResumablePass[int]):
         except SourceError:
             found = source._read(self._indices(places[:1]))
         return found
+
+    # Any: samples of any kind.
+    def take(self, count: int) -> list[Any]:
+        """Return the next `count` samples; fewer at the end, or before one that fails: the next call raises then."""
+        if self._again is None and self._transform is None:
+            self._failed = None
+            places = np.arange(self._place, min(self._place + count, len(self)))
+            try:
+                samples: list[Any] = self._stream.source._read(self._indices(places))
+            except SourceError:
+                pass  # one by one, to return those before it
+            else:
+                self._place += len(samples)
+                return samples
+        return self._one_by_one(count)
+
+    def _one_by_one(self, count: int) -> list[Any]:
+        place, samples = self._place if self._again is None else self._again, list[Any]()
+        while len(samples) < count:
+            try:
+                samples.append(next(self))
+            except StopIteration:
+                break
+            except Exception:
+                if not samples:
+                    raise
+                self._place, self._failed = place + len(samples), None
+                break
+            except BaseException:  # an interrupt: return these samples next time
+                self._place, self._again = place, None
+                raise
+        return samples
 
     def try_again(self) -> bool:
         self._ahead = []  # a transform may have modified its input

@@ -288,6 +288,9 @@ class DiskCache:
         times = np.where(known >= 0, foresight.times()[known], of_others)
         return times, foresight.after(_place(str(path), foresight))
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_served": 0, "_scan": None}  # each process counts its own bytes
+
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
 

@@ -18,11 +18,12 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
+from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
+from feedline.datasets.tar.index import Index, Range, ShardIndex, give, index_of
 from feedline.datasets.tar.members import NO_SUM
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
@@ -271,13 +272,10 @@ class TarDataset(Source, ColumnSource):
                 what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
                 total.add(what, one.stop - one.start)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
-        if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
-            with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
-                contents = list(threads.map(lambda span: blobs[span.shard].read(span.start, span.stop), spans))
-        else:
-            contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
+        requests = 1 if all(blob.is_local for blob in blobs.values()) else self.reading.requests()
+        contents = side_by_side(lambda span: blobs[span.shard].read(span.start, span.stop), spans, requests)
         for span, content in zip(spans, contents, strict=True):
-            span.give(content, viewed)
+            give(span, content, viewed)
         index = self.index
         for one in ranges:
             if one.checksum != NO_SUM and blobs[one.shard].is_local:  # bytes from a network may differ each time

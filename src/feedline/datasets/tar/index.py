@@ -7,7 +7,7 @@ or the index file is damaged, the index is rebuilt. Several processes may build 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.ranges import Span
 from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
@@ -218,13 +219,6 @@ class Index:
         self._compared.flags[self._sums_from[shard] + number] = True
 
 
-_LOCAL_GAP = 1 << 14
-_REMOTE_GAP = 1 << 18
-"""The largest gap between two ranges to read and discard, rather than make two requests. Guesses."""
-_MOST = 1 << 24
-"""The most bytes of a read, unless a field has more."""
-
-
 @dataclass(slots=True)
 class Range:
     """The bytes of a field, and the sample they belong to."""
@@ -242,43 +236,16 @@ class Range:
     """Number of the field in the shard."""
 
 
-@dataclass(slots=True)
-class Span:
-    """Ranges of one shard that are read together."""
+def give(span: Span[Range], data: bytes, viewed: Collection[str] = ()) -> None:
+    """Store the bytes of a span in their samples; fields in `viewed` as views, without copying.
 
-    shard: int
-    start: int
-    stop: int
-    ranges: list[Range]
-
-    def give(self, data: bytes, viewed: Collection[str] = ()) -> None:
-        """Store the bytes in their samples; fields in `viewed` as views, without copying.
-
-        Raises CorruptSource: a checksum differs.
-        """
-        view = memoryview(data)
-        for one in self.ranges:
-            start, stop = one.start - self.start, one.stop - self.start
-            if one.checksum != NO_SUM:
-                key = one.sample["__key__"]
-                if sum_of(f"{key}.{one.name}", view[start:stop]) != one.checksum:
-                    raise damaged(f"{one.sample['__url__']}: field {one.name!r} of sample {key!r}")
-            one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]
-
-
-def coalesced(ranges: list[Range], *, is_local: Callable[[int], bool]) -> list[Span]:
-    """Return the reads that cover all ranges, sorted by shard and offset."""
-    spans: list[Span] = []
-    gap = 0
-    for one in sorted(ranges, key=attrgetter("shard", "start")):
-        last = spans[-1] if spans else None
-        if last is None or last.shard != one.shard:
-            gap = _LOCAL_GAP if is_local(one.shard) else _REMOTE_GAP
-        elif one.start <= last.stop + gap and max(one.stop, last.stop) - last.start <= max(
-            _MOST, last.stop - last.start
-        ):
-            last.stop = max(last.stop, one.stop)
-            last.ranges.append(one)
-            continue
-        spans.append(Span(one.shard, one.start, one.stop, [one]))
-    return spans
+    Raises CorruptSource: a checksum differs.
+    """
+    view = memoryview(data)
+    for one in span.ranges:
+        start, stop = one.start - span.start, one.stop - span.start
+        if one.checksum != NO_SUM:
+            key = one.sample["__key__"]
+            if sum_of(f"{key}.{one.name}", view[start:stop]) != one.checksum:
+                raise damaged(f"{one.sample['__url__']}: field {one.name!r} of sample {key!r}")
+        one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]

@@ -1,0 +1,566 @@
+"""Token files on a web server and in stores: the samples of the local dataset, in few requests, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets.cache.fingerprint import fingerprint
+from feedline.datasets.remote import disk_cache, ranges
+from feedline.datasets.remote.blob import RetryPolicy
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.samplers import BlockSampler
+from feedline.text import TokenDataset, verify
+from feedline.text.token_file import HEADER_BYTES
+from tests.datasets.contract import SourceContract
+from tests.datasets.remote.servers import (
+    Request,
+    StoreProxy,
+    WebServer,
+    bucket_at,
+    first,
+    needs_s3,
+    options_for,
+    s3_server,
+    start_fsspec,
+    store_proxy,
+    web_server,
+)
+from tests.sampling import examples
+from tests.text.token_files import plain, write
+
+PIECE = 2048
+BLOCK = 16
+RANDOM = np.random.default_rng(3)
+DOCUMENTS = [[RANDOM.integers(0, 60_000, int(size)).tolist() for size in RANDOM.integers(0, 300, 40)] for _ in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces and many requests for small files."""
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
+    monkeypatch.setattr("feedline.datasets.remote.http._HEAD", HEADER_BYTES)
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("www")
+    for number, documents in enumerate(DOCUMENTS):
+        write(folder / f"tokens-{number}.bin", documents, "uint32" if number == 1 else "uint16")
+    return folder
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[WebServer]:
+    with web_server(folder) as server:
+        yield server
+
+
+# Any, throughout: options as a user gives them, and batches of any form.
+def remote(server: WebServer, block: int = BLOCK, **options: Any) -> TokenDataset:
+    return TokenDataset([f"{server.address}/tokens-{number}.bin" for number in range(3)], block, **options)
+
+
+def local(folder: Path, block: int = BLOCK, **options: Any) -> TokenDataset:
+    return TokenDataset([folder / f"tokens-{number}.bin" for number in range(3)], block, **options)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for name, values in expected.items():
+            assert_equal(found[name], values)
+        return
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def own_server(tmp_path: Path, documents: Any = DOCUMENTS[0]) -> Any:
+    """Serve a folder of this test, which it may change."""
+    write(tmp_path / "tokens-0.bin", documents)
+    return web_server(tmp_path)
+
+
+# -- what is read ---
+
+
+documents = st.lists(st.lists(st.integers(0, 65_535), max_size=40), max_size=8)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    data=st.data(),
+    files=st.lists(documents, min_size=1, max_size=3).filter(lambda found: any(map(any, found))),
+    block=st.integers(4, 40),
+    stride=st.none() | st.integers(4, 50),
+    piece=st.sampled_from([128, 4096 + 64, 1 << 22]),
+    gap=st.sampled_from([0, 20, 1 << 18]),
+    held=st.sampled_from([0, 4096, 1 << 27]),
+)
+def test_samples_are_those_of_local_files(
+    data: st.DataObject,
+    files: Any,
+    block: int,
+    stride: int | None,
+    piece: int,
+    gap: int,
+    held: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("tokens")
+    for number, one in enumerate(files):
+        write(folder / f"{number}.bin", one, data.draw(st.sampled_from(["uint16", "uint32"])))
+    labels: Any = data.draw(st.sampled_from(["shifted", "same", None]))
+    options: Any = {
+        "stride": stride,
+        "labels": labels,
+        "mask_crossing": labels is not None and data.draw(st.booleans()),
+        "positions": data.draw(st.sampled_from([False, True, "document"])),
+        "segment_ids": data.draw(st.booleans()),
+        "dtype": data.draw(st.sampled_from([np.int64, np.int32])),
+    }
+    with pytest.MonkeyPatch.context() as patch, web_server(folder) as server:
+        patch.setattr(disk_cache, "PIECE_BYTES", piece)
+        patch.setattr(ranges, "REMOTE_GAP", gap)
+        paths: list[Any] = [f"{server.address}/{number}.bin" for number in range(len(files))]
+        if len(files) > 1 and data.draw(st.booleans()):
+            paths[0] = folder / "0.bin"
+        expected = TokenDataset([folder / f"{number}.bin" for number in range(len(files))], block, **options)
+        found = TokenDataset(paths, block, cache_bytes=held, **options)
+        assert len(found) == len(expected)
+        for _ in range(3):
+            chosen = data.draw(st.lists(st.integers(0, max(0, len(expected) - 1)), max_size=8 if len(expected) else 0))
+            assert_equal(found.read_columns(np.array(chosen)), expected.read_columns(np.array(chosen)))
+        ours, theirs = found.documents, expected.documents
+        np.testing.assert_array_equal(ours.lengths, theirs.lengths)
+        assert plain_all(ours) == plain_all(theirs)
+        assert found.row_group_sizes.sum() == len(found)
+        assert plain_all(found.stream()) == plain_all(expected)
+        found.close()
+
+
+def plain_all(samples: Any) -> list[Any]:
+    return [plain(sample) for sample in samples]
+
+
+class TestContract(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, server: WebServer) -> None:
+        self.server = server
+
+    def make_source(self, **options: Any) -> TokenDataset:
+        return remote(self.server, 512, mask_crossing=True, positions=True, segment_ids=True, **options)
+
+    def samples(self) -> list[Any]:
+        return list(local(self.server.folder, 512, mask_crossing=True, positions=True, segment_ids=True))
+
+
+def test_bare_tokens_and_files_without_any(tmp_path: Path) -> None:
+    tokens = RANDOM.integers(0, 50_257, 3_000).astype(np.uint16)
+    tokens.tofile(tmp_path / "bare.bin")
+    (tmp_path / "empty.bin").write_bytes(b"")
+    write(tmp_path / "none.bin", [])
+    options: Any = {"raw_dtype": "uint16", "end_token": int(tokens[5]), "segment_ids": True}
+    with web_server(tmp_path) as server:
+        names = ["empty.bin", "bare.bin", "none.bin"]
+        dataset = TokenDataset([f"{server.address}/{name}" for name in names], 7, **options)
+        expected = TokenDataset([tmp_path / name for name in names], 7, **options)
+        assert dataset.token_count == 3_000
+        assert_equal(dataset.read_columns(np.arange(len(dataset))), expected.read_columns(np.arange(len(dataset))))
+        with pytest.raises(BadOption, match="which does not list its documents"):
+            _ = dataset.documents
+        with pytest.raises(BadOption, match="raw_dtype='uint16'"):
+            TokenDataset(f"{server.address}/bare.bin")
+        dataset.close()
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
+def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, kind: str, tmp_path: Path) -> None:
+    def loader(dataset: TokenDataset, workers: int) -> Any:
+        options: Any = {"workers": workers, "engine": engine if workers else "inline", "seed": 4}
+        if kind == "stream":
+            return feedline.Loader(dataset.stream(shuffle=True, seed=4, window=2), 32, **options)
+        if kind == "sampler":
+            return feedline.Loader(dataset, 32, sampler=BlockSampler(dataset.row_group_sizes, 2, seed=4), **options)
+        return feedline.Loader(dataset, 32, shuffle=True, **options)
+
+    expected = [plain(batch) for batch in loader(local(folder, segment_ids=True), 0)]
+    dataset = remote(server, segment_ids=True, cache_bytes=4 * PIECE, shard_cache=tmp_path, shard_cache_bytes="1 MB")
+    running = loader(dataset, 2)
+    batches, states = [], []
+    for batch in running:
+        batches.append(plain(batch))
+        states.append(json.loads(json.dumps(running.state_dict())))
+    assert batches == expected
+    for place in range(0, len(states) - 1, 1 + len(states) // 3):
+        resumed = loader(dataset, 1)
+        resumed.load_state_dict(states[place])
+        assert [plain(batch) for batch in resumed] == expected[place + 1 :]
+    dataset.close()
+
+
+def test_every_position_of_a_stream_can_be_resumed(server: WebServer) -> None:
+    dataset = remote(server, 256, labels=None)
+    stream = dataset.stream(shuffle=True, seed=5, window=2)
+    expected = plain_all(stream)
+    assert sorted(expected) == sorted(plain_all(dataset))
+    running = iter(stream)
+    for place in range(len(expected)):
+        again = iter(stream)
+        again.load_state_dict(json.loads(json.dumps(running.state_dict())))
+        assert plain_all(again) == expected[place:]
+        next(running)
+    stream.set_epoch(1)
+    assert plain_all(stream) != expected
+    dataset.close()
+
+
+def test_a_block_sampler_stays_within_pieces(server: WebServer, folder: Path) -> None:
+    dataset = remote(server, labels=None)
+    sizes = dataset.row_group_sizes
+    np.testing.assert_array_equal(sizes, local(folder, labels=None).row_group_sizes)
+    assert sizes.sum() == len(dataset)
+    assert (sizes <= -(-PIECE // (2 * BLOCK))).all()
+    server.requests.clear()
+    for batch in feedline.Loader(dataset, 64, sampler=BlockSampler(sizes, 1, seed=1)):
+        assert len(batch)
+    pieces = sum(-(-file.tokens_end // PIECE) for file in dataset.files)
+    assert len(server.requests) < 3 * pieces, "a piece, and a block that reaches into the next one"
+    dataset.close()
+
+
+# -- requests ---
+
+
+def test_opening_sends_one_request_for_each_file_and_its_documents(server: WebServer) -> None:
+    remote(server).close()
+    assert [(one.start, one.stop) for one in server.requests] == [(0, HEADER_BYTES)] * 3
+    server.requests.clear()
+    dataset = remote(server, segment_ids=True)
+    assert sorted((one.path, one.start, one.stop) for one in server.requests if one.start) == [
+        (f"tokens-{number}.bin", file.offsets_at, file.size) for number, file in enumerate(dataset.files)
+    ]
+    assert len(server.requests) == 6
+    server.requests.clear()
+    assert dataset[3] is not None
+    assert len(server.requests) == 1, "boundaries are known"
+    dataset.close()
+
+
+def test_nearby_blocks_share_a_request_and_distant_ones_are_requested_together(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", 1 << 22)
+    dataset = remote(server, labels=None)
+    server.requests.clear()
+    dataset.read_columns(np.array([10, 11, 13, 9]))
+    assert [(one.start, one.stop) for one in server.requests] == [
+        (HEADER_BYTES + 9 * 2 * BLOCK, HEADER_BYTES + 14 * 2 * BLOCK)
+    ]
+    server.requests.clear()
+    together = threading.Barrier(6, timeout=60)
+
+    def wait(request: Request) -> None:
+        together.wait()
+
+    server.fault = wait
+    ends = np.cumsum([file.token_count for file in dataset.files]) // BLOCK
+    chosen = np.array([0, 40, 100, ends[0] + 5, ends[1] + 5, ends[1] + 50])
+    dataset.read_columns(chosen)
+    assert len(server.requests) == 6
+    assert sum(one.stop - one.start for one in server.requests) == (5 * 2 + 4) * BLOCK
+    dataset.close()
+
+
+def test_a_piece_of_which_much_is_wanted_is_fetched_once(server: WebServer) -> None:
+    dataset = remote(server)
+    server.requests.clear()
+    assert plain_all(dataset.stream())
+    pieces = {(one.path, one.start // PIECE) for one in server.requests if one.stop - one.start == PIECE}
+    wholes = [one for one in server.requests if one.stop - one.start == PIECE]
+    assert len(pieces) == len(wholes) > 10
+    server.requests.clear()
+    assert plain_all(dataset.stream(shuffle=True))
+    assert not any((one.path, one.start // PIECE) in pieces for one in server.requests)
+    dataset.close()
+    server.requests.clear()
+    assert dataset[0] is not None
+    assert server.requests, "what was kept is dropped"
+    dataset.close()
+
+
+def test_without_memory_nothing_is_kept(server: WebServer, folder: Path) -> None:
+    dataset = remote(server, cache_bytes=0)
+    assert plain_all(dataset.stream()) == plain_all(local(folder))
+    asked = len(server.requests)
+    assert plain_all(dataset.stream())
+    assert len(server.requests) >= 2 * (asked - 3)
+    dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp_path: Path, workers: int) -> None:
+    options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": "1 MB", "cache_bytes": 2 * PIECE}
+    dataset = remote(server, segment_ids=True, **options)
+    server.requests.clear()
+    loader = feedline.Loader(dataset, 32, shuffle=True, seed=2, workers=workers)
+    expected = feedline.Loader(local(folder, segment_ids=True), 32, shuffle=True, seed=2)
+    assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
+    asked = [(one.path, one.start) for one in server.requests]
+    assert len(asked) == len(set(asked)), "each piece once, also with several processes"
+    server.requests.clear()
+    assert len(list(loader)) == len(loader)
+    assert not server.requests
+    for _ in range(2):
+        dataset = pickle.loads(pickle.dumps(dataset))
+        assert plain(dataset[5]) == plain(local(folder, segment_ids=True)[5])
+        assert not server.requests
+    dataset.close()
+
+
+# -- processes ---
+
+
+def _read(dataset: TokenDataset, index: int, sent: Any) -> None:
+    sent.send(plain(dataset[index]))
+    dataset.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_open_their_own_connections(server: WebServer, folder: Path, method: str) -> None:
+    dataset = remote(server, positions="document")
+    expected = local(folder, positions="document")
+    assert plain(dataset[1]) == plain(expected[1])
+    assert len(pickle.dumps(dataset)) < 5_000
+    context: Any = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=_read, args=(dataset, 700, there))
+    process.start()
+    assert plain(dataset[650]) == plain(expected[650])
+    assert here.recv() == plain(expected[700])
+    process.join()
+    assert process.exitcode == 0
+    dataset.close()
+
+
+def test_reading_does_not_change_what_a_cache_of_samples_sees(server: WebServer, tmp_path: Path) -> None:
+    dataset = remote(server, segment_ids=True, shard_cache=tmp_path, shard_cache_bytes=4 * PIECE)
+    before = fingerprint(dataset)
+    assert plain_all(dataset.stream())
+    assert fingerprint(dataset) == before
+    assert fingerprint(remote(server, segment_ids=False, shard_cache=tmp_path, shard_cache_bytes="1 MB")) != before
+    dataset.close()
+
+
+# -- what goes wrong ---
+
+
+@pytest.mark.parametrize("fault", ["drop", "refuse", "503"])
+def test_faults_are_tried_again(server: WebServer, folder: Path, fault: str) -> None:
+    seen = set[tuple[str, int]]()
+
+    def once(request: Request) -> str | None:
+        if (request.path, request.stop) in seen:  # the rest of a range has the same end
+            return None
+        seen.add((request.path, request.stop))
+        return fault
+
+    server.fault = once
+    dataset = remote(server, segment_ids=True)
+    assert plain_all(dataset.stream()) == plain_all(local(folder, segment_ids=True))
+    assert len(seen) > 20
+    dataset.close()
+
+
+def test_a_server_that_is_gone_is_an_error_and_can_come_back(server: WebServer, folder: Path) -> None:
+    dataset = remote(server, retries=1)
+    server.fault = lambda request: "503"
+    with pytest.raises(SourceError, match=r"tokens-0.bin cannot be read at byte .*tried 2 times"):
+        _ = dataset[3]
+    with pytest.raises(SourceError, match="503"):
+        remote(server, retries=0)
+    server.fault = lambda request: None
+    assert plain(dataset[3]) == plain(local(folder)[3])
+    dataset.close()
+
+
+def test_files_that_change_are_noticed(tmp_path: Path) -> None:
+    with own_server(tmp_path) as server:
+        server.tags["tokens-0.bin"] = '"one"'
+        dataset = TokenDataset(f"{server.address}/tokens-0.bin", 8, shard_cache=tmp_path / "c", shard_cache_bytes="1MB")
+        copies = [dataset, pickle.loads(pickle.dumps(dataset))]
+        expected = plain(dataset[0])
+        server.tags["tokens-0.bin"] = '"two"'
+        for copy in copies:
+            with pytest.raises(SourceChanged, match=r"tokens-0.bin was changed"):
+                _ = copy[len(copy) - 1]
+            with pytest.raises(SourceChanged, match=r"tokens-0.bin was changed"):
+                _ = copy.documents[0]
+            assert plain(copy[0]) == expected, "of the version that was opened"
+            copy.close()
+        anew = TokenDataset(f"{server.address}/tokens-0.bin", 8)
+        assert plain(anew[0]) == expected
+        anew.close()
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    with own_server(tmp_path) as server:
+        path, address = tmp_path / "tokens-0.bin", f"{server.address}/tokens-0.bin"
+        whole = path.read_bytes()
+        for size in (0, 7, 100, HEADER_BYTES, len(whole) - 1):
+            path.write_bytes(whole[:size])
+            with pytest.raises((CorruptSource, BadOption), match=r"cut short|not a token file"):
+                TokenDataset(address)
+        path.write_bytes(whole + b"x")
+        with pytest.raises(CorruptSource, match="has something behind its end"):
+            TokenDataset(address)
+        path.write_bytes(whole[:30] + b"\xff" + whole[31:])
+        with pytest.raises(CorruptSource, match=r"The header of http://127.*tokens-0.bin is damaged"):
+            TokenDataset(address)
+        path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
+        TokenDataset(address).close()  # documents are not read
+        with pytest.raises(CorruptSource, match="The list of documents of"):
+            TokenDataset(address, segment_ids=True)
+        dataset = TokenDataset(address)
+        with pytest.raises(CorruptSource, match="The list of documents of"):
+            _ = dataset.documents[0]
+        dataset.close()
+
+
+def test_a_server_cannot_claim_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_server(tmp_path, [[1], list(range(3_000))]) as server:
+        address = f"{server.address}/tokens-0.bin"
+        monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1000")
+        dataset = TokenDataset(address, 8, segment_ids=True)
+        assert dataset.documents[0].tolist() == [1]
+        with pytest.raises(CorruptSource, match=r"Document 1 of .* takes 6000 bytes, and at most 1000"):
+            _ = dataset.documents[1]
+        monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "20")
+        with pytest.raises(CorruptSource, match=r"The list of documents of .* at most 20"):
+            TokenDataset(address, segment_ids=True)
+        dataset.close()
+
+
+def test_errors_say_what_is_wrong(server: WebServer, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no such file"):
+        TokenDataset(f"{server.address}/none.bin")
+    with pytest.raises(BadOption, match="TokenDataset read remote files: give these addresses as strings"):
+        TokenDataset(Path("s3://bucket/a.bin"))
+    with pytest.raises(BadOption, match="only local files are read here"):
+        verify("s3://bucket/a.bin")
+    with pytest.raises(BadOption, match="storage_options= is a dict"):
+        TokenDataset(f"{server.address}/tokens-0.bin", storage_options=3)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="retries"):
+        TokenDataset(f"{server.address}/tokens-0.bin", retries=-1)
+    with pytest.raises(BadOption, match="cache_bytes"):
+        TokenDataset(f"{server.address}/tokens-0.bin", cache_bytes=-1)
+    with pytest.raises(BadOption, match="shard_cache_bytes"):
+        TokenDataset(f"{server.address}/tokens-0.bin", shard_cache=tmp_path, shard_cache_bytes=10)
+    server.fault = lambda request: "whole"
+    with pytest.raises(SourceError, match="Use a server that knows ranges"):
+        remote(server)
+
+
+def test_no_secret_is_shown(server: WebServer) -> None:
+    address = server.address.replace("//", "//ada:secret@")
+    dataset = TokenDataset(f"{address}/tokens-0.bin?signature=secret", storage_options={"key": "secret"})
+    shown = f"{dataset!r} {dataset.files!r} {vars(dataset)!r} {dataset.documents!r}"
+    server.fault = lambda request: "404"
+    with pytest.raises(SourceError) as caught:
+        _ = dataset[0]
+    assert "secret" not in shown + str(caught.value)
+    dataset.close()
+
+
+# -- stores ---
+
+
+def test_a_store_that_serves_no_versions(folder: Path) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe({f"/tokens/{name}": (folder / f"tokens-{name}").read_bytes() for name in ("0.bin", "1.bin")})
+    try:
+        expected = TokenDataset([folder / f"tokens-{number}.bin" for number in range(2)], BLOCK)
+        for paths in ("memory://tokens", "memory://tokens/*.bin", ["memory://tokens/0.bin", "memory://tokens/1.bin"]):
+            dataset = TokenDataset(paths, BLOCK)
+            assert plain_all(dataset.stream()) == plain_all(expected)
+            dataset.close()
+        system.pipe("/tokens/0.bin", b"other")
+        with pytest.raises(SourceChanged, match=r"0.bin has changed"):
+            _ = dataset[0]
+        with pytest.raises(SourceError, match="No object fits"):
+            TokenDataset("memory://tokens/none-*.bin")
+        dataset.close()
+    finally:
+        system.rm("/tokens", recursive=True)
+
+
+@pytest.fixture(scope="module")
+def s3(folder: Path) -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        for number in range(3):
+            body = (folder / f"tokens-{number}.bin").read_bytes()
+            client.put_object(Bucket="bucket", Key=f"train/tokens-{number + 8}.bin", Body=body)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def proxy(s3: Any) -> Iterator[StoreProxy]:
+    with store_proxy(s3.meta.endpoint_url) as proxy:
+        yield proxy
+
+
+@needs_s3
+@pytest.mark.slow
+def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> None:
+    options: Any = {"storage_options": options_for(proxy), "segment_ids": True}
+    dataset = TokenDataset("s3://bucket/train/tokens-*.bin", BLOCK, **options)
+    asked = [path for method, path in proxy.asked if "list-type" not in path]
+    assert len(asked) == 6, "a header and the documents of each file, without asking for its size"
+    proxy.fault = first(3, "SlowDown")
+    expected = local(folder, segment_ids=True)
+    chosen = RANDOM.permutation(len(expected))[:40]
+    assert_equal(dataset.read_columns(chosen), expected.read_columns(chosen))
+    loader = feedline.Loader(dataset.stream(shuffle=True, seed=1), 32, workers=2)
+    same = feedline.Loader(expected.stream(shuffle=True, seed=1), 32)
+    assert [plain(batch) for batch in loader] == [plain(batch) for batch in same]
+    dataset.close()
+    cached = TokenDataset("s3://bucket/train", BLOCK, shard_cache=tmp_path, shard_cache_bytes="1 MB", **options)
+    assert plain_all(cached.stream()) == plain_all(expected)
+    proxy.asked.clear()
+    assert plain_all(pickle.loads(pickle.dumps(cached)).stream()) == plain_all(expected)
+    assert not proxy.asked
+    cached.close()
+
+
+@needs_s3
+@pytest.mark.slow
+def test_an_object_that_is_replaced(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
+    def put(start: int) -> None:
+        path = write(tmp_path / f"{start}.bin", [list(range(start, start + 5_000))])
+        s3.put_object(Bucket="bucket", Key="changing.bin", Body=path.read_bytes())
+
+    put(0)
+    dataset = TokenDataset("s3://bucket/changing.bin", BLOCK, storage_options=options_for(proxy))
+    assert dataset[0]["tokens"][0] == 0
+    put(1)
+    with pytest.raises(SourceChanged, match=r"s3://bucket/changing.bin was changed"):
+        _ = dataset[200]
+    dataset.close()
