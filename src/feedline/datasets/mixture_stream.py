@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.source import Repeatable, ShardedSource
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.mixture import Mixed, Orders, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
@@ -82,6 +82,8 @@ class MixtureStream(Stream, Mixed):
 
         Raises BadState: this is not a state of such a mixture.
         """
+        if isinstance(state, dict):
+            check_format(state, "a mixture")
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
                 "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
