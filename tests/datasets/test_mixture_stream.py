@@ -727,3 +727,24 @@ def test_a_state_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_does_not_split_keeps_the_loader_splitting() -> None:
     assert repr(split_mixture()).startswith("ShardedMixtureStream(3 datasets")
     assert type(mix([Parts(0, 5), Numbers(0)])) is MixtureStream
+
+
+class _Drawing:
+    """Iterable, without a state, and its samples draw random numbers."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(feedline.rng().integers(1 << 30)) for _ in range(20))
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_a_dataset_that_is_read_again_draws_the_same_numbers_after_resuming(steps: int) -> None:
+    def make() -> feedline.Loader:
+        return feedline.Loader(mix([_Drawing(), range(100)], [2, 1], seed=3, size=28), 4, seed=5)
+
+    loader = make()
+    batches = iter(loader)
+    for _ in range(steps):
+        next(batches)
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in resumed] == [batch.tolist() for batch in batches]

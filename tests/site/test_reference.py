@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import feedline
 from docs.building import tables
 from feedline.tools.cli.parser import build_parser
+from tests.promises.names import PACKAGES, listed_names, shown_names, value_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PACKAGES = (
-    "abc",
-    "audio",
-    "collate",
-    "datasets",
-    "errors",
-    "faults",
-    "images",
-    "samplers",
-    "schedulers",
-    "simulation",
-    "testing",
-    "text",
-    "video",
-)
 PAGES = {page.name: page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")}
-SHOWN = {name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
-
-
-def public_names() -> list[str]:
-    names = [f"feedline.{name}" for name in feedline.__all__]
-    for package in PACKAGES:
-        names += [f"feedline.{package}.{name}" for name in importlib.import_module(f"feedline.{package}").__all__]
-    return names
-
-
-# Any: whatever is public.
-def value_of(name: str) -> Any:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
-
-
-NAMES = [name for name in public_names() if not isinstance(value_of(name), (types.ModuleType, str))]
+SHOWN = set(shown_names())
+NAMES = [name for name in listed_names() if not isinstance(value_of(name), (types.ModuleType, str))]
 
 
 def test_every_package_that_lists_its_names_is_covered() -> None:
@@ -61,8 +30,7 @@ def test_every_public_name_has_a_place_in_the_reference() -> None:
 
 
 def test_the_reference_shows_nothing_twice() -> None:
-    shown = [name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)]
-    assert sorted(shown) == sorted(set(shown))
+    assert sorted(shown_names()) == sorted(set(shown_names()))
 
 
 @pytest.mark.parametrize(

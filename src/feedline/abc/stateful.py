@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from feedline.errors import BadState
@@ -125,6 +125,45 @@ def check_restorable(dataset: object, iterator: object = None) -> None:
     raise BadState(
         f"The state contains that of {what}, but {whose}{type(dataset).__name__} has no load_state_dict. Use the "
         "dataset that the state was saved with."
+    )
+
+
+FORMAT = "feedline"
+"""The entry of a state that holds the number of its format. States inside a loader's state have none in format 1."""
+
+
+def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> None:
+    """Raise an error if a state has a later format than this feedline reads.
+
+    Every part that saves a state of its own calls this first: what it would say of entries that it does not know
+    describes another problem.
+
+    Args:
+        state: the state.
+        what: whose state it is, for the message.
+        known: the latest format that this feedline reads.
+
+    Raises:
+        BadState: the state has another format.
+
+    Example:
+        >>> check_format({"epoch": 3}, "a pipe")
+        >>> check_format({"feedline": 2, "epoch": 3}, "a pipe")
+        Traceback (most recent call last):
+            ...
+        feedline.errors.BadState: The state of a pipe has format 2, and this feedline reads formats up to 1...
+    """
+    found = state.get(FORMAT, known)
+    if found == known and type(found) is int:
+        return
+    if type(found) is int and found > known:
+        raise BadState(
+            f"The state of {what} has format {found}, and this feedline reads formats up to {known}: a newer feedline "
+            "saved it. Upgrade with pip install --upgrade feedline, or begin the epoch anew, without the state."
+        )
+    raise BadState(
+        f"The state of {what} has format {found!r:.100}, which no release of feedline has saved. Load the state as "
+        "state_dict() returned it, or begin the epoch anew, without the state."
     )
 
 

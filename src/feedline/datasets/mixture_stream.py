@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.source import Repeatable, ShardedSource
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.mixture import Mixed, Orders, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
 from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.scope import current_scope
 from feedline.randomness.turns import Turns
 from feedline.system.failures import broke_generator
 from feedline.types import DatasetKind, State
@@ -81,6 +82,8 @@ class MixtureStream(Stream, Mixed):
 
         Raises BadState: this is not a state of such a mixture.
         """
+        if isinstance(state, dict):
+            check_format(state, "a mixture")
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
                 "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
@@ -252,16 +255,8 @@ class _StreamPart:
     def read(self) -> object:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
-        while self._skip:
-            self._skip -= 1
-            try:
-                next(self._iterator)
-            except StopIteration:
-                self._skip = 0
-            except Exception as exc:  # it was already raised or skipped at its turn
-                self._note(exc)
-                if self.has_broken_off:
-                    raise
+        if self._skip:
+            self._skip_taken()
         try:
             sample = next(self._iterator)
         except StopIteration:
@@ -280,6 +275,22 @@ class _StreamPart:
             raise
         self._taken += 1
         return sample
+
+    def _skip_taken(self) -> None:
+        """Read the samples again that were taken before the state was saved."""
+        while self._skip:
+            self._skip -= 1
+            try:
+                next(self._iterator)
+            except StopIteration:
+                self._skip = 0
+            except Exception as exc:  # it was already raised or skipped at its turn
+                self._note(exc)
+                if self.has_broken_off:
+                    raise
+        scope = current_scope()
+        if scope is not None:  # what these samples drew was meant for the one that is being made
+            scope.begin_sample_again()
 
     def _note(self, exc: Exception) -> None:
         """Record whether an exception has ended the iterator, as it ends any generator."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
+from feedline.abc.stateful import check_format
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.system.failures import add_note
@@ -178,6 +179,8 @@ class ResumablePass(Pass[T]):
     def load_state_dict(self, state: object) -> None:
         """Resume at a state, with the sample that would have come next."""
         own = self.state_dict()
+        if isinstance(state, dict):
+            check_format(state, f"a pass over {self._name}")
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(
                 f"This is not the state of a pass over {self._name}, as this version of feedline takes it: it was "

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any, overload
 
 from feedline.abc.faults import ACTIONS, Fault
+from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.types import State
 from feedline.types.indices import index_key
@@ -159,6 +160,7 @@ class FaultLog(Sequence[Fault]):
         """
         if not isinstance(state, Mapping):
             raise BadState(f"The state is damaged: its faults are not a dict but {type(state).__name__}.")
+        check_format(state, "the faults")
         entries = [Fault.from_dict(entry) for entry in _list_of(state, "entries")]
         quarantined = [_found(entry) for entry in _list_of(state, "quarantined")]
         counts = _counts_of(state, entries)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import Repeatable
+from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Samples
@@ -72,6 +73,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Continue from a state that `state_dict` returned."""
+        if isinstance(state, dict):
+            check_format(state, "a pipe")
         if not isinstance(state, dict) or state.keys() != {"epoch", "cursor", "given"}:
             raise BadState(
                 f"This is not the state of a pipe: {state!r:.200} Use the dataset that the state was saved with."
@@ -80,6 +83,8 @@ class PipeIterator(Repeatable, Iterator[Any]):
         self._cursor, self._ahead = self._stage.open(self._lap), []
         try:
             self._cursor.restore(state["cursor"])
+        except BadState:  # of a dataset in the pipe, which says more
+            raise
         except (KeyError, TypeError, IndexError, ValueError) as exc:
             raise BadState(
                 "The state is that of a pipe with other operators. Use the pipe that the state was saved with."

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 from numpy.typing import NDArray
 
 from feedline.abc.source import Repeatable
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.passes import Pass
 from feedline.errors import BadState
 from feedline.system.failures import broke_generator
@@ -148,6 +148,8 @@ class ResumableTokenPass(TokenPass):
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Resume at a state. Raises BadState: it is not one of such a pass."""
+        if isinstance(state, dict):
+            check_format(state, "a pass over tokenized texts")
         if not isinstance(state, dict) or state.keys() != {"source", "returned", "ended"}:
             raise BadState(
                 "This is not the state of a pass over tokenized texts: it was saved by another version of feedline, or "

@@ -82,6 +82,18 @@ def test_states_of_other_files_or_options(tmp_path: Path) -> None:
         iter(write(tmp_path, 7).stream()).load_state_dict({})
 
 
+def test_files_may_be_moved(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    samples = iter(write(before, 7, 6).stream(shuffle=True))
+    next(samples)
+    state, rest = samples.state_dict(), list(samples)
+    before.rename(after)
+    moved = iter(TFRecordDataset(after, parse=int).stream(shuffle=True))
+    moved.load_state_dict(state)
+    assert list(moved) == rest
+
+
 def test_a_file_that_cannot_be_read_is_left_behind(tmp_path: Path) -> None:
     stream = write(tmp_path, 3, 400, 3).stream()
     path = tmp_path / "1.tfrecord.gz"

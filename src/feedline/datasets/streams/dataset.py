@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
+from feedline.abc.stateful import check_format
 from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
-from feedline.errors import BadOption
+from feedline.errors import BadOption, BadState
 from feedline.system.handle import Handle
 from feedline.types import State
 from feedline.types.shown import shown_address
@@ -197,8 +198,16 @@ class _Messages(Repeatable, Iterator[Any]):
         """Return the position of the reader: after the last message that it returned."""
         return {"feed": self._feed.state(self._last)}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Continue at the position of a state."""
+    # object: a state may come from anywhere.
+    def load_state_dict(self, state: object) -> None:
+        """Continue at the position of a state. Raises BadState: it is not one of such a reader."""
+        if isinstance(state, dict):
+            check_format(state, "a reader of messages")
+        if not isinstance(state, dict) or state.keys() != {"feed"}:
+            raise BadState(
+                f"This is not the state of a reader of messages: {state!r:.200} Use the dataset that the state was "
+                "saved with, or begin without the state."
+            )
         if state["feed"] is not None:
             self._feed.restore(state["feed"])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 
 # Any, throughout: values loaded from a file.
@@ -67,6 +68,7 @@ def checked_ranks(state: Mapping[str, object]) -> list[object]:
 
 def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
     at = "order."
+    check_format(order, "the order")
     for name, value in order.items():
         if name not in _OF_USERS:
             _check_plain(value, at + name)
@@ -108,7 +110,12 @@ _OF_USERS = ("sampler_state", "held")
 
 
 def _check_plain(value: object, at: str) -> None:
-    """Reject arrays and tensors anywhere in a value: they cannot be compared with the expected value."""
+    """Reject arrays and tensors anywhere in a value, which cannot be compared with the expected value.
+
+    Reject later formats of samplers too.
+    """
+    if isinstance(value, Mapping):
+        check_format(value, f"the sampler ({at})")
     if isinstance(value, (Mapping, list, tuple)):
         inside = value.items() if isinstance(value, Mapping) else enumerate(value)
         for name, one in inside:
@@ -120,6 +127,7 @@ def _check_plain(value: object, at: str) -> None:
 def _check_stream(stream: object, at: str, *, counts: bool, ended: bool) -> None:
     if not isinstance(stream, Mapping):
         _refuse(f"{at} is {stream!r:.100}")
+    check_format(stream, f"a worker ({at})")
     if ended:
         _held(stream, "dataset", object, f"{at}.")
         return

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from feedline.abc.stateful import check_format
 from feedline.delivery.state.damage import checked, checked_ranks
 from feedline.errors import BadState
 from feedline.types import State
@@ -85,11 +86,7 @@ class Snapshot:
                 f"This is not the state of a feedline loader: it has {sorted(map(str, state))[:6]} but no 'feedline'."
                 f"{hint} Load what this loader's state_dict() returned."
             )
-        if type(version) is not int or version != VERSION:
-            raise BadState(
-                f"The state has version {version!r}, and this feedline reads version {VERSION}. "
-                "Resume with the feedline that saved it, or start the epoch again."
-            )
+        check_format(state, "a loader", known=VERSION)
         if "ranks" in state:
             ranks = checked_ranks(state)
             snapshots = tuple(cls.from_dict(each) for each in ranks)
