@@ -1,3 +1,5 @@
+import pickle
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -5,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.datasets.remote import blob as blob_module
-from feedline.datasets.remote.blob import RetryPolicy, Transient, read_range
+from feedline.datasets.remote.blob import RetryPolicy, TooSlow, Transient, read_range
 from feedline.errors import BadOption, SourceError
 
 DATA = bytes(range(256)) * 8
@@ -68,3 +70,62 @@ def test_options_are_checked() -> None:
             RetryPolicy(wrong)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="timeout_s"):
         RetryPolicy(timeout_s=0)
+
+
+class Line:
+    """A line on which time passes with the bytes: at `rate`, or at the rate of the n-th request, in a virtual clock."""
+
+    def __init__(self, size: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.data = random.Random(0).randbytes(size)
+        self.rate = rate
+        self.now_s = 0.0
+        self.asked: list[tuple[int, int]] = []
+        self.rates: dict[int, float] = {}
+        self.closed = 0
+        monkeypatch.setattr("feedline.datasets.remote.blob.time.monotonic", lambda: self.now_s)
+
+    def get(self, start: int, stop: int) -> Iterator[bytes]:
+        rate = self.rates.get(len(self.asked), self.rate)
+        self.asked.append((start, stop))
+        try:
+            for first in range(start, stop, 1000):
+                last = min(stop, first + 1000)
+                self.now_s += (last - first) / rate
+                yield self.data[first:last]
+        except GeneratorExit:
+            self.closed += 1
+            raise
+
+
+def test_a_request_that_is_far_too_slow_is_given_up_and_the_rest_requested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, policy = Line(400_000, 1e6, monkeypatch), RetryPolicy(retries=0)
+    line.rates = {10: 5_000.0}
+    for _ in range(11):
+        assert read_range(line.get, 0, 400_000, name="far", retry_policy=policy) == line.data
+    assert line.closed == 1
+    (first, again) = line.asked[10:]
+    assert first == (0, 400_000)
+    assert again[1] == 400_000
+    assert 0 < again[0] <= 12_000, "two seconds' worth is kept"
+
+
+def test_a_line_that_stays_slow_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, policy = Line(400_000, 1e6, monkeypatch), RetryPolicy(retries=0)
+    for _ in range(10):
+        read_range(line.get, 0, 400_000, name="far", retry_policy=policy)
+    line.rate = 5_000.0
+    for _ in range(3):
+        assert read_range(line.get, 0, 400_000, name="far", retry_policy=policy) == line.data
+    assert line.closed <= 8
+    assert len(line.asked) == 13 + line.closed
+
+
+def test_how_fast_requests_are_is_not_pickled() -> None:
+    policy = RetryPolicy()
+    for _ in range(20):
+        policy.pace.note(10**6, 0.001)
+    with pytest.raises(TooSlow):
+        policy.pace.check(10, 3.0)
+    pickle.loads(pickle.dumps(policy)).pace.check(10, 3.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +63,8 @@ def storage(proxy: StoreProxy) -> Iterator[Storage]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What is slept, instead of sleeping."""
     slept: list[float] = []
-    monkeypatch.setattr(blobs, "time", SimpleNamespace(sleep=slept.append))  # not for the servers as well
+    clock = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)  # not for the servers as well
+    monkeypatch.setattr(blobs, "time", clock)
     return slept
 
 
@@ -91,7 +93,12 @@ def test_pauses_differ_between_those_who_failed_together(pauses: list[float]) ->
 def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(2, "reset")
+    proxy.ranges.clear()
     assert opened.read(3, 90_000) == DATA[3:90_000]
+    sizes = [size for _, size in proxy.ranges]
+    assert sizes[0] == 89_997
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 30_000, "what had arrived is not requested again"
 
 
 def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:

@@ -7,8 +7,8 @@ import os
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from feedline.datasets.source import checked_count
@@ -130,6 +130,45 @@ class Throttled(Transient):
     """The server is overloaded and asks clients to back off."""
 
 
+class TooSlow(Transient):
+    """A request is far slower than usual: another connection would be quicker."""
+
+
+class Pace:
+    """How fast requests usually are, and which are far too slow. Threads may share it.
+
+    A request that has run for two seconds at less than an eighth of the usual rate is given up, and what is missing is
+    requested again. Each time the usual rate is halved, so a line that has become slow is soon taken as it is.
+    """
+
+    after_s = 2.0
+    share = 1 / 8
+    known = 8
+    """Requests after which the usual rate is known."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._rate = 0.0
+        """Bytes per second of a request: a moving average."""
+
+    def __reduce__(self) -> tuple[type[Pace], tuple[()]]:
+        return Pace, ()  # another process has its own line
+
+    def note(self, size: int, seconds: float) -> None:
+        """Note a request that has ended."""
+        if size < _PROGRESS:
+            return  # its time was that of the answer, not of the bytes
+        rate = size / max(seconds, 1e-6)
+        self._count += 1
+        self._rate += (rate - self._rate) / min(self._count, 32)
+
+    def check(self, size: int, seconds: float) -> None:
+        """Raise TooSlow if a request that has brought `size` bytes in `seconds` should be given up."""
+        if seconds > self.after_s and self._count >= self.known and size / seconds < self.share * self._rate:
+            self._rate /= 2
+            raise TooSlow(f"only {size} bytes came in {seconds:.1f} s")
+
+
 _THROTTLED_LATER = 3
 """Extra doublings of the pause after such an answer: many clients are throttled at once, and all of them return."""
 
@@ -144,6 +183,8 @@ class RetryPolicy:
     """Pause before the second attempt; it doubles before each later one, give or take half."""
     timeout_s: float = 60.0
     """How long to wait while nothing arrives."""
+    pace: Pace = field(default_factory=Pace, compare=False, repr=False)
+    """How fast requests are."""
 
     def __post_init__(self) -> None:
         checked_count("retries", self.retries, 0)
@@ -166,12 +207,21 @@ def read_range(
     pieces: list[bytes] = []
     at, attempt, mark = start, 0, start
     while at < stop:
+        first, began_s, pace = at, time.monotonic(), retry_policy.pace
+        arriving = get(at, stop)
         try:
-            for piece in get(at, stop):
+            for piece in arriving:
                 pieces.append(piece)
                 at += len(piece)
+                if at < stop:
+                    pace.check(at - first, time.monotonic() - began_s)
             if at < stop:
                 raise Transient("the connection ended early")
+            pace.note(at - first, time.monotonic() - began_s)
+        except TooSlow:
+            if isinstance(arriving, Generator):
+                arriving.close()  # and with it the connection
+            mark = at
         except Transient as exc:
             if at - mark >= _PROGRESS:
                 attempt = 0

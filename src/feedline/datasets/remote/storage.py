@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,13 +76,23 @@ class StoreBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, retry_policy=self._retry_policy)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        yield self._query(lambda system: self._cat(system, start, stop))
+        arrived: list[bytes] = []
+        try:
+            data = self._query(lambda system: self._cat(system, start, stop, arrived))
+        except Transient:
+            if arrived:
+                yield b"".join(arrived)  # not requested again
+            raise
+        yield data
 
     # Never returns bytes of another version: where the store supports it, each request names the version.
-    def _cat(self, system: Any, start: int, stop: int) -> bytes:
+    def _cat(self, system: Any, start: int, stop: int, arrived: list[bytes]) -> bytes:
         data: bytes
+        arrived.clear()
         if self._pin == "ETag" and self.tag:
-            data = system_call(system, _get_if_match, self._path, self.tag, start, stop)
+            check = self._retry_policy.pace.check
+            system_call(system, _get_if_match, self._path, self.tag, start, stop, arrived, check)
+            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
         elif self._pin and self.tag:
             try:
                 data = system.cat_file(self._path, start=start, end=stop, generation=self.tag)
@@ -133,16 +144,33 @@ _THROTTLED = (
 )
 
 
-async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int) -> bytes:
-    """Return a range of an S3 object if it still has this tag. Any: s3fs has no types."""
+_PIECE = 1 << 20
+"""Bytes to wait for at a time."""
+
+
+# Any: s3fs has no types.
+async def _get_if_match(
+    system: Any,
+    path: str,
+    tag: str,
+    start: int,
+    stop: int,
+    arrived: list[bytes],
+    check: Callable[[int, float], None],
+) -> None:
+    """Append a range of an S3 object to `arrived`, piece by piece, if the object still has this tag."""
     bucket, key, version = system.split_path(path)
     which = {"Bucket": bucket, "Key": key, "IfMatch": tag, **({"VersionId": version} if version else {})}
     answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
         if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that ignores If-Match
             raise SourceChanged(f"{shown_url(f's3://{path}')} was changed while it was read.")
-        data: bytes = await answer["Body"].read()
-        return data
+        began_s, size = time.monotonic(), 0
+        while piece := await answer["Body"].read(_PIECE):
+            arrived.append(piece)
+            size += len(piece)
+            if start + size < stop:
+                check(size, time.monotonic() - began_s)
     finally:
         answer["Body"].close()
 
@@ -189,7 +217,7 @@ def _translated_errors(address: str, system: object) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
-    except (SourceChanged, _Expired):
+    except (SourceChanged, _Expired, Transient):
         raise
     except Exception as exc:
         name, message = shown_url(address), f"{type(exc).__name__}: {exc}"
