@@ -26,17 +26,24 @@ from tests.datasets.tar.writing import write_shards
 SHARDS = 24
 
 
-@given(count=st.integers(1, 60), homes=st.integers(1, 8), epoch=st.integers(0, 5), workers=st.integers(1, 3))
-def test_a_home_has_the_same_shards_in_every_epoch(count: int, homes: int, epoch: int, workers: int) -> None:
-    first, later = (shuffled(count, 7, one, homes) for one in (0, epoch))
+@given(
+    count=st.integers(1, 60),
+    machines=st.integers(1, 4),
+    here=st.integers(1, 3),
+    epoch=st.integers(0, 5),
+    workers=st.integers(1, 3),
+)
+def test_a_machine_has_the_same_shards_in_every_epoch(
+    count: int, machines: int, here: int, epoch: int, workers: int
+) -> None:
+    first, later = (shuffled(count, 7, one, (machines, here)) for one in (0, epoch))
     assert sorted(later) == list(range(count))
-    for home in range(homes):
-        assert set(first[home::homes]) == set(later[home::homes])
-    # Rank r has the parts r, r + ranks, ...: what it reads alone is its home, or a part of it.
-    for rank in range(homes):
-        parts = [shares_of(count, (worker * homes + rank, workers * homes)) for worker in range(workers)]
+    ranks = machines * here
+    homes = [{shard for turn, shard in enumerate(first) if turn % ranks // here == home} for home in range(machines)]
+    for rank in range(ranks):
+        parts = [shares_of(count, (worker * ranks + rank, workers * ranks)) for worker in range(workers)]
         own = {later[share.turn] for shares in parts for share in shares if share.every == 1}
-        assert own <= set(first[rank::homes])
+        assert own <= homes[rank // here]
 
 
 @pytest.fixture

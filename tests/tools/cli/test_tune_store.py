@@ -36,9 +36,11 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
     assert stream["requests"] == 40
     assert (full["later_bytes"], full["requests"]) == (20 * SIZE, 16_000)
     table = capsys.readouterr().out.splitlines()
-    sticky = next(line for line in table if "sticky=True" in line)
-    assert "38.1 MiB" in sticky
-    assert " 0 bytes" in sticky, "a rank's shards fit into its cache"
+    stays = next(line for line in table if "shuffle=True)" in line)
+    assert "38.1 MiB" in stays
+    assert " 0 bytes" in stays, "a machine's shards fit into its cache"
+    moves = next(line for line in table if "sticky=False" in line)
+    assert " 0 bytes" not in moves
     assert any("Each of 4 machines, with a cache of 38.1 MiB" in line for line in table)
 
 

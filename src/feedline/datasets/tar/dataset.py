@@ -140,7 +140,7 @@ class TarDataset(Source, ColumnSource):
         )
 
     def stream(
-        self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool = False
+        self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
     ) -> TarStream:
         """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
 
@@ -148,8 +148,8 @@ class TarDataset(Source, ColumnSource):
 
         With `shuffle`, shards come in a different random order in every epoch, and a sample may come up to `buffer`
         places later than its neighbours. `shuffle="shards"` leaves the samples of a shard in their order. With
-        `sticky`, every rank reads the same shards in every epoch: then a cache on each of several machines, which
-        together have room for all shards, fetches each shard once. Raises BadOption: an option is invalid.
+        `sticky`, each of several machines reads the same shards in every epoch, so that its shard cache is of use; this
+        is the default if there is one. Raises BadOption: an option is invalid.
         """
         if isinstance(shuffle, str) and shuffle != "shards":
             raise BadOption(

@@ -99,21 +99,31 @@ class ShuffleBuffer(Generic[T]):
         return next(iter(self._held.items()), None)
 
 
-def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
-    """Return shards in a random order in which turn t has a shard of home t modulo `homes`.
+Homes = tuple[int, int]
+"""Groups of shards that stay apart, and how many ranks in succession belong to each: the machines, and their ranks."""
 
-    The homes divide the shards among them, the same way in every epoch.
+
+def shuffled(count: int, seed: int, epoch: int, homes: Homes = (1, 1)) -> list[int]:
+    """Return shards in a random order in which each turn has a shard of the machine whose turn it is.
+
+    The machines divide the shards among them, the same way in every epoch. Rank r takes the turns r, r + ranks, ...
 
     Example:
-        >>> first, second = (shuffled(8, 0, epoch, homes=2) for epoch in (0, 1))
+        >>> first, second = (shuffled(8, 0, epoch, homes=(2, 1)) for epoch in (0, 1))
         >>> first != second, set(first[::2]) == set(second[::2])
         (True, True)
     """
-    key = mix(epoch_key(seed, epoch), 0)
-    order = _shuffled(np.arange(count), key if homes == 1 else mix(seed, homes))
-    if homes > 1:
-        for home in range(min(homes, count)):
-            order[home::homes] = _shuffled(order[home::homes], mix(key, home))
+    key, (machines, ranks_here) = mix(epoch_key(seed, epoch), 0), homes
+    if machines == 1:
+        return _listed(_shuffled(np.arange(count), key))
+    whole, order = _shuffled(np.arange(count), mix(seed, machines)), np.empty(count, np.int64)
+    home_of = np.arange(count) % (machines * ranks_here) // ranks_here
+    for home in range(machines):
+        order[home_of == home] = _shuffled(whole[home_of == home], mix(key, home))
+    return _listed(order)
+
+
+def _listed(order: NDArray[np.int64]) -> list[int]:
     found: list[int] = order.tolist()
     return found
 
@@ -136,7 +146,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         shuffle: bool,
         buffer: int,
         seed: int,
-        sticky: bool = False,
+        sticky: bool | None = None,
     ) -> None:
         super().__init__()
         self.shards = shards
@@ -146,7 +156,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
-        self.sticky = checked_flag("sticky", sticky)
+        self.sticky = checked_flag("sticky", reading.shard_cache is not None if sticky is None else sticky)
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
     def __iter__(self) -> TarPass:
@@ -159,23 +169,20 @@ class TarStream(PartedStream, Epochs, Reshardable):
             part = TarPass(self, (number, count))
             part.load_state_dict(part.state_dict() | {"epoch": epoch} if state is None else state)
             rest += part.left()
-        homes = max((state["homes"] for state in left.values() if state is not None), default=self.homes)
+        homes = max((state["homes"] for state in left.values() if state is not None), default=list(self.homes))
         state = {**TarPass(self, (0, into)).state_dict(), "epoch": epoch, "homes": homes}
         return [
             {**state, **beginning, "part": [number, into]} for number, beginning in enumerate(resharded(rest, into))
         ]
 
     @property
-    def homes(self) -> int:
-        """Groups of shards that stay apart: one for each rank if the stream is sticky, otherwise one."""
-        return self._place()[1][1] if self.sticky and self.shuffle else 1
+    def homes(self) -> Homes:
+        """The machines among which shards stay divided: all are one if the stream is not sticky."""
+        ranks, here = self._place()[1][1], local_rank_count()
+        return (ranks // here, here) if self.sticky and self.shuffle and ranks % here == 0 else (1, 1)
 
-    def order(self, epoch: int, homes: int = 1) -> list[int]:
-        """Return the shards in the order of an epoch, which all parts share.
-
-        Turn t belongs to home t modulo their number. Since rank r takes every turn of that kind, and a home has the
-        same shards in every epoch, a rank with a home of its own reads the same shards in every epoch.
-        """
+    def order(self, epoch: int, homes: Homes = (1, 1)) -> list[int]:
+        """Return the shards in the order of an epoch, which all parts share."""
         return shuffled(len(self.shards), self.seed, epoch, homes) if self.shuffle else list(range(len(self.shards)))
 
     @functools.cached_property
@@ -194,7 +201,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """Open a shard; called by threads."""
         return self._storage.get().open(address, foresight=foresight)
 
-    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> Foresight | None:
+    def foresight(self, epoch: int, part: Part, homes: Homes = (1, 1), *, shared: bool = False) -> Foresight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""
         if self.reading.shard_cache is None:
             return None
@@ -208,7 +215,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self._storage.close()
 
     def __repr__(self) -> str:
-        sticky = ", sticky=True" if self.sticky else ""
+        sticky = f", sticky={self.sticky}" if self.sticky != (self.reading.shard_cache is not None) else ""
         shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}{sticky}" if self.shuffle else ""
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
@@ -286,7 +293,7 @@ class TarPass(ResumablePass[RawSample]):
         units, share = self._units, position["share"]
         while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
-        return {**position, "share": share, "epoch": self._epoch, "homes": self._homes, "units": units}
+        return {**position, "share": share, "epoch": self._epoch, "homes": list(self._homes), "units": units}
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
@@ -301,7 +308,7 @@ class TarPass(ResumablePass[RawSample]):
     def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
-        self._homes = state["homes"]
+        self._homes = (state["homes"][0], state["homes"][1])
         self._units = state["units"]
         self._reader = None
 

@@ -87,11 +87,11 @@ def shard_sizes(address: str) -> list[int]:
 
 def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
     """Return the ways to shuffle. Without the size of a sample, an order of all samples cannot be judged."""
-    ways = [_stream('.stream(shuffle="shards")', reading, "with its shard")]
+    sticky = replace(reading, sticky=True)
+    ways = [_stream('.stream(shuffle="shards")', sticky, "with its shard")]
     ways.append(replace(ways[0], code=".stream(shuffle=True)", moves=f"with its shard, and by {_BUFFER:,} places"))
     if reading.machines > 1:
-        sticky = replace(reading, sticky=True)
-        ways.append(_stream(".stream(shuffle=True, sticky=True)", sticky, "as above, but stays on its rank"))
+        ways.append(_stream(".stream(shuffle=True, sticky=False)", reading, "as above, to other machines, too"))
     if sample_bytes is not None:
         share = sum(reading.sizes) // reading.machines
         ways.append(Way("DataLoader(dataset, shuffle=True)", share, share, share // sample_bytes, "anywhere"))

@@ -82,7 +82,8 @@ class Machine:
         reading, count = self._reading, len(self._sizes)
         ranks = reading.machines * reading.ranks
         parts = ranks * reading.workers
-        order = functools.partial(shuffled, count, reading.seed, homes=ranks if reading.sticky else 1)
+        homes = (reading.machines, reading.ranks) if reading.sticky else (1, 1)
+        order = functools.partial(shuffled, count, reading.seed, homes=homes)
         readers = Readers(0, parts, ranks, reading.ranks)
         names = list(map(str, range(count)))
         foresight = Foresight(names, order, self._epoch, readers)
