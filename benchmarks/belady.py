@@ -8,12 +8,12 @@ from collections.abc import Hashable, Sequence
 def least_bytes(accesses: Sequence[tuple[Hashable, int]], capacity: int) -> int:
     """Return the fewest bytes that any cache has to fetch for these accesses.
 
-    This is Belady's rule, byte by byte: of all bytes that were read so far, keep those that are needed again soonest. An
-    access may pass by the cache, and part of an object may be kept. So no cache fetches less, whether it keeps whole
-    objects or pieces of them, and there is one that fetches just as much if it keeps single bytes.
+    This is Belady's rule, byte by byte: of all bytes read so far, keep those that are needed again soonest. An access
+    may bypass the cache, and a part of an object may be kept. So no cache fetches less, whether it keeps whole objects
+    or pieces of them.
 
     Args:
-        accesses: an object and its size, in the order in which objects are read from beginning to end.
+        accesses: each object that is read, and its size, which is always the same.
         capacity: bytes that the cache may hold between two accesses.
 
     Example:
@@ -28,8 +28,9 @@ def least_bytes(accesses: Sequence[tuple[Hashable, int]], capacity: int) -> int:
     fetched = 0
     for place, (_, size) in enumerate(accesses):
         fetched += size - kept.pop(place, 0)
-        if following[place] is not None:
-            kept[following[place]] = size
+        later = following[place]
+        if later is not None:
+            kept[later] = size
         excess = sum(kept.values()) - capacity
         while excess > 0:
             last = max(kept)

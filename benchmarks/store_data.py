@@ -1,6 +1,6 @@
 """The same samples in the formats of several libraries, as objects in a bucket, for `w20_object_storage`.
 
-`jpeg`: a JPEG file of about 55 KB, as bytes, and its number. `tokens`: a window of uint16 tokens, which begins with its
+`jpeg`: a JPEG file of about 48 KB, as bytes, and its number. `tokens`: a window of uint16 tokens, which begins with its
 number in two tokens. So a benchmark can tell that every sample came once.
 """
 
@@ -79,7 +79,9 @@ def write(data: Data, form: str, root: Path | None) -> Path:
 
 def object_bytes(folder: Path) -> dict[str, int]:
     """Return the size of each shard."""
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.suffix in (".tar", ".mds", ".bin")}
+    return {
+        path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.suffix in (".tar", ".mds", ".bin")
+    }
 
 
 def write_tar(data: Data, folder: Path) -> None:

@@ -79,7 +79,7 @@ def pairs(samples: Iterable[Any]) -> tuple[list[bytes], list[int]]:
     images, numbers = [], []
     for sample in samples:
         image, number = (sample["jpg"], sample["cls"]) if isinstance(sample, dict) else sample
-        images.append(image)
+        images.append(bytes(image))  # litdata's are views, which cannot be pickled
         numbers.append(int(number))
     return images, numbers
 
@@ -109,16 +109,20 @@ def feedline_shards(job: Job) -> Any:
     )
 
 
+def shuffled_stream(job: Job) -> Any:
+    """Return the shards as a stream in random order."""
+    return feedline_shards(job).stream(shuffle=True, buffer=job.buffer, seed=SEED)
+
+
 def feedline_stream(job: Job) -> Any:
     """Return feedline's loader over the shards as a stream."""
     from feedline import DataLoader
 
-    stream = feedline_shards(job).stream(shuffle=True, buffer=job.buffer, seed=SEED)
-    return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
+    return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[call-overload]
 
 
 def mosaicml(job: Job) -> Any:
-    """Return MosaicML's loader: LRU cache, `py1e` shuffling and at least two shards downloaded ahead per worker."""
+    """Return MosaicML's loader with `py1e` shuffling, which its documentation advises, and its usual `predownload`."""
     from streaming import StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(
@@ -129,7 +133,7 @@ def mosaicml(job: Job) -> Any:
         shuffle_algo="py1e",
         shuffle_seed=SEED,
         shuffle_block_size=job.mixed,
-        predownload=max(8 * job.batch_size, 2 * job.data.per_shard),
+        predownload=8 * job.batch_size,
         batch_size=job.batch_size,
     )
     for stream in dataset.streams:
@@ -149,7 +153,7 @@ def arrays(samples: list[Any]) -> Any:
 
 
 def litdata(job: Job) -> Any:
-    """Return litdata's loader, which shuffles chunks, and samples in each, and downloads two chunks ahead per worker."""
+    """Return litdata's loader, which shuffles the order of chunks, and the samples of each chunk."""
     import litdata
     from litdata.streaming import downloader
     from litdata.streaming.item_loader import TokensLoader

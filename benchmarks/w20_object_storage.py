@@ -1,22 +1,23 @@
 """Question: how fast do shuffled samples come from object storage, and how many bytes do two epochs fetch?
 
 Knob: the library, each over its own format: `TarDataset(...).stream(shuffle=True)` over tar shards, MosaicML Streaming
-over MDS shards, litdata over its chunks, and the webdataset package over tar shards (it fetches them with curl). And what
-samples are: JPEG files as bytes, which nobody decodes, or windows of tokens as arrays.
+over MDS shards, litdata over its chunks, and the webdataset package over tar shards, which it fetches with curl. And
+what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays.
 
 Held still: a server on this machine that speaks S3, answers each request after 30 ms and sends 40 MB/s over all
-connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty cache
-for each measurement, and a cache that may hold 30 % of the samples. About four shards are shuffled together:
-`shuffle_block_size` of MosaicML's, and half of that as the buffer of each worker for feedline and webdataset; litdata
-shuffles the samples of a chunk. MosaicML and litdata download two shards ahead per worker.
+connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty
+cache for each measurement, and a cache that may hold 30 % of the dataset. About four shards are shuffled together:
+this is MosaicML's `shuffle_block_size`, and feedline and webdataset have half of it as each worker's buffer. litdata
+shuffles the samples within a chunk. MosaicML downloads eight batches ahead per worker, and litdata two chunks: their
+defaults.
 
-How to read it: `first` is seconds from opening the dataset to the first batch; `cold` is samples per second of the whole
-first epoch, from opening the dataset; `link` is the share of the bandwidth that it used, and `again` the rate of the
-second epoch. `fetched` is what the server sent in both epochs, in sizes of the dataset: 2 is what no cache at all
-fetches, and `least` what the best possible cache would, for the order in which feedline reads shards. `held` is the most
-that the cache held, as a share of the dataset. A `link` near 100 % says that the bandwidth is the limit; otherwise
-compare `cores`, of the loader and its workers, and `server`, of the server, with the cores of the machine. If they are
-low, too, the loader waits for answers.
+How to read it: `first` is seconds from opening the dataset to the first batch. `cold` is samples per second of the
+whole first epoch, from opening the dataset, and `link` is the share of the bandwidth that this epoch used. `again` is
+samples per second of the second epoch. `fetched` is what the server sent in both epochs, as a multiple of the dataset:
+without a cache it is 2. `least` is what the best possible cache of this size would fetch, for the order in which
+feedline reads shards. `held` is the largest size of the cache, as a share of the dataset. If `link` is near 100 %, the
+bandwidth is the limit. If not, compare `cores`, which the loader and its workers used, and `server cores` with the
+cores of the machine. If these are low as well, the loader waits for answers.
 
     python -m benchmarks.w20_object_storage
     python -m benchmarks.w20_object_storage --mb-per-s 10 --way feedline mosaicml --kind jpeg
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import importlib
 import json
 import math
 import os
@@ -45,7 +47,7 @@ from typing import Any
 from benchmarks import flags, peers, program, store_data
 from benchmarks.belady import least_bytes
 from benchmarks.store_data import Data
-from benchmarks.store_loaders import WAYS, Job, Way, feedline_stream, prepare
+from benchmarks.store_loaders import WAYS, Job, Way, prepare, shuffled_stream
 from benchmarks.store_program import COUNTS
 from feedline.tools.bench import harness, rows
 
@@ -120,9 +122,7 @@ def serving(folder: Path, arguments: argparse.Namespace) -> Iterator[int]:
             server.stdin.close()
 
 
-def entry_of(
-    name: str, way: Way, data: Data, folder: Path, port: int, arguments: argparse.Namespace
-) -> harness.Entry:
+def entry_of(name: str, way: Way, data: Data, folder: Path, port: int, arguments: argparse.Namespace) -> harness.Entry:
     sizes = store_data.object_bytes(folder)
     run = partial(
         program.run,
@@ -173,10 +173,8 @@ class Measured:
 
     def run(self, way: str, epochs: int) -> harness.Figures:
         """Open a loader and iterate over it."""
-        import torch.utils.data  # before the clock starts
-
-        __import__(WAYS[way].package)
-        assert torch.utils.data
+        for name in ("torch.utils.data", "feedline", WAYS[way].package):
+            importlib.import_module(name)  # before the clock starts
         if not epochs:
             return {}
         with Watch(self.job.cache) as watch:
@@ -280,7 +278,7 @@ def check(seen: list[int], count: int, what: str) -> None:
 
 def least(job: Job, sizes: dict[str, int], epochs: int) -> int:
     """Return the fewest bytes that any cache of this size fetches for the order of feedline's stream."""
-    stream = feedline_stream(job).dataset
+    stream = shuffled_stream(job)
     orders = [stream.order(epoch) for epoch in range(epochs)]
     accesses = [(job.objects[shard], sizes[job.objects[shard]]) for order in orders for shard in order]
     return least_bytes(accesses, job.cache_bytes)
