@@ -480,6 +480,26 @@ def test_samples_that_did_not_come_from_a_store_are_noticed() -> None:
         check([0, 2, 2], 3, "epoch 0")
 
 
+def test_another_library_may_fail_and_feedline_may_not(capsys: pytest.CaptureFixture[str]) -> None:
+    script = importlib.import_module("benchmarks.w20_object_storage")
+    tries = iter([None, {"fetched": 2.0}])
+
+    def once() -> Any:
+        figures = next(tries)
+        if figures is None:
+            raise RuntimeError("a long story\nKeyError: 1\n")
+        return figures
+
+    assert script.attempt(Side("peer"), once) == {"fetched": 2.0, "failed": 1.0}
+    assert capsys.readouterr().err == "peer failed: KeyError: 1\n"
+    tries = iter([None, None])
+    figures = script.attempt(Side("peer"), once)
+    assert (figures["failed"], figures["fetched"]) == (2.0, None)
+    tries = iter([None])
+    with pytest.raises(RuntimeError, match="KeyError"):
+        script.attempt(Side("feedline"), once)
+
+
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]
