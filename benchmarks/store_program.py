@@ -1,21 +1,93 @@
-"""A store that is far away: serves a folder over HTTP on the loopback, and takes its time. `w11_remote` runs this.
+"""A store that is far away: serves a folder over HTTP on the loopback, and takes its time. A benchmark runs this.
 
-Every request waits before it is answered, and no connection is faster than it is allowed to be; there can be any number
-of connections. Prints its port, and ends when its standard input is closed.
+Every request waits before it is answered. Each connection has a speed limit, and so have all of them together; there
+can be any number of connections. Clients of S3 may use it as their endpoint: each folder in the served folder is a
+bucket, whose objects they can read, in whole or by range, ask for their size, and list. Signatures are not checked.
+
+`GET /-/counts` answers at once with what was sent so far, in JSON. The program prints its port, and ends when its
+standard input is closed.
 """
 
 from __future__ import annotations
 
 import argparse
+import email.utils
+import json
+import math
 import re
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 PIECE = 256 << 10
+COUNTS = "/-/counts"
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+class Link:
+    """The bandwidth that all connections share. It gives every piece a time at which it has passed.
+
+    Args:
+        bytes_per_s: the bandwidth.
+        clock: a clock in seconds.
+    """
+
+    BURST_S = 0.01
+    """A sleeper wakes up late. The link makes up for that much time in which nothing was sent."""
+
+    def __init__(self, bytes_per_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._free_s = -math.inf
+        self._lock = threading.Lock()
+
+    def reserve(self, count: int) -> float:
+        """Reserve the link for `count` bytes; return how many seconds from now they have passed, at most 0 if now."""
+        with self._lock:
+            now = self._clock()
+            self._free_s = max(self._free_s, now - self.BURST_S) + count / self.bytes_per_s
+            return self._free_s - now
+
+
+@dataclass
+class Counts:
+    """What was sent, by path of the object. Threads may share it."""
+
+    requests: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_request(self, path: str) -> None:
+        with self._lock:
+            self.requests[path] = self.requests.get(path, 0) + 1
+
+    def add_bytes(self, path: str, count: int) -> None:
+        with self._lock:
+            self.sent[path] = self.sent.get(path, 0) + count
+
+    def as_json(self) -> bytes:
+        """Return the counts, and the CPU seconds of this process."""
+        with self._lock:
+            counts = {"requests": self.requests, "bytes": self.sent, "cpu_s": time.process_time()}
+            return json.dumps(counts).encode()
+
+
+@dataclass(frozen=True)
+class Store:
+    """What is served, and how fast."""
+
+    folder: Path
+    latency_s: float
+    bytes_per_s: float
+    """The speed limit of each connection."""
+    link: Link
+    counts: Counts = field(default_factory=Counts)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -23,43 +95,61 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    folder = Path()
-    wait_s = 0.0
-    bytes_per_s = 0.0
+    server: Server
 
     def do_HEAD(self) -> None:
         self._answer(with_content=False)
 
     def do_GET(self) -> None:
+        if self.path == COUNTS:
+            return self._send_bytes(self.server.store.counts.as_json(), "application/json")
         self._answer(with_content=True)
 
     def _answer(self, *, with_content: bool) -> None:
-        time.sleep(self.wait_s)
-        path = self.folder / self.path.lstrip("/")
+        store, address = self.server.store, urlsplit(self.path)
+        name = unquote(address.path).strip("/")
+        store.counts.add_request(name)
+        time.sleep(store.latency_s)
+        path = store.folder / name
+        if path.is_dir() and name and "/" not in name:
+            prefix = parse_qs(address.query).get("prefix", [""])[0]
+            return self._send_bytes(listing(path, prefix) if with_content else b"", "application/xml")
         if not path.is_file():
             return self.send_error(404)
-        size = path.stat().st_size
+        status = path.stat()
+        size = status.st_size
         found = _RANGE.fullmatch(self.headers.get("Range", ""))
         first, last = (int(found[1]), min(int(found[2] or size - 1), size - 1)) if found else (0, size - 1)
         self.send_response(206 if found else 200)
         self.send_header("Content-Length", str(last - first + 1))
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", f'"{path.stat().st_mtime_ns}-{size}"')
+        self.send_header("ETag", tag_of(path))
+        self.send_header("Last-Modified", email.utils.formatdate(status.st_mtime, usegmt=True))
         if found:
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         self.end_headers()
         if with_content:
-            self._send(path, first, last - first + 1)
+            self._send_file(path, name, first, last - first + 1)
 
-    def _send(self, path: Path, offset: int, count: int) -> None:
+    def _send_bytes(self, content: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _send_file(self, path: Path, name: str, offset: int, count: int) -> None:
+        store = self.server.store
         began, sent = time.perf_counter(), 0
         self.wfile.flush()
         with path.open("rb") as file:
             while sent < count:
-                sent += self.connection.sendfile(file, offset + sent, min(PIECE, count - sent))
-                early_s = sent / self.bytes_per_s - (time.perf_counter() - began)
-                if early_s > 0:
-                    time.sleep(early_s)
+                piece = min(PIECE, count - sent)
+                _sleep(store.link.reserve(piece))
+                piece = self.connection.sendfile(file, offset + sent, piece)
+                store.counts.add_bytes(name, piece)
+                sent += piece
+                _sleep(sent / store.bytes_per_s - (time.perf_counter() - began))
 
     def handle(self) -> None:
         try:
@@ -77,17 +167,52 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.store = store
+
+
+def listing(bucket: Path, prefix: str) -> bytes:
+    """Return the objects of a bucket whose names begin with `prefix`, as S3 lists them. All are on one page."""
+    names = sorted(path.relative_to(bucket).as_posix() for path in bucket.rglob("*") if path.is_file())
+    entries = [
+        f"<Contents><Key>{escape(name)}</Key><Size>{(bucket / name).stat().st_size}</Size>"
+        f"<ETag>{escape(tag_of(bucket / name))}</ETag><LastModified>{_date(bucket / name)}</LastModified>"
+        "<StorageClass>STANDARD</StorageClass></Contents>"
+        for name in names
+        if name.startswith(prefix)
+    ]
+    head = f"<Name>{bucket.name}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(entries)}</KeyCount>"
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"{head}<MaxKeys>{len(entries)}</MaxKeys><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
+    ).encode()
+
+
+def tag_of(path: Path) -> str:
+    """Return the tag of a file's present content."""
+    status = path.stat()
+    return f'"{status.st_mtime_ns}-{status.st_size}"'
+
+
+def _date(path: Path) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(path.stat().st_mtime))
+
+
+def _sleep(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--latency-ms", type=float, required=True)
-    parser.add_argument("--mb-per-s", type=float, required=True)
+    parser.add_argument("--mb-per-s", type=float, default=math.inf, help="of one connection")
+    parser.add_argument("--link-mb-per-s", type=float, default=math.inf, help="of all connections together")
     arguments = parser.parse_args()
-    Handler.folder = arguments.folder
-    Handler.wait_s = arguments.latency_ms / 1e3
-    Handler.bytes_per_s = arguments.mb_per_s * 1e6
-    server = Server(("127.0.0.1", 0), Handler)
+    link = Link(arguments.link_mb_per_s * 1e6)
+    server = Server(Store(arguments.folder, arguments.latency_ms / 1e3, arguments.mb_per_s * 1e6, link))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()

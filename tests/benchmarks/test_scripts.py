@@ -454,6 +454,52 @@ def test_clips_of_peers_have_the_same_shape(tmp_path: Path) -> None:
     assert ours.shape == tuple(theirs[0][0].shape) == (4, 3, 16, 16)
 
 
+@pytest.mark.slow
+def test_object_storage(tmp_path: Path) -> None:
+    pytest.importorskip("s3fs")
+    pytest.importorskip("PIL")
+    sizes = ["--shards", "3", "--jpegs", "7", "--windows", "20", "--window", "64", "--batch-size", "4"]
+    flags = ["--latency-ms", "1", "--workers", "1", "--cache-share", "1e4", "--way", "feedline", "--data"]
+    rows = rows_of("w20_object_storage", [*BRIEF, *sizes, *flags, str(tmp_path)], tmp_path)
+    found = [row for row in rows if row["kind"] == "summary"]
+    assert [(row["case"]["samples"], row["side"]) for row in found] == [
+        ("jpeg", "feedline/stream"),
+        ("tokens", "feedline/stream"),
+    ]
+    for row in found:
+        figures = {name: spread["median"] for name, spread in row["figures"].items() if spread}
+        assert figures["fetched"] == figures["least"] == 1.0, "everything fits into the cache"
+        assert figures["samples_per_s"] > 0
+        assert figures["requests"] >= 3
+
+
+def test_samples_that_did_not_come_from_a_store_are_noticed() -> None:
+    check = importlib.import_module("benchmarks.w20_object_storage").check
+    check([2, 0, 1, 1], 3, "epoch 0")
+    with pytest.raises(RuntimeError, match="epoch 0: 2 different samples came instead of 3"):
+        check([0, 2, 2], 3, "epoch 0")
+
+
+def test_another_library_may_fail_and_feedline_may_not(capsys: pytest.CaptureFixture[str]) -> None:
+    script = importlib.import_module("benchmarks.w20_object_storage")
+    tries = iter([None, {"fetched": 2.0}])
+
+    def once() -> Any:
+        figures = next(tries)
+        if figures is None:
+            raise RuntimeError("a long story\nKeyError: 1\n")
+        return figures
+
+    assert script.attempt(Side("peer"), once) == {"fetched": 2.0, "failed": 1.0}
+    assert capsys.readouterr().err == "peer failed: KeyError: 1\n"
+    tries = iter([None, None])
+    figures = script.attempt(Side("peer"), once)
+    assert (figures["failed"], figures["fetched"]) == (2.0, None)
+    tries = iter([None])
+    with pytest.raises(RuntimeError, match="KeyError"):
+        script.attempt(Side("feedline"), once)
+
+
 def test_a_peer_that_is_not_installed_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     peers = importlib.import_module("benchmarks.peers")
     assert peers.installed(["json", "absent"], {"absent": "no_such_package"}) == ["json"]

@@ -1,0 +1,150 @@
+"""The store of the benchmarks: its bandwidth, what it counts, and what clients of S3 ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from benchmarks.store_program import COUNTS, PIECE, Link, Server, Store
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+pieces = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 1000)), min_size=1, max_size=30)
+
+
+@given(pieces)
+def test_a_link_is_never_faster_than_its_bandwidth(pieces: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    link = Link(100.0, clock)
+    passed = []
+    for pause_s, count in pieces:
+        clock.now_s += pause_s
+        passed.append((clock.now_s, clock.now_s + link.reserve(count), count))
+    for place, (asked_s, _, _) in enumerate(passed):
+        total = 0
+        for _, end_s, count in passed[place:]:
+            total += count
+            assert total <= 100.0 * (end_s - asked_s + Link.BURST_S) * (1 + 1e-9)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=30))
+def test_a_busy_link_uses_all_of_its_bandwidth(counts: list[int]) -> None:
+    link = Link(100.0, Clock())
+    last_s = [link.reserve(count) for count in counts][-1]
+    assert last_s == pytest.approx(sum(counts) / 100.0 - Link.BURST_S)
+
+
+def test_a_link_makes_up_for_a_late_sleeper() -> None:
+    clock = Clock()
+    link = Link(1000.0, clock)
+    clock.now_s += link.reserve(10) + Link.BURST_S / 2
+    assert link.reserve(10) == pytest.approx(0.01 - Link.BURST_S / 2)
+
+
+def test_an_idle_link_saves_no_bandwidth_for_later() -> None:
+    clock = Clock()
+    link = Link(100.0, clock)
+    link.reserve(10)
+    clock.now_s += 1000.0
+    assert link.reserve(1000) == pytest.approx(10.0 - Link.BURST_S)
+
+
+def test_a_link_without_a_limit_never_waits() -> None:
+    assert Link(math.inf, Clock()).reserve(1 << 40) <= 0
+
+
+BODY = bytes(range(256)) * (PIECE // 256 * 2 + 3)
+
+
+@contextlib.contextmanager
+def serving(folder: Path, link: Link) -> Iterator[Server]:
+    server = Server(Store(folder, 0.0, math.inf, link))
+    server.daemon_threads = False  # they are waited for
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "bucket" / "data"
+    folder.mkdir(parents=True)
+    (folder / "a.tar").write_bytes(BODY)
+    (folder / "b&c.tar").write_bytes(b"xyz")
+    (tmp_path / "bucket" / "other").write_bytes(b"")
+    with serving(tmp_path, Link(math.inf)) as server:
+        yield server
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.server_port)) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
+def test_objects_and_ranges_are_sent_and_counted(served: Server) -> None:
+    assert ask(served, "/bucket/data/a.tar")[1] == BODY
+    answer, part = ask(served, "/bucket/data/a.tar", Range="bytes=5-9")
+    assert (answer.status, part) == (206, BODY[5:10])
+    assert answer.headers["Content-Range"] == f"bytes 5-9/{len(BODY)}"
+    assert ask(served, "/bucket/data/b%26c.tar", Range="bytes=1-")[1] == b"yz"
+    counts = json.loads(ask(served, COUNTS)[1])
+    assert counts["bytes"] == {"bucket/data/a.tar": len(BODY) + 5, "bucket/data/b&c.tar": 2}
+    assert counts["requests"] == {"bucket/data/a.tar": 2, "bucket/data/b&c.tar": 1}
+    assert counts["cpu_s"] > 0
+
+
+def test_sizes_are_told_without_sending_anything(served: Server) -> None:
+    answer, content = ask(served, "/bucket/data/a.tar", "HEAD")
+    assert (answer.status, answer.headers["Content-Length"], content) == (200, str(len(BODY)), b"")
+    assert ask(served, "/bucket/data/missing.tar", "HEAD")[0].status == 404
+    assert json.loads(ask(served, COUNTS)[1])["bytes"] == {}
+
+
+def test_objects_are_listed_by_prefix(served: Server) -> None:
+    root = ElementTree.fromstring(ask(served, "/bucket?list-type=2&prefix=data%2F")[1])
+    space = {"s3": "http://s3.amazonaws.com/doc/2006-03-01/"}
+    found = {
+        entry.findtext("s3:Key", "", space): int(entry.findtext("s3:Size", "", space))
+        for entry in root.findall("s3:Contents", space)
+    }
+    assert found == {"data/a.tar": len(BODY), "data/b&c.tar": 3}
+
+
+def test_every_piece_passes_the_link(tmp_path: Path) -> None:
+    class Recording(Link):
+        def reserve(self, count: int) -> float:
+            reserved.append(count)
+            return 0.0
+
+    reserved: list[int] = []
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "a").write_bytes(BODY)
+    with serving(tmp_path, Recording(1.0)) as server:
+        assert ask(server, "/bucket/a", Range="bytes=1-")[1] == BODY[1:]
+    assert sum(reserved) == len(BODY) - 1
+    assert max(reserved) == PIECE
