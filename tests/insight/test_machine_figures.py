@@ -93,3 +93,12 @@ def test_a_forked_process_leaves_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) 
     assert os.waitpid(child, 0)[1] == 0
     monkeypatch.undo()
     figures.close()
+
+
+def test_a_reading_that_is_under_way_is_left_out() -> None:
+    figures = MachineFigures(list, every_s=1000)
+    for _ in range(3):
+        figures.read()
+    figures.columns["at"].append(1e12)  # the thread appends to one column after the other
+    figures.columns["cpu"].append(0.5)
+    assert {len(column) for column in figures.since(figures._begun).values()} == {3}

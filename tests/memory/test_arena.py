@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +26,7 @@ from feedline.memory import forks
 from feedline.memory.arena import Arena
 from feedline.memory.ownership import SLACK_BYTES
 from feedline.memory.reading import LARGE_BYTES, Bytes
-from feedline.memory.residency import Residency
+from feedline.memory.residency import Residency, Usage
 from feedline.memory.slot import Device
 from tests.faults.limits import descriptors_left
 from tests.sampling import examples
@@ -53,6 +54,20 @@ def acquire_all(arena: Arena) -> list[int]:
     return slots
 
 
+def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) -> None:
+    """Call a function in several threads that change places as often as possible."""
+    before = sys.getswitchinterval()
+    workers = [threading.Thread(target=lambda: [act() for _ in range(times)]) for _ in range(threads)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(before)
+
+
 # -- acquire and release ---
 
 
@@ -70,6 +85,22 @@ def test_releasing_no_slot_is_nothing() -> None:
     arena = make_arena()
     arena.release(-1)
     assert sorted(acquire_all(arena)) == [0, 1, 2, 3]
+
+
+def test_threads_lose_no_count() -> None:
+    """They count batches without a slot, and batches that were refused one."""
+    arena = make_arena(shared=False)
+    counted: list[bool] = []
+
+    def end(_: Usage) -> bool:
+        counted.append(arena._lock.locked())
+        return False
+
+    with mock.patch.object(Usage, "end", end):
+        at_once(arena.pass_by)
+        arena.pass_by()  # processes what the others have left
+    at_once(arena.note_refused)
+    assert (len(counted), all(counted), arena.refused) == (2001, True, 2000)
 
 
 def test_a_worker_gets_back_the_slot_it_wrote_last() -> None:

@@ -72,10 +72,14 @@ class MachineFigures:
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
         """Return the readings from `origin` on and the last one before it, with times relative to `origin`."""
+        # A reading may be under way on the thread: it appends to one column after the other, and may replace them all.
+        columns = self.columns
+        count = min(map(len, columns.values()))
+        columns = {name: column[:count] for name, column in columns.items()}
         shift = origin - self._begun
-        moments = [0.0 if at is None else at for at in self.columns["at"]]
+        moments = [0.0 if at is None else at for at in columns["at"]]
         first = max(sum(at < shift for at in moments) - 1, 0)
-        columns = {name: column[first:] for name, column in self.columns.items()}
+        columns = {name: column[first:] for name, column in columns.items()}
         return columns | {"at": [max(at - shift, 0) for at in moments[first:]]}
 
     def _work(self) -> None:

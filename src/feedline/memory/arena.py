@@ -14,11 +14,13 @@ The states of a slot (all in the consumer's process; workers only get numbers):
 Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything derived from it
 keeps alive. A weak reference reports its death, on whatever thread that happens. Its callback is the `append` of a
 deque and nothing else: that is atomic with and without the GIL, may run inside any other operation, and runs no Python
-code, so no interrupt can be lost in it. The next operation processes dead leases; while no epoch is running (`rest`),
-Python code processes them at once. Slots are given back in the same way: the garbage collector may do so in the middle
-of another operation on the same thread, so this must never wait. A thread that finds the lock taken leaves the work to
-the holder, which checks again after it releases the lock (`_drain`). Every step may run twice, because an interrupt may
-come at any moment. While a process forks, only the forking thread holds the lock.
+code, so no interrupt can be lost in it. (Without the GIL, an array that is dropped by another thread than the one that
+made it may die later: when the thread that made it next runs Python code. Its slot is free from then on.) The next
+operation processes dead leases; while no epoch is running (`rest`), Python code processes them at once. Slots are given
+back in the same way: the garbage collector may do so in the middle of another operation on the same thread, so this
+must never wait. A thread that finds the lock taken leaves the work to the holder, which checks again after it releases
+the lock (`_drain`). Every step may run twice, because an interrupt may come at any moment. While a process forks, only
+the forking thread holds the lock.
 
 Resident memory that is not in use (free slots, dropped parts of held slots, ends of slots that larger batches wrote) is
 idle. The arena keeps as much idle memory as the batches in flight have recently needed, so that pages stay warm; the
@@ -78,7 +80,10 @@ class Arena(Ownership):
         self._dropped: deque[Lease] = deque()
         """Leases that have died and are not processed yet."""
         self._requests: deque[tuple[int, int | None, bool]] = deque()
-        """Slots that are no longer busy: how far they were written, and whether their batch was delivered."""
+        """Slots that are no longer busy: how far they were written, and whether their batch was delivered.
+
+        The number of a slot is negative for a batch that needed none.
+        """
         self._holder = 0
         """The thread that is in `acquire`."""
         self._watchers: list[Lease] = []
@@ -157,6 +162,7 @@ class Arena(Ownership):
 
     def release_all(self, owner: object) -> None:
         """Give back every slot that an owner has not given back. Leased parts of them stay leased."""
+        # Without the lock: `list` copies the values of a dict in one step, with and without the GIL.
         for slot in list(self._busy.values()):
             if slot.owner is owner:
                 self._requests.append((slot.number, None, False))
@@ -176,8 +182,13 @@ class Arena(Ownership):
 
     def pass_by(self) -> None:
         """Note that a batch needed no slot: the memory kept for others may no longer be needed."""
-        self._usage.end()
+        self._requests.append((-1, 0, True))  # counted under the lock: workers that are threads come here at once
         self._drain()
+
+    def note_refused(self) -> None:
+        """Count a batch that was made in this process without a slot."""
+        with self._lock:
+            self.refused += 1
 
     # -- memory of a slot --------------------------------------------------------------------------------------------
 
@@ -250,9 +261,9 @@ class Arena(Ownership):
         while self._requests:
             number, used, is_end = self._requests[0]
             busy = self._busy.get(number)
+            if is_end and (busy is not None or number < 0):
+                self._usage.end()
             if busy is not None:
-                if is_end:
-                    self._usage.end()
                 self._leave(busy, used)
             self._requests.popleft()
         while self._dropped:

@@ -42,7 +42,7 @@ class LocalBuffers:
             self._slot = self._arena.acquire()
             if self._slot < 0:
                 self._is_refused = True
-                self._arena.refused += 1
+                self._arena.note_refused()
                 return None
         start = -(-self._used // _PAGE) * _PAGE
         if start + size > self._arena.slot_bytes:

@@ -57,7 +57,7 @@ class Handle(ClosedWhenDeleted, Generic[H]):
         if self._pid != os.getpid():
             self._leave_behind()
         thread = threading.get_ident() if self._per_thread else 0
-        handle = self._opened.get(thread)
+        handle = self._opened.get(thread)  # without the lock: a dict locks itself, or the GIL does
         if handle is not None:
             return handle
         with self._lock:

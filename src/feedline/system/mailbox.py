@@ -37,6 +37,7 @@ class Mailbox(Generic[T]):
         self._notify()
 
     def _notify(self) -> None:
+        # Two threads may release at once: one of them gets the exception, with and without the GIL.
         try:
             self._has_new.release()
         except RuntimeError:  # it is unlocked already

@@ -44,7 +44,9 @@ class References(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         alive: list[T] = []
-        for reference in self._references:  # other threads that add meanwhile replace the list, and do not change it
+        for (
+            reference
+        ) in self._references:  # other threads that add meanwhile replace the list: no lock, with or without GIL
             if (one := reference()) is not None:
                 alive.append(one)
         return iter(alive)

@@ -9,6 +9,9 @@ blocks forever. So, if the program has other Python threads, a fork of ours
 3. keeps the GIL and waits until no other thread runs: those in C code finish it and wait for the GIL, outside of the
    locks that such code holds.
 
+Python without the GIL stops its own threads while it forks, but step 3 has nothing to hold: threads run until then,
+also in C code that holds a lock, so a fork beside them is not safe. Use forkserver or spawn there.
+
 Each of these waits has a limit: the fork does not wait for a thread that computes for seconds in one call. Without
 other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
 """

@@ -5,6 +5,11 @@ into a slot of an arena in ordinary memory, whose pages are warm from earlier ba
 
 Threads share the interpreter. A dataset that holds the GIL while it works (pure Python, small tensors) gains nothing
 here; one that decodes, reads or sleeps in C gains as much as with processes, without copies of the dataset.
+
+Nothing here relies on the GIL. Workers share the lanes and the mailbox, which lock themselves, and the arena, which has
+a lock; a runner, its scope and its counters belong to one worker. The lists of threads and lanes change only on the
+thread that drives the loader. Whether several threads may use the dataset at once is up to the dataset, and one that
+relied on the GIL may fail without it. docs/compatibility.md says what was tested.
 """
 
 from __future__ import annotations
