@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
 from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
 from feedline.datasets.remote.foresight import Foresight
-from feedline.datasets.remote.systems import close_system, make_system, system_call, without_values
-from feedline.errors import BadOption, SourceChanged, SourceError
+from feedline.datasets.remote.systems import close_system, make_system, system_call, system_class, without_values
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
 from feedline.types.shown import shown_url, without_secrets
@@ -212,7 +212,7 @@ def _code_of(exc: BaseException | None) -> str:
 
 
 # object: fsspec has no types.
-@contextmanager
+@contextlib.contextmanager
 def _translated_errors(address: str, system: object) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
@@ -244,6 +244,16 @@ def protocol_of(address: str) -> str:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", address)
     protocol = found[1].lower() if found else ""
     return "" if protocol == "file" else protocol
+
+
+def load_libraries(addresses: Iterable[str]) -> None:
+    """Import what reading these addresses needs, so that workers forked later need not: s3fs takes most of a second.
+
+    Nothing is opened. If a package is missing, whoever opens an address gets the error.
+    """
+    for protocol in {protocol_of(address) for address in addresses} - {"", "http", "https"}:
+        with contextlib.suppress(MissingExtra, BadOption):
+            system_class(protocol)
 
 
 def local_path(address: str) -> str:

@@ -23,13 +23,28 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
     if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a read may stall
         given = options.get("config_kwargs") or {}
         options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
+    kind = system_class(protocol)
+    try:
+        # A new one in every process: one created before a fork does not work after it.
+        system = kind(skip_instance_cache=True, **options)
+    except Exception as exc:  # each file system has its own checks
+        why = without_values(words(exc), options)
+        raise BadOption(
+            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
+        ) from (exc if why == words(exc) else None)
+    if "retries" not in options and hasattr(system, "retries"):
+        system.retries = 1  # s3fs only: feedline retries, and the two retry counts should not multiply
+    return system
+
+
+def system_class(protocol: str) -> Any:
+    """Return the class of fsspec's file systems for a protocol, after importing it. Any: see above."""
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)
     try:
         if extra == "gs":
-            # Not the class that newer gcsfs versions export by this name: it asks over gRPC for the kind of bucket,
-            # which
+            # Not the class that newer gcsfs versions export by this name: it asks for the kind of bucket over gRPC. That
             # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
             require("gcsfs", extra="gs", purpose=purpose)
             kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
@@ -45,17 +60,7 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
         ) from exc
     except ValueError as exc:
         raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
-    try:
-        # A new one in every process: one created before a fork does not work after it.
-        system = kind(skip_instance_cache=True, **options)
-    except Exception as exc:  # each file system has its own checks
-        why = without_values(words(exc), options)
-        raise BadOption(
-            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
-        ) from (exc if why == words(exc) else None)
-    if "retries" not in options and hasattr(system, "retries"):
-        system.retries = 1  # s3fs only: feedline retries, and the two retry counts should not multiply
-    return system
+    return kind
 
 
 def system_call(system: Any, function: object, *arguments: object) -> Any:

@@ -19,7 +19,7 @@ from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.ranges import coalesced, side_by_side
-from feedline.datasets.remote.storage import protocol_of
+from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
@@ -130,6 +130,7 @@ class TarDataset(Source, ColumnSource):
         )
         self.shards = expand(shards, self.reading.listed)
         self.is_remote = any(map(protocol_of, self.shards))
+        load_libraries(self.shards)
         self._names = [shown_address(shard) for shard in self.shards]
         self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
