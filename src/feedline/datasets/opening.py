@@ -34,6 +34,7 @@ from feedline.datasets.lines import JSONLines, TextLines
 from feedline.datasets.lines.places import JSON_ENDINGS, TEXT_ENDINGS
 from feedline.datasets.litdata import LitDataDataset
 from feedline.datasets.lmdb import LMDBDataset
+from feedline.datasets.manifest import FACTS
 from feedline.datasets.mds import MDSDataset
 from feedline.datasets.megatron import MAGIC as MEGATRON
 from feedline.datasets.megatron import MegatronDataset
@@ -108,8 +109,6 @@ _ENVIRONMENT = "data.mdb"
 """The file that makes its folder an LMDB environment."""
 _BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
 """Suffixes of files that describe the shards beside them."""
-FACTS = "feedline.json"
-"""The file in which `feedline pack` describes a folder that it wrote."""
 
 
 @dataclass(frozen=True)

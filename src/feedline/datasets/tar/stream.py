@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
-from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
@@ -109,6 +109,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         shuffle: bool,
         buffer: int,
         seed: int,
+        versions: Mapping[str, Version],
     ) -> None:
         super().__init__()
         self.shards = shards
@@ -118,6 +119,8 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
+        self._versions = versions
+        """The versions that shards must have; of those that are missing, any will do."""
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
     def __iter__(self) -> TarPass:
@@ -156,7 +159,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     def open(self, address: str) -> Blob:
         """Open a shard; called by threads."""
-        return self._storage.get().open(address)
+        return self._storage.get().open(address, self._versions.get(address))
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from feedline.errors import BadOption
 from feedline.tools.packing import Packed, Stage, pack
-from feedline.tools.packing.output import WorkFolder
 from feedline.tools.packing.token_run import WrittenTokens
 from feedline.tools.packing.tokens import write_tokens
+from feedline.tools.packing.work import WorkFolder
 from feedline.types.screen import Screen
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text

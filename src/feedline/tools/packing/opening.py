@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.manifest import FACTS
 from feedline.datasets.objects import open_object
-from feedline.datasets.opening import FACTS, Recognised, recognise
+from feedline.datasets.opening import Recognised, recognise
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.datasets.tar import TarDataset, TarStream
 from feedline.errors import BadOption, SourceError
