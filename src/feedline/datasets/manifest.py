@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import zlib
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
 from feedline.errors import CorruptSource, SourceError
+from feedline.system.failures import words
 from feedline.types import JsonObject
 from feedline.types.checksums import check_seal
 from feedline.types.shown import identity_of, shown_address
@@ -70,6 +72,11 @@ class Manifest:
         """True if the shards are where they were packed: copies in another place have other tags."""
         return bool(self.stored.get("place") == identity_of(self.folder))
 
+    @property
+    def fingerprint(self) -> str:
+        """A digest that changes if a shard does."""
+        return f"{zlib.crc32(json.dumps(self.stored).encode()):08x}"
+
     @functools.cached_property
     def by_name(self) -> dict[str, Shard]:
         """The shards by name."""
@@ -108,7 +115,7 @@ def manifest_in(folder: str, storage: Storage) -> Manifest | None:
         shards = tuple(map(Shard.from_json, stored["shards"]))
         format_, count = stored["format"], stored["count"]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
-        raise CorruptSource(f"{shown_address(name)} is not a manifest of `feedline pack`: {exc}.") from exc
+        raise CorruptSource(f"{shown_address(name)} is not a manifest of `feedline pack`: {words(exc)}.") from exc
     if count != sum(shard.samples for shard in shards) or not isinstance(format_, str):
         raise CorruptSource(f"{shown_address(name)} is damaged: its shards do not have as many samples as it says.")
     return Manifest(folder, format_, shards, stored)
