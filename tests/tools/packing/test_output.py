@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.opening import FACTS
+from feedline.datasets.manifest import FACTS
 from feedline.errors import BadOption
 from feedline.tools.packing.output import Output
 from feedline.tools.packing.schema import Sample, Schema

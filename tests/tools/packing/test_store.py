@@ -558,6 +558,7 @@ def test_kill_minus_nine_in_the_middle_of_an_upload(
     s3: Any, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed while the parts of its second shard are on their way."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # else the server keeps files open
     root, pid = Path(__file__).resolve().parents[3], tmp_path / "pid"
     arguments = (proxy.address, "s3://bucket/killed", pid)
 

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
@@ -149,8 +150,10 @@ async def _get_if_match(system: Any, path: str, tag: str, start: int, stop: int)
 
 
 def _contents(system: Any, address: str) -> bytes | None:
+    # Otherwise s3fs asks for the size first.
+    has_option = "max_concurrency" in signature(getattr(system, "_cat_file", system.cat_file)).parameters
     try:
-        data: bytes = system.cat_file(system._strip_protocol(address))
+        data: bytes = system.cat_file(system._strip_protocol(address), **({"max_concurrency": 1} if has_option else {}))
     except FileNotFoundError:
         return None
     return data
