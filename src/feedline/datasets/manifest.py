@@ -67,7 +67,7 @@ class Manifest:
     stored: JsonObject = field(repr=False)
     """Everything in the file: the number of samples, the fields, metadata."""
 
-    @property
+    @functools.cached_property
     def is_in_place(self) -> bool:
         """True if the shards are where they were packed: copies in another place have other tags."""
         return bool(self.stored.get("place") == identity_of(self.folder))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ParquetDataset, TarDataset, open_dataset
@@ -618,9 +622,54 @@ def test_a_stream_is_not_balanced(memory: Any) -> None:
     assert [shard["samples"] for shard in found] == [16] * 6 + [4]
 
 
+ON_RAY = """
+import fsspec, ray
+from feedline.tools.cli.main import main
+from tests.tools.packing.test_store import below, without_place
+
+options = ["--format", "tar", "--samples-per-shard", "16", "--quiet", "--workers", "2", "--engine"]
+for engine in ("thread", "ray"):
+    assert main(["pack", "tests.tools.packing.stores:Mixed", f"memory://bucket/{engine}", *options, engine]) == 0
+memory = fsspec.filesystem("memory")
+assert len(below(memory, "bucket/ray")) == 15
+assert without_place(below(memory, "bucket/ray")) == without_place(below(memory, "bucket/thread"))
+ray.shutdown()
+"""
+
+
 @pytest.mark.ray
-def test_on_ray(memory: Any) -> None:
-    act = functools.partial(feedline.pack, format="tar", samples_per_shard=16)
-    act(Mixed(), "memory://bucket/inline", workers=0)
-    act(Mixed(), "memory://bucket/ray", workers=2, engine="ray")
-    assert without_place(below(memory, "bucket/ray")) == without_place(below(memory, "bucket/inline"))
+def test_on_ray() -> None:
+    ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
+    assert ended.returncode == 0, ended.stderr
+
+
+# -- shards of equal size ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120),
+    most=st.integers(1, 3000),
+    by_samples=st.booleans(),
+)
+def test_no_shard_is_a_tiny_rest(sizes: list[int], most: int, by_samples: bool) -> None:
+    limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        pack([{"x": bytes(size)} for size in sizes], out, format="tar", verify=False, **limits)
+        counts = [shard["samples"] for shard in json.loads((out / "feedline.json").read_bytes())["shards"]]
+    assert sum(counts) == len(sizes)
+    if by_samples:
+        assert max(counts) <= limits["samples_per_shard"]
+        assert max(counts) - min(counts) <= 1
+        return
+    ends = np.cumsum([0, *counts])
+    sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
+    # A shard may pass the limit by its last sample, and by a rest that is less than half of a shard.
+    assert max(sums) <= 1.5 * most + 2 * max(sizes)
+
+
+def test_equal_samples_make_equal_shards(tmp_path: Path) -> None:
+    pack([{"x": bytes(1000)}] * 101, tmp_path / "out", format="tar", shard_bytes=33_000)
+    shards = json.loads((tmp_path / "out" / "feedline.json").read_bytes())["shards"]
+    assert [shard["samples"] for shard in shards] == [26, 25, 25, 25]

@@ -174,10 +174,7 @@ class TarDataset(Source, ColumnSource):
     def _make_index(self) -> Index:
         storage = self.reading.open_storage()
 
-        def get(shard: str) -> ShardIndex | Unread:
-            packed = self._unread(shard)
-            if packed is not None:
-                return packed
+        def get(shard: str) -> ShardIndex:
             blob = storage.open(shard)
             try:
                 return index_of(blob, self._cache, unique=self.reading.unique_keys)
@@ -186,14 +183,17 @@ class TarDataset(Source, ColumnSource):
 
         try:
             self._found.look_beside(self.shards, storage)
-            if len(self.shards) == 1:
-                found = [get(self.shards[0])]
+            found: list[ShardIndex | Unread | None] = list(map(self._unread, self.shards))
+            missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
+            if len(missing) > 1:
+                with ThreadPoolExecutor(min(_SCANNERS, len(missing)), "feedline-index") as threads:
+                    scanned = iter(list(threads.map(get, missing)))
             else:
-                with ThreadPoolExecutor(min(_SCANNERS, len(self.shards)), "feedline-index") as threads:
-                    found = list(threads.map(get, self.shards))
+                scanned = map(get, missing)
+            shards = [next(scanned) if one is None else one for one in found]
         finally:
             storage.close()
-        index = Index(found, self._read_index)
+        index = Index(shards, self._read_index)
         if index.starts[-1]:
             self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
         return index

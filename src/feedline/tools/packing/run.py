@@ -203,11 +203,12 @@ class Run:
                 self._finish_shard(before, place)
 
     def _first_is_full(self) -> bool:
-        samples = min(_BLOCK_SAMPLES, self.options.samples_per_shard or _BLOCK_SAMPLES)
-        if self.total and self.options.samples_per_shard:
-            samples = min(samples, _share(self.total, self.options.samples_per_shard))
-        size = min(_BLOCK_BYTES, self.options.shard_bytes or _BLOCK_BYTES)
-        return len(self._first) >= samples or sum(item.size for item in self._first) >= size
+        count, size = len(self._first), sum(item.size for item in self._first)
+        most, most_bytes = self.options.samples_per_shard, self.options.shard_bytes
+        if self.total is not None:
+            most = most and _share(self.total, most)
+            most_bytes = most_bytes and _share(self.total * size / count, most_bytes)
+        return count >= min(_BLOCK_SAMPLES, most or count + 1) or size >= min(_BLOCK_BYTES, most_bytes or size + 1)
 
     def _decide(self) -> None:
         """Decide what the fields hold, and start the output with the samples that were held back."""
