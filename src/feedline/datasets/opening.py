@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,12 @@ from feedline.datasets.lines import JSONLines, TextLines
 from feedline.datasets.lines.places import JSON_ENDINGS, TEXT_ENDINGS
 from feedline.datasets.litdata import LitDataDataset
 from feedline.datasets.lmdb import LMDBDataset
+from feedline.datasets.manifest import FACTS, Manifest, folder_of, manifest_in
 from feedline.datasets.mds import MDSDataset
 from feedline.datasets.megatron import MAGIC as MEGATRON
 from feedline.datasets.megatron import MegatronDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset
+from feedline.datasets.remote.storage import Storage, checked_options, protocol_of
 from feedline.datasets.sql import SQLDataset
 from feedline.datasets.tar import TarDataset
 from feedline.datasets.tar.arrays import decode_npy
@@ -108,8 +110,6 @@ _ENVIRONMENT = "data.mdb"
 """The file that makes its folder an LMDB environment."""
 _BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
 """Suffixes of files that describe the shards beside them."""
-FACTS = "feedline.json"
-"""The file in which `feedline pack` describes a folder that it wrote."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ class Recognised:
     """The shards of a folder, or the stores in it, in order."""
     beside: list[Path] = field(default_factory=list)
     """Other files in that folder."""
+    manifest: Manifest | None = None
+    """The manifest of a folder in a store."""
 
     @property
     def is_compressed(self) -> bool:
@@ -193,7 +195,8 @@ def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
     compressed .npz file are held in memory.
 
     Args:
-        path: a file, a folder, a pattern such as `"train/*.parquet"`, or an address that the source can read.
+        path: a file, a folder, a pattern such as `"train/*.parquet"`, an address that the source can read, or the
+            address of a folder in a store that `feedline pack` wrote: `"s3://bucket/train"`.
         options: options of the source, such as `fields=` or `transform=`. For a SQLite database of several tables,
             `query=` and `key=`.
 
@@ -212,12 +215,17 @@ def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
         >>> open_dataset(path)
         ArrayDataset(5 samples of float32[3])
     """
-    return recognise(path).open(**options)
+    given = options.get("storage_options")
+    return recognise(path, checked_options(given)).open(**options)
 
 
-def recognise(path: str | os.PathLike[str]) -> Recognised:
+# object: options of fsspec.
+def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Recognised:
     """Recognise what a path holds. Raises SourceError: it does not exist, or no source reads it."""
     text = os.fspath(path)
+    manifest = _packed_at(text, storage_options)
+    if manifest is not None:
+        return Recognised(f"{manifest.folder}/", manifest.format, manifest=manifest)
     if os.path.isdir(text):
         return _folder(text)
     if os.path.basename(text) == INDEX and os.path.isfile(text) and (listed := _listed_in(text)) is not None:
@@ -242,6 +250,19 @@ def recognise(path: str | os.PathLike[str]) -> Recognised:
         raise _unread(text, matched, known)
     nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
     raise SourceError(f"{nothing} {shown_address(text)}. {known}")
+
+
+def _packed_at(address: str, storage_options: Mapping[str, object] | None) -> Manifest | None:
+    """Return the manifest of a folder in a store; None if the address names something else."""
+    folder = folder_of(address)
+    if not protocol_of(address) or (folder is None and (format_by_name(address) or glob.has_magic(address))):
+        return None
+    storage = Storage(options=storage_options)
+    try:
+        found = manifest_in(folder or address, storage)
+    finally:
+        storage.close()
+    return found if found is not None and found.format in SOURCES else None
 
 
 def _unread(pattern: str, paths: list[str], known: str) -> SourceError:

@@ -237,8 +237,8 @@ class StoreProxy(ThreadingHTTPServer):
     """Stands in front of a store. `fault` says of a request (its method, path and headers) what goes wrong with it:
 
     "reset" sends half of the body and closes the connection, "stall" half of it and no more until `release` is set,
-    a code such as "SlowDown" is an answer of S3 that says so. None passes it on. Objects of S3 are listed `page` at a
-    time.
+    "drop" closes it without an answer, a code such as "SlowDown" is an answer of S3 that says so. None passes it on.
+    Objects of S3 are listed `page` at a time.
     """
 
     daemon_threads = True
@@ -280,6 +280,9 @@ class _StoreHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        if "Expect" in self.headers:
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.asked.append((self.command, self.path))
         fault = self.server.fault(self.command, self.path, self.headers)
         if fault in self.server.statuses:
@@ -287,18 +290,20 @@ class _StoreHandler(BaseHTTPRequestHandler):
                 self.server.statuses[fault], [], f"<Error><Code>{fault}</Code><Message>no</Message></Error>".encode()
             )
             return
+        if fault == "drop":
+            return
         connection = http.client.HTTPConnection(self.server.behind)
         with contextlib.closing(connection):
             path = f"{self.path}&max-keys={self.server.page}" if "list-type=2" in self.path else self.path
-            connection.request(self.command, path, headers={**self.headers, "Connection": "close"})
+            passed = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
+            connection.request(self.command, path, sent or None, {**passed, "Connection": "close"})
             answer = connection.getresponse()
             headers = [
                 pair for pair in answer.getheaders() if pair[0].lower() not in ("transfer-encoding", "connection")
             ]
             self._send(answer.status, headers, answer.read(), fault)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def _send(self, status: int, headers: list[tuple[str, str]], body: bytes, fault: str | None = None) -> None:
         self.send_response(status)

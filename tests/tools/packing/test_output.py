@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.opening import FACTS
+from feedline.datasets.manifest import FACTS
 from feedline.errors import BadOption
-from feedline.tools.packing.output import Output, WorkFolder, write_durably
+from feedline.tools.packing.output import Output
 from feedline.tools.packing.schema import Sample, Schema
+from feedline.tools.packing.work import WorkFolder, write_durably
 from feedline.tools.packing.writers.contract import FORMATS as TABLE
 from feedline.tools.packing.writers.contract import Summary
 from tests.tools.packing.stores import SHARDED, content, in_child, mixed, read_files
@@ -63,14 +64,14 @@ def test_going_on_after_a_shard(tmp_path: Path, format_: str) -> None:
     put(other, format_, SAMPLES[17:])  # which is lost
     other.close()
     again = output_in(tmp_path / "other", format_)
-    assert again.resume(1, 7, other.schema)
+    assert again.resume(other.entries, 7, other.schema)
     for output in (whole, again):
         fill(output, format_, 7, 14)
         output.finish(Summary(14))
         output.close()
     assert content(again.path) == content(whole.path)
     again.files[0].unlink()
-    assert not output_in(tmp_path / "other", format_).resume(2, 14, whole.schema), "a shard is missing"
+    assert not output_in(tmp_path / "other", format_).resume(whole.entries, 14, whole.schema), "a shard is missing"
 
 
 def test_keys_go_on_from_shard_to_shard(tmp_path: Path) -> None:

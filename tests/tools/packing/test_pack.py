@@ -54,7 +54,7 @@ def test_shards(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     shards = files_of(packed)
     if "samples_per_shard" in limit:
         counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
-        assert counts == [33, 33, 33, 1]
+        assert counts == [25, 25, 25, 25], "of about the same size, since the total is known"
     assert (len(shards) > 1) == bool(limit)
     meta = json.loads((packed.path / "feedline.json").read_text())
     assert meta["count"] == 100
@@ -308,7 +308,7 @@ def test_another_dataset_does_not_go_on_with_it(tmp_path: Path) -> None:
         with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
             shards(Numbers(2), out)
     packed = shards(Numbers(1), out, source="the first")  # its name is all that has to be the same
-    assert packed.resumed == 80
+    assert packed.resumed == 72
     assert [sample["x"] for sample in read(packed)] == list(range(1000, 1100))
 
 
@@ -331,7 +331,7 @@ def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> No
 
         with pytest.raises(KeyboardInterrupt):
             shards(Numbers(1), out, report=stop)
-    assert shards(Numbers(1), out).resumed == 64
+    assert shards(Numbers(1), out).resumed == 58
 
 
 def test_a_killed_run_that_stored_nothing_is_no_hindrance(tmp_path: Path) -> None:

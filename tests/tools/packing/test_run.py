@@ -189,7 +189,7 @@ def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         act(Mixed(), out, report=stop_at(50))
     assert not out.exists()
-    assert act(Mixed(), out).resumed == 64
+    assert act(Mixed(), out).resumed == 58
     assert content(out) == content(act(Mixed(), tmp_path / "whole").path)
 
 

@@ -8,8 +8,10 @@ import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
+from feedline.datasets.manifest import FACTS, manifest_for
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
@@ -57,13 +59,19 @@ def is_remote(path: object) -> bool:
 def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> list[RemoteFile | str]:
     """Return the files that an address stands for: those of a pattern or folder, or the address of a single file.
 
-    A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order.
+    A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order. A folder with a
+    manifest is not listed.
 
     Raises SourceError: there are none, or they cannot be listed.
     """
-    place = address.partition("://")[2]
     if protocol_of(address) in ("http", "https"):
         return [address]
+    if address.endswith(f"/{FACTS}"):
+        address = address.removesuffix(FACTS)
+    place = address.partition("://")[2]
+    packed = _packed(address, storage)
+    if packed:
+        return packed
     patterns = [address]
     if not any(sign in place for sign in "*["):
         if "." in place.partition("/")[2].rpartition("/")[2]:
@@ -73,6 +81,23 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
     if patterns != [address]:
         found = {one: version for one, version in found.items() if not os.path.basename(one).startswith((".", "_"))}
     return [RemoteFile(shown_url(one), *found[one], one) for one in sorted(found, key=natural)]
+
+
+def _packed(address: str, storage: Storage) -> list[RemoteFile | str]:
+    """Return the files that the manifest of a folder lists; none if there is no manifest, or it is of another place."""
+    name = address.rpartition("/")[2]
+    is_folder = not any(sign in name for sign in "*[.")
+    folder = address.rstrip("/") if is_folder else address.rpartition("/")[0]
+    manifest = manifest_for(f"{folder}/{'*' if is_folder else name}", storage)
+    if manifest is None or manifest.format != "parquet" or not manifest.is_in_place:
+        return []
+    wanted = [shard for shard in manifest.shards if is_folder or fnmatchcase(shard.name, name)]
+    if not all(shard.tag for shard in wanted):  # a listing says in which versions they are
+        return []
+    addresses = map(manifest.address_of, wanted)
+    return [
+        RemoteFile(shown_url(one), shard.bytes, shard.tag, one) for one, shard in zip(addresses, wanted, strict=True)
+    ]
 
 
 class BlobFile(io.RawIOBase):

@@ -198,11 +198,18 @@ class RetryPolicy:
 
 
 def read_range(
-    get: Callable[[int, int], Iterator[bytes]], start: int, stop: int, *, name: str, retry_policy: RetryPolicy
+    get: Callable[[int, int], Iterator[bytes]],
+    start: int,
+    stop: int,
+    *,
+    name: str,
+    retry_policy: RetryPolicy,
+    done: str = "read",
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
     `get` yields pieces of a range as they arrive. It raises Transient if a retry may help, any other exception if not.
+    `done` is the verb of the error: the blob "cannot be read".
     """
     pieces: list[bytes] = []
     at, attempt, mark = start, 0, start
@@ -229,6 +236,8 @@ def read_range(
             attempt += 1
             if attempt > retry_policy.retries:
                 tries = f"{attempt} times" if attempt > 1 else "once"
+                if done != "read":
+                    raise SourceError(f"{name} cannot be {done}: {exc} (tried {tries}).") from exc
                 raise SourceError(
                     f"{name} cannot be read at byte {at}: {exc} (tried {tries}). If the network or the server has "
                     "trouble now and then, a higher retries= bridges more of it."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
@@ -70,7 +72,7 @@ class StoreBlob(Blob):
                 f"{self.name} is not an object that can be read, but a folder. If all files in it are meant, and this "
                 "source reads folders, end the address with /."
             )
-        return _version_of(found, self._pin)
+        return version_of(found, protocol_of(self.address))
 
     def read(self, start: int, stop: int) -> bytes:
         return read_range(self._get, start, stop, name=self.name, retry_policy=self._retry_policy)
@@ -121,8 +123,9 @@ _PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
 
 
 # Any: fsspec has no types.
-def _version_of(found: Mapping[str, Any], pin: str) -> Version:
+def version_of(found: Mapping[str, Any], protocol: str) -> Version:
     """Return the version of an object from a store's response."""
+    pin = _PINS.get(protocol, "")
     keys = (pin,) if pin else ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime")
     return Version(int(found["size"]), str(next((found[key] for key in keys if found.get(key)), "")))
 
@@ -175,27 +178,38 @@ async def _get_if_match(
         answer["Body"].close()
 
 
+def _contents(system: Any, address: str) -> bytes | None:
+    # Otherwise s3fs asks for the size first.
+    has_option = "max_concurrency" in signature(getattr(system, "_cat_file", system.cat_file)).parameters
+    try:
+        data: bytes = system.cat_file(system._strip_protocol(address), **({"max_concurrency": 1} if has_option else {}))
+    except FileNotFoundError:
+        return None
+    return data
+
+
 T = TypeVar("T")
 
 
 # Any: fsspec has no types.
 def _query_renewing(
-    address: str, system: object, renew: Callable[[Any], object], ask: Callable[[Any], T]
+    address: str, system: object, renew: Callable[[Any], object], ask: Callable[[Any], T], done: str = "read"
 ) -> tuple[T, object]:
     """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
     try:
-        with _translated_errors(address, system):
+        with _translated_errors(address, system, done):
             return ask(system), system
     except _Expired:
         system = renew(system)
     try:
-        with _translated_errors(address, system):
+        with _translated_errors(address, system, done):
             return ask(system), system
     except _Expired as exc:
+        then = "build the dataset with new ones and load the state" if done == "read" else "give new ones"
         raise SourceError(
-            f"{shown_url(address)} cannot be read: {words(exc)}. The credentials have expired, and those looked up "
+            f"{shown_url(address)} cannot be {done}: {words(exc)}. The credentials have expired, and those looked up "
             "anew are no better. Renew them where they come from (environment, profile, role); with keys in "
-            "storage_options=, build the dataset with new ones and load the state."
+            f"storage_options=, {then}."
         ) from exc
 
 
@@ -213,7 +227,7 @@ def _code_of(exc: BaseException | None) -> str:
 
 # object: fsspec has no types.
 @contextlib.contextmanager
-def _translated_errors(address: str, system: object) -> Iterator[None]:
+def _translated_errors(address: str, system: object, done: str) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
@@ -233,9 +247,11 @@ def _translated_errors(address: str, system: object) -> Iterator[None]:
         if code in _THROTTLED:
             raise Throttled(text) from cause
         if isinstance(exc, FileNotFoundError):
-            raise SourceError(f"{name}: there is no such object ({text}).") from cause
-        if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{name} cannot be read: {text.rstrip('.')}.") from cause
+            what = "object" if done == "read" else "bucket or folder"
+            raise SourceError(f"{name}: there is no such {what} ({text}).") from cause
+        is_full = getattr(exc, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(exc, _FINAL) or is_full or "Credentials" in type(exc).__name__:
+            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.") from cause
         raise Transient(text) from cause
 
 
@@ -324,22 +340,49 @@ class Storage(ClosedWhenDeleted):
         Raises SourceError: nothing matches, or the store cannot be listed.
         """
         protocol, found = protocol_of(pattern), dict[str, Version]()
-        pin = _PINS.get(protocol, "")
 
         def glob(system: Any) -> None:
             for path, info in system.glob(system._strip_protocol(pattern), detail=True).items():
                 if info["type"] == "file":
-                    found[f"{protocol}://{path.lstrip('/')}"] = _version_of(info, pin)
+                    found[f"{protocol}://{path.lstrip('/')}"] = version_of(info, protocol)
             system.invalidate_cache()  # fsspec keeps every listing
 
-        def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            _query_renewing(pattern, self._system(protocol), lambda system: self._renewed(protocol, system), glob)
-            yield b" "
-
-        read_range(ask, 0, 1, name=shown_url(pattern), retry_policy=self._retry_policy)
+        self.ask(pattern, glob)
         if not found:
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
         return dict(sorted(found.items()))
+
+    # Any: fsspec has no types.
+    def ask(self, address: str, act: Callable[[Any], T], *, done: str = "read") -> T:
+        """Return what `act` returns for the file system of an address; retry where that may help.
+
+        Raises SourceError: it failed; the text says that the address "cannot be" `done`.
+        """
+        protocol = protocol_of(address)
+        answers: list[T] = []
+
+        def once(_start: int, _stop: int) -> Iterator[bytes]:
+            answer, _ = _query_renewing(
+                address, self._system(protocol), lambda system: self._renewed(protocol, system), act, done
+            )
+            answers.append(answer)
+            yield b" "
+
+        read_range(once, 0, 1, name=shown_url(address), retry_policy=self._retry_policy, done=done)
+        return answers[0]
+
+    def contents(self, address: str) -> bytes | None:
+        """Return all bytes of a small file or object; None if it does not exist. On s3 and gs, this is one request."""
+        protocol = protocol_of(address)
+        if not protocol and not os.path.exists(local_path(address)):
+            return None
+        if protocol in ("", "http", "https"):
+            blob = self.open(address)
+            try:
+                return blob.read(0, blob.size)
+            finally:
+                blob.close()
+        return self.ask(address, lambda system: _contents(system, address))
 
     def _renewed(self, protocol: str, old: object) -> object:
         """Replace a file system whose credentials have expired; all callers get the same new one."""

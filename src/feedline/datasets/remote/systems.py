@@ -44,7 +44,7 @@ def system_class(protocol: str) -> Any:
     fsspec = require("fsspec", extra=extra, purpose=purpose)
     try:
         if extra == "gs":
-            # Not the class that newer gcsfs versions export by this name: it asks for the kind of bucket over gRPC. That
+            # Not the class that newer gcsfs versions export by this name: it asks for the kind of bucket over gRPC. It
             # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
             require("gcsfs", extra="gs", purpose=purpose)
             kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem

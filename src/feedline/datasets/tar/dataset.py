@@ -14,22 +14,22 @@ import numpy as np
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache, checked_cache
+from feedline.datasets.cache_file import Cache, CacheFile, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.remote.blob import Blob, RetryPolicy
+from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.ranges import coalesced, side_by_side
-from feedline.datasets.remote.storage import load_libraries, protocol_of
+from feedline.datasets.remote.storage import Storage, load_libraries, local_path, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.tar.index import Index, Range, ShardIndex, give, index_of
+from feedline.datasets.tar.index import Index, Range, ShardIndex, Unread, decode, give, index_of, scan
 from feedline.datasets.tar.members import NO_SUM
-from feedline.datasets.tar.shards import Reading, expand
+from feedline.datasets.tar.shards import Found, Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
-from feedline.types.shown import shown_address
+from feedline.types.shown import identity_of, shown_address
 from feedline.types.sizes import SampleSize, byte_count, most_bytes
 
 _MOST_OPEN = 64
@@ -46,7 +46,8 @@ class TarDataset(Source, ColumnSource):
 
     Args:
         shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`,
-            `gs://...`.
+            `gs://...`. A folder that `feedline pack` wrote: `s3://bucket/train/`; its manifest and index are read
+            instead of listing it and reading headers.
         fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` selects the
             first of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
         decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and similar
@@ -94,7 +95,7 @@ class TarDataset(Source, ColumnSource):
         >>> folder.cleanup()
     """
 
-    _lazy = ("_index",)
+    _lazy = ("_index", "_found")
 
     # object: fsspec defines its own options.
     def __init__(
@@ -128,7 +129,8 @@ class TarDataset(Source, ColumnSource):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
-        self.shards = expand(shards, self.reading.listed)
+        self._found = Found(self.reading)
+        self.shards = expand(shards, self._found.listed)
         self.is_remote = any(map(protocol_of, self.shards))
         load_libraries(self.shards)
         self._names = [shown_address(shard) for shard in self.shards]
@@ -139,6 +141,7 @@ class TarDataset(Source, ColumnSource):
         self._open: Handle[_OpenShards] = Handle(
             functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
         )
+        self._index_storage: Handle[Storage] = Handle(self.reading.open_storage, Storage.close)
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
@@ -166,6 +169,7 @@ class TarDataset(Source, ColumnSource):
             buffer=0 if shuffle == "shards" else buffer,
             seed=seed,
             sticky=sticky,
+            versions=self._found.versions(self.shards),
         )
 
     def shard_cache_stats(self) -> CacheStats:
@@ -196,22 +200,74 @@ class TarDataset(Source, ColumnSource):
                 blob.close()
 
         try:
-            if len(self.shards) == 1:
-                found = [get(self.shards[0])]
+            self._found.look_beside(self.shards, storage)
+            found: list[ShardIndex | Unread | None] = list(map(self._unread, self.shards))
+            missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
+            if len(missing) > 1:
+                with ThreadPoolExecutor(min(_SCANNERS, len(missing)), "feedline-index") as threads:
+                    scanned = iter(list(threads.map(get, missing)))
             else:
-                with ThreadPoolExecutor(min(_SCANNERS, len(self.shards)), "feedline-index") as threads:
-                    found = list(threads.map(get, self.shards))
+                scanned = map(get, missing)
+            shards = [next(scanned) if one is None else one for one in found]
         finally:
             storage.close()
-        index = Index(found)
+        index = Index(shards, self._read_index)
         if index.starts[-1]:
             self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
         return index
 
+    def _unread(self, shard: str) -> Unread | None:
+        """Return what a manifest says of a shard; None if there is none, or a local shard was replaced."""
+        packed = self._found.packed(shard)
+        if packed is None:
+            return None
+        manifest, entry = packed
+        names = manifest.stored.get("members")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return None
+        if not protocol_of(shard) and os.path.getsize(local_path(shard)) != entry.bytes:
+            return None
+        version = manifest.version_of(entry) or Version(entry.bytes, "")
+        return Unread(version, entry.samples, entry.samples * len(manifest.stored["fields"]), names)
+
+    def _read_index(self, number: int) -> ShardIndex:
+        """Return the index that `feedline pack` wrote for a shard, from this machine's cache if it is there.
+
+        If it is missing or damaged, read the headers of the shard instead.
+        """
+        shard = self.shards[number]
+        packed = self._found.packed(shard)
+        assert packed is not None
+        manifest, entry = packed
+        storage, file = self._index_storage.get(), None
+        if protocol_of(shard):
+            about = {"shard": identity_of(shard), "bytes": entry.bytes, "crc32": entry.crc32}
+            file = CacheFile.at(self._cache, "tar-index", about)
+        content = None if file is None else file.read()
+        if not isinstance(content, bytes):
+            content = storage.contents(manifest.index_of(entry))
+            if file is not None and content is not None:
+                file.write(content)
+        found = None if content is None else decode(content, entry.bytes, entry.crc32)
+        if found is None:
+            blob = storage.open(shard, manifest.version_of(entry))
+            try:
+                found = scan(blob, unique=self.reading.unique_keys)
+            finally:
+                blob.close()
+        if found.count != entry.samples:
+            raise CorruptSource(
+                f"{self._names[number]} has {found.count} samples, but {entry.samples} were packed. Get another copy, "
+                "or pack it again."
+            )
+        return found
+
     def keys(self) -> list[str]:
         """Return the keys of all samples, in order."""
         return [
-            self.index.key(shard, place) for shard, one in enumerate(self.index.shards) for place in range(one.count)
+            self.index.key(shard, place)
+            for shard in range(len(self.index))
+            for place in range(self.index.shard(shard).count)
         ]
 
     def _name_of(self, index: int) -> str:
@@ -248,6 +304,7 @@ class TarDataset(Source, ColumnSource):
         raws: list[dict[str, object]] = []
         ranges: list[Range] = []
         places = (indices - index.starts[shards]).tolist()
+        index.prepare(dict.fromkeys(shards.tolist()), self.reading.requests())
         for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
             raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
             for number, name, offset, size, checksum in index.fields(shard, place):
@@ -260,7 +317,7 @@ class TarDataset(Source, ColumnSource):
     def _blobs(self, ranges: list[Range]) -> dict[int, Blob]:
         """Open the shards of some ranges."""
         opened, index = self._open.get(), self.index
-        return {shard: opened.get(shard, index.shards[shard]) for shard in dict.fromkeys(one.shard for one in ranges)}
+        return {shard: opened.get(shard, index) for shard in dict.fromkeys(one.shard for one in ranges)}
 
     def _fetch(self, ranges: list[Range], viewed: Collection[str] = ()) -> None:
         """Read ranges, merging nearby ones, and store each in its sample; fields in `viewed` as views."""
@@ -285,6 +342,7 @@ class TarDataset(Source, ColumnSource):
     def close(self) -> None:
         self._upcoming.close()
         self._open.close()
+        self._index_storage.close()
 
     def _form(self) -> str:
         return repr(self.form)
@@ -304,17 +362,22 @@ class _OpenShards:
         self._storage = reading.open_storage()
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
-    def get(self, shard: int, index: ShardIndex) -> Blob:
+    def get(self, shard: int, index: Index) -> Blob:
         """Return an open shard, which stays open as long as something refers to it."""
         blob = self._blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
             return blob
-        blob = self._storage.open(self._shards[shard])
-        if (blob.size, blob.tag) != (index.size, index.tag):
+        version, is_packed = index.version(shard)
+        blob = self._storage.open(self._shards[shard], version if is_packed and version.tag else None)
+        if blob.size != version.size or blob.tag != version.tag != "":
             blob.close()
+            since, advice = "its index was made", "Make the dataset again: the index will be, too."
+            if is_packed:
+                since, advice = "it was packed", "Pack it again, or restore it."
+            tag = f" and the tag {version.tag}" if version.tag else ""
             raise SourceChanged(
-                f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
-                f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
+                f"{blob.name} has changed since {since}: it had {version.size} bytes{tag}, and has {blob.size} and "
+                f"{blob.tag}. {advice}"
             )
         self._blobs.put(shard, blob)
         return blob

@@ -2,12 +2,17 @@
 
 An index belongs to a shard with a certain name, size and tag (modification time, entity tag). If one of these differs,
 or the index file is damaged, the index is rebuilt. Several processes may build the same one.
+
+`feedline pack` writes the index of each shard beside the shards. Such an index is read when its shard is first used.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import struct
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -15,18 +20,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.ranges import Span
 from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
-from feedline.errors import BadOption
-from feedline.types import JsonObject
+from feedline.errors import BadOption, CorruptSource
+from feedline.types import JsonObject, records
 from feedline.types.checksums import Compared, damaged
 from feedline.types.shown import identity_of
 
 _FORMAT = 4
+_MOST_INDEX = 1 << 30
+"""Largest index of one shard, in bytes: a damaged file may claim any size."""
+_HELD = 1 << 28
+"""Bytes of indices that a process holds, of those that can be read again. About four million samples."""
 Numbers = NDArray[np.int64]
 
 
@@ -77,6 +87,40 @@ class ShardIndex:
         if (found.offsets < 0).any() or (found.sizes < 0).any() or (found.offsets > found.size - found.sizes).any():
             raise ValueError("a field lies outside of its shard")
         return found
+
+
+def encode(index: ShardIndex, crc32: int) -> bytes:
+    """Return the index of a shard with this checksum as bytes, to be stored beside it."""
+    columns = {name: _narrow(value) for name, value in vars(index).items()}
+    content = zlib.compress(records.encode({**columns, "tag": f"{crc32:08x}"}))
+    return content + struct.pack("<I", zlib.crc32(content))
+
+
+def _narrow(value: object) -> object:
+    """Return integers in the smallest type that holds them."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64:
+        return value
+    return value.astype(np.min_scalar_type(int(value.max(initial=0))))
+
+
+def decode(content: bytes, size: int, crc32: int) -> ShardIndex | None:
+    """Return the index of a shard of this size and checksum; None if it is damaged, or belongs to another shard."""
+    if len(content) < 4 or struct.unpack("<I", content[-4:])[0] != zlib.crc32(memoryview(content)[:-4]):
+        return None
+    unpacker = zlib.decompressobj()
+    try:
+        kept = records.decode(unpacker.decompress(memoryview(content)[:-4], _MOST_INDEX))
+        wide = {
+            name: value.astype(np.int64) if isinstance(value, np.ndarray) and name in _NUMBERS else value
+            for name, value in kept.items()
+        }
+        found = ShardIndex.of(wide)
+    except (ArithmeticError, AttributeError, CorruptSource, LookupError, TypeError, ValueError, zlib.error):
+        return None
+    return found if (found.size, found.tag) == (size, f"{crc32:08x}") and unpacker.eof else None
+
+
+_NUMBERS = ("key_ends", "first", "fields", "offsets", "sizes")
 
 
 class Seeking(Bytes):
@@ -164,21 +208,74 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     return made
 
 
-class Index:
-    """The indices of all shards, one after the other."""
+@dataclass(frozen=True)
+class Unread:
+    """What a manifest says of a shard whose index is read when it is needed."""
 
-    def __init__(self, shards: list[ShardIndex]) -> None:
-        self.shards = shards
+    version: Version
+    """With an empty tag if only the size is known."""
+    count: int
+    sum_count: int
+    names: list[str]
+
+
+class Index:
+    """The indices of all shards, one after the other.
+
+    Args:
+        shards: the index of each shard, or what is known of it.
+        load: returns the index of a shard, given its number; called by threads.
+    """
+
+    def __init__(self, shards: Sequence[ShardIndex | Unread], load: Callable[[int], ShardIndex] | None = None) -> None:
+        self._shards = shards
+        self._load = load
+        self._loaded = BoundedCache[int, ShardIndex](_HELD)
         self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
         """The number of the first sample of each shard, and the total."""
         self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
-        self._sums_from = np.cumsum([0, *(len(shard.sums) for shard in shards)]).tolist()
+        sums = (shard.sum_count if isinstance(shard, Unread) else len(shard.sums) for shard in shards)
+        self._sums_from = np.cumsum([0, *sums]).tolist()
         """The number of the first checksum of each shard, and the total."""
         self._compared = Compared(self._sums_from[-1])
         """Which checksums have been compared."""
 
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def shard(self, number: int) -> ShardIndex:
+        """Return the index of a shard. Raises what `load` raises."""
+        found, load = self._shards[number], self._load
+        if not isinstance(found, Unread):
+            return found
+        assert load is not None
+
+        def make() -> tuple[ShardIndex, int]:
+            made = load(number)
+            return made, sum(value.nbytes for value in vars(made).values() if isinstance(value, np.ndarray))
+
+        return self._loaded.load(number, make)
+
+    def version(self, number: int) -> tuple[Version, bool]:
+        """Return the version that a shard must have, and whether a manifest says so."""
+        found = self._shards[number]
+        if isinstance(found, Unread):
+            return found.version, True
+        return Version(found.size, found.tag), False
+
+    def prepare(self, numbers: Iterable[int], requests: int) -> None:
+        """Read indices that are missing, several at a time."""
+        missing = [
+            number
+            for number in numbers
+            if isinstance(self._shards[number], Unread) and self._loaded.get(number) is None
+        ]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(requests, len(missing)), "feedline-index") as threads:
+                list(threads.map(self.shard, missing))
+
     def key(self, shard: int, place: int) -> str:
-        one = self.shards[shard]
+        one = self.shard(shard)
         start = one.key_ends[place - 1] if place else 0
         return one.keys[start : one.key_ends[place]].tobytes().decode("utf-8", "surrogateescape")
 
@@ -187,7 +284,7 @@ class Index:
 
         The checksum is -1 if there is none, or it has already been compared.
         """
-        one = self.shards[shard]
+        one = self.shard(shard)
         first, stop = int(one.first[place]), int(one.first[place + 1])
         names, own = one.names, slice(first, stop)
         return [
@@ -204,7 +301,7 @@ class Index:
 
     def _to_compare(self, shard: int, fields: slice) -> list[int]:
         """Return the checksums of some fields; -1 for those without one, or already compared."""
-        one = self.shards[shard]
+        one = self.shard(shard)
         if not len(one.sums):
             return [NO_SUM] * (fields.stop - fields.start)
         begin = self._sums_from[shard]

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_for, manifest_in
+from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
@@ -27,8 +28,9 @@ def expand(
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
     the webdataset package. In local paths, `*`, `?` and `[...]` match existing files, sorted; a file with exactly that
-    name takes precedence. They also match objects of a store, which `listed` lists. Raises BadOption: there is no
-    pattern, or a shard occurs twice; SourceError: no file matches.
+    name takes precedence. They also match objects of a store, which `listed` lists. So it does for folders: addresses
+    that end in a slash, and folders with a manifest. Raises BadOption: there is no pattern, or a shard occurs twice;
+    SourceError: no file matches.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -42,7 +44,7 @@ def expand(
                 f"A shard is a path or an address in a string, but one is of type {type(pattern).__name__}."
             )
         text = os.fspath(pattern)
-        if text and isinstance(pattern, os.PathLike):
+        if text and isinstance(pattern, os.PathLike) and not is_folder_here(text):
             found += _files(text, None)  # never a pattern, even if it contains pattern characters
             continue
         for part in _SEPARATOR.split(text):
@@ -59,6 +61,8 @@ def expand(
 
 def _files(name: str, listed: Callable[[str], list[str]] | None) -> Iterable[str]:
     protocol = protocol_of(name)
+    if listed is not None and (is_folder_here(name) or (folder_of(name) is not None and "://" in name)):
+        return listed(name)
     if protocol:
         is_pattern = any(sign in name.partition("://")[2] for sign in "*[") and protocol not in ("http", "https")
         return listed(name) if is_pattern and listed is not None else [name]
@@ -184,10 +188,51 @@ class Reading:
             self.retry_policy, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
         )
 
+
+class Found:
+    """The manifests of the folders in which shards lie, each read once. Pickles with what it has read."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._manifests: dict[str, Manifest | None] = {}
+
     def listed(self, pattern: str) -> list[str]:
-        """Return the shards of a store that match a pattern."""
-        storage = self.open_storage()
+        """Return the shards of a folder, or those of a store that match a pattern.
+
+        A folder with a manifest has the shards that the manifest lists, and is not listed itself.
+        """
+        named = folder_of(pattern) or (pattern if is_folder_here(pattern) else None)
+        storage = self._reading.open_storage()
         try:
-            return list(storage.listed(pattern))
+            found = manifest_for(pattern, storage) if named is None else manifest_in(named, storage)
+            if found is not None and found.format != "tar":
+                raise BadOption(f"{shown_address(found.folder)} has {found.format} shards, but this source reads tar.")
+            if found is not None and (shards := found.matching("*" if named else pattern.rpartition("/")[2])):
+                self._manifests[found.folder] = found
+                return shards
+            return list(storage.listed(pattern if named is None else f"{named}/*.tar"))
         finally:
             storage.close()
+
+    def packed(self, shard: str) -> tuple[Manifest, Shard] | None:
+        """Return what the manifest beside a shard says of it, if that was read; None if there is none."""
+        folder, _, name = shard.rpartition("/")
+        manifest = self._manifests.get(folder or ".")
+        found = None if manifest is None else manifest.by_name.get(name)
+        return None if manifest is None or found is None else (manifest, found)
+
+    def versions(self, shards: Iterable[str]) -> dict[str, Version]:
+        """Return the versions of shards that were packed, where they are known."""
+        packed = {shard: self.packed(shard) for shard in shards}
+        found = {shard: one[0].version_of(one[1]) for shard, one in packed.items() if one is not None}
+        return {shard: version for shard, version in found.items() if version is not None}
+
+    def look_beside(self, shards: Iterable[str], storage: Storage) -> None:
+        """Read the manifests beside shards, except on web servers. One that cannot be read is ignored."""
+        for folder in dict.fromkeys(shard.rpartition("/")[0] or "." for shard in shards):
+            if folder in self._manifests or protocol_of(f"{folder}/") in ("http", "https"):
+                continue
+            try:
+                self._manifests[folder] = manifest_in(folder, storage)
+            except SourceError:  # the headers of shards say the same
+                self._manifests[folder] = None

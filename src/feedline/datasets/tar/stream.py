@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
-from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.disk_cache import name_of
 from feedline.datasets.remote.foresight import Foresight, Readers
 from feedline.datasets.remote.storage import Storage, protocol_of
@@ -147,6 +147,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         buffer: int,
         seed: int,
         sticky: bool | None = None,
+        versions: Mapping[str, Version],
     ) -> None:
         super().__init__()
         self.shards = shards
@@ -157,6 +158,8 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
         self.sticky = checked_flag("sticky", reading.shard_cache is not None if sticky is None else sticky)
+        self._versions = versions
+        """The versions that shards must have; of those that are missing, any will do."""
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
     def __iter__(self) -> TarPass:
@@ -199,7 +202,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     def open(self, address: str, foresight: Foresight | None = None) -> Blob:
         """Open a shard; called by threads."""
-        return self._storage.get().open(address, foresight=foresight)
+        return self._storage.get().open(address, self._versions.get(address), foresight)
 
     def foresight(self, epoch: int, part: Part, homes: Homes = (1, 1), *, shared: bool = False) -> Foresight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""

@@ -47,9 +47,12 @@ def show(details: JsonObject, screen: Screen) -> None:
         summary.append(["verified", f"all {details['verified']:,} samples were read"])
     screen.table(Table(details["path"], ["what", "found"], list(summary)))
     if details["fields"]:
+        columns = ["name", "type", "example"]
         title = f"\nFields, as {details['looked at']:,} samples show them"
-        fields = [[field["name"], field["type"], field["example"]] for field in details["fields"]]
-        screen.table(Table(title, ["name", "type", "example"], list(fields)))
+        if not details["looked at"]:
+            columns, title = columns[:2], "\nFields, as the manifest describes them"
+        fields = [[field[column] for column in columns] for field in details["fields"]]
+        screen.table(Table(title, columns, list(fields)))
     if details["line"]:
         screen.line("\nRead it with:")
         screen.line(f"  {details['line']}", wraps=False)

@@ -6,11 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.tools.packing import Packed, Stage, pack
-from feedline.tools.packing.output import WorkFolder
 from feedline.tools.packing.token_run import WrittenTokens
 from feedline.tools.packing.tokens import write_tokens
+from feedline.tools.packing.work import WorkFolder
 from feedline.types.screen import Screen
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises BadOption: an option cannot work; SourceError: there is no such source; PackError: packing failed.
     """
     check_outputs(arguments)
-    out = Path(arguments.out if arguments.tokens is None else arguments.tokens)
+    out = arguments.out if arguments.tokens is None else arguments.tokens
     try:
         if arguments.tokens is None:
             summary = summary_of(_packed(arguments), is_checked=not arguments.no_verify)
@@ -109,8 +110,11 @@ def check_outputs(arguments: argparse.Namespace) -> None:
             raise BadOption(f"--{name.replace('_', '-')} does not apply to {kind}. Leave it out.")
 
 
-def interruption_of(out: Path, done: str = "complete shard") -> str:
+def interruption_of(out: str | Path, done: str = "complete shard") -> str:
     """Return the message for an interrupted run: whether the next run can resume it, and after the last of what."""
+    if protocol_of(str(out)):
+        return f"Interrupted. Run the same command again to resume after the last {done} in the store, if there is one."
+    out = Path(out)
     if WorkFolder.is_left(out):
         return f"Interrupted. Run the same command again to resume after the last {done}."
     return "Interrupted before a shard was complete. Run the same command again to start over."

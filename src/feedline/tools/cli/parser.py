@@ -267,7 +267,8 @@ def _add_pack(commands: _Commands) -> None:
         "out",
         metavar="OUT",
         nargs="?",
-        help="a file whose suffix selects the format, or a folder (of shards, of arrays)",
+        help="a file whose suffix selects the format, a folder (of shards, of arrays), or the address of a folder in a "
+        "store, such as s3://bucket/train",
     )
     out.add_argument(
         "--tokens",
@@ -290,8 +291,8 @@ def _add_pack(commands: _Commands) -> None:
     )
     pack.add_argument("--quality", type=_at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
-    pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
-    pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of a shard, such as 500M (1GiB)")
+    pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="most samples in a shard")
+    pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)")
     pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
         "--on-error",
@@ -347,7 +348,8 @@ def _add_inspect(commands: _Commands) -> None:
     inspect.add_argument(
         "path",
         metavar="PATH",
-        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
+        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, a folder of these or of files, or "
+        "the address of a folder that `feedline pack` wrote",
     )
     inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to read (all)")
     inspect.add_argument(

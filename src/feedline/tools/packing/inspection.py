@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from feedline.errors import CorruptSource, FeedlineError
+from feedline.datasets.manifest import Manifest
+from feedline.datasets.opening import SOURCES, Recognised, recognise
+from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor
-from feedline.tools.packing.opening import Opened, open_path
+from feedline.tools.packing.opening import Opened, open_recognised
 from feedline.tools.packing.pictures import extension_of
-from feedline.tools.packing.reading import count_samples, loader_text, size_on_disk
-from feedline.tools.packing.schema import Column, Sample, Schema
+from feedline.tools.packing.reading import count_samples, dataset_text, loader_text, size_on_disk
+from feedline.tools.packing.schema import Column, Sample, Schema, listed
 from feedline.types import JsonObject
+from feedline.types.shown import shown_url
 
 _SAMPLES_READ = 100
 """Number of samples read to find out what the fields hold."""
@@ -30,13 +33,17 @@ _KEPT = 1 << 16
 def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> JsonObject:
     """Describe the dataset at a path, in JSON-compatible values.
 
-    With `verify`, read all samples, so that the source compares all checksums.
+    With `verify`, read all samples, so that the source compares all checksums. Otherwise, nothing but the manifest is
+    read of a folder in a store that `feedline pack` wrote.
 
     Raises:
         SourceError: nothing exists at the path, or no source can read it.
         CorruptSource: the data is damaged.
     """
-    with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
+    found = recognise(path)
+    if found.manifest is not None:
+        return _described(path, found, found.manifest, fields, verify=verify)
+    with open_recognised(found, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
         samples, examples = _read_some(opened.dataset)
         names = dict.fromkeys(name for sample in samples for name in sample)
         schema = Schema(tuple(Column.of(name, [sample.get(name) for sample in samples]) for name in names))
@@ -61,6 +68,45 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
             "verified": verified,
             "line": loader_text(opened.expression, _as_loaded(opened, schema), is_stream=not is_map) if samples else "",
         }
+
+
+def _described(
+    path: str, found: Recognised, manifest: Manifest, fields: Sequence[str] | None, *, verify: bool
+) -> JsonObject:
+    """Describe a folder in a store by its manifest."""
+    stored = manifest.stored
+    try:
+        schema = Schema.from_json(stored["fields"])
+        line = loader_text(dataset_text(found.format, shown_url(found.path), schema, stored["form"]), schema)
+    except (LookupError, TypeError, ValueError) as exc:
+        raise CorruptSource(f"The manifest of {shown_url(path)} does not describe its fields: {words(exc)}.") from exc
+    missing = next((one for one in fields or () if one not in schema.names), None)
+    if missing is not None:
+        raise BadOption(f"{shown_url(path)} has no field {missing!r}, only {listed(schema.names)}.")
+    verified = None
+    if verify:
+        with open_recognised(found) as opened:
+            verified = _verified(opened)
+    return {
+        "path": shown_url(path),
+        "format": found.format,
+        "form": "map-style",
+        "source": SOURCES[found.format].__name__,
+        "samples": stored["count"],
+        "bytes": sum(shard.bytes for shard in manifest.shards),
+        "files": len(manifest.shards),
+        "left out": 0,
+        "skipped": stored.get("skipped", 0),
+        "metadata": stored.get("metadata", {}),
+        "looked at": 0,
+        "fields": [
+            {"name": column.name, "type": type_text(column), "example": ""}
+            for column in schema.columns
+            if fields is None or column.name in fields
+        ],
+        "verified": verified,
+        "line": line,
+    }
 
 
 def _spread(dataset: Any, count: int) -> Iterator[object]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.manifest import FACTS
 from feedline.datasets.objects import open_object
-from feedline.datasets.opening import FACTS, Recognised, recognise
+from feedline.datasets.opening import Recognised, recognise
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.datasets.tar import TarDataset, TarStream
 from feedline.errors import BadOption, SourceError
@@ -97,7 +98,11 @@ def open_source(source: str, *, fields: Renamed | None = None) -> Opened:
 
 def open_path(source: str, *, fields: Renamed | None = None) -> Opened:
     """Open a path as `open_source` does, without importing or running anything."""
-    found = recognise(source)
+    return open_recognised(recognise(source), fields=fields)
+
+
+def open_recognised(found: Recognised, *, fields: Renamed | None = None) -> Opened:
+    """Open what `recognise` found."""
     if found.format in ("pictures", "files"):
         return _open_folder(found)
     return _open_store(found, None if fields is None else [old for _, old in fields])
@@ -138,7 +143,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
         given = "" if fields is None else f", fields={fields!r}"
         expression = f"open_dataset({found.path!r}{given})"
     metadata = stored.get("metadata", {}) if stored else {}
-    text = f"{found.path} {fingerprint(files)}"
+    text = f"{found.path} {fingerprint(files) if found.manifest is None else found.manifest.fingerprint}"
     return Opened(found.path, dataset, text, None, metadata, len(found.beside), found.format, files, stored, expression)
 
 
@@ -170,6 +175,8 @@ def _fields(found: Recognised, stored: JsonObject | None, wanted: list[str] | No
 
 def _stored(found: Recognised) -> JsonObject | None:
     """Return the summary that `feedline pack` stored; None if another program wrote the store, or it is damaged."""
+    if found.manifest is not None:
+        return found.manifest.stored
     if found.files and os.path.exists(os.path.join(found.path, FACTS)):
         return stored_in_folder(Path(found.path))
     first = found.files[0] if found.files else Path(found.path)

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from feedline.datasets.opening import FACTS
+from feedline.datasets.manifest import FACTS
+from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.writers.contract import Format
+from feedline.types.shown import shown_url
 
 Renamed = tuple[tuple[str, str], ...]
 """Pairs of a field's name in the output and its name in the dataset."""
@@ -57,10 +59,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
 
     Raises BadOption: the output exists already, or does not suit the format.
     """
-    compressions = format_.writer.compressions
-    if options.compression is not None and options.compression not in compressions:
-        known = f"{', '.join(compressions)}" if compressions else "none: it stores values uncompressed"
-        raise BadOption(f"{format_.name} does not support compression={options.compression!r}. It supports {known}.")
+    _check_compression(format_, options)
     is_file_name = out.suffix.lower() in format_.suffixes
     if options.is_sharded and not format_.has_shards:
         raise BadOption(f"{format_.name} does not support shards. Leave out the shard size.")
@@ -86,6 +85,37 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     if not out.parent.is_dir():
         raise BadOption(f"There is no folder {out.parent} to write {out.name} into. Create it first.")
     return sharded
+
+
+def _check_compression(format_: Format, options: Options) -> None:
+    compressions = format_.writer.compressions
+    if options.compression is not None and options.compression not in compressions:
+        known = f"{', '.join(compressions)}" if compressions else "none: it stores values uncompressed"
+        raise BadOption(f"{format_.name} does not support compression={options.compression!r}. It supports {known}.")
+
+
+_IN_STORES = ("tar", "parquet")
+"""Formats whose sources read from stores."""
+
+
+def check_store_place(address: str, format_: Format, options: Options) -> None:
+    """Refuse an impossible output in a store. Raises BadOption."""
+    _check_compression(format_, options)
+    shown, place = shown_url(address), address.partition("://")[2]
+    if protocol_of(address) in ("http", "https"):
+        raise BadOption(f"{shown} is on a web server, and feedline does not write there. Give s3://, gs:// or another.")
+    if format_.name not in _IN_STORES:
+        raise BadOption(
+            f"{format_.name} is not read from stores, so it is not packed into {shown}. Use --format tar or parquet, "
+            "or pack into a local path and copy the result."
+        )
+    if os.path.splitext(place)[1].lower() in format_.suffixes:
+        raise BadOption(
+            f"{shown} is the name of one file, and outputs in stores are folders of shards. Give a folder and the "
+            f"format: {os.path.splitext(shown)[0]} --format {format_.name}."
+        )
+    if "?" in place or any(sign in place for sign in "*[{") or not place.strip("/"):
+        raise BadOption(f"{shown} is not the address of a folder, such as s3://bucket/train.")
 
 
 def as_path(out: object) -> Path:

@@ -14,20 +14,33 @@ from typing import Any, Literal
 
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
+from feedline.datasets.remote.storage import checked_options, protocol_of
 from feedline.errors import BadOption, PackError
 from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.system.process import core_count
 from feedline.tools.packing.opening import Opened, called, dataset_fingerprint, open_source
-from feedline.tools.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
-from feedline.tools.packing.output import Output, WorkFolder
+from feedline.tools.packing.options import (
+    Options,
+    Renamed,
+    as_fields,
+    as_names,
+    as_path,
+    check_apart,
+    check_place,
+    check_store_place,
+)
+from feedline.tools.packing.output import Output
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.prepare import Prepare, numbered
 from feedline.tools.packing.run import Packed, Run, Stage
+from feedline.tools.packing.store import StoreWork, place_of
+from feedline.tools.packing.work import Work, WorkFolder
 from feedline.tools.packing.writers.contract import format_of
 from feedline.types import DatasetKind, EngineName
 from feedline.types.arrays import is_arrays
+from feedline.types.shown import shown_address, shown_url
 from feedline.types.sizes import byte_count
 
 BATCH = 16
@@ -59,6 +72,7 @@ def pack(
     start_method: str | None = None,
     source: str | None = None,
     metadata: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     report: Callable[[Stage], object] | None = None,
 ) -> Packed:
     """Write a dataset in one of the formats that read fast.
@@ -67,11 +81,16 @@ def pack(
     shards is interrupted in any way, the same call resumes after the last complete shard, and the result has the same
     bytes. A single file is started over.
 
+    An output may also be the address of a folder in a store, such as `s3://bucket/train`. Each shard is written to a
+    temporary file, uploaded, compared and deleted, so that at most two are on the local disk. The note from which a run
+    resumes is in the store, too: any machine can resume it.
+
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
             values of arrays, numbers, strings, bytes, pictures. It may also be a name as on the command line: the path
             of a folder or a store, or "module:object".
-        out: a file whose suffix selects the format, or a folder: of shards (tar, hdf5, parquet) or arrays (npy).
+        out: a file whose suffix selects the format, or a folder: of shards (tar, hdf5, parquet) or arrays (npy). In a
+            store: the address of a folder, for shards of tar or parquet.
         format: "lmdb", "hdf5", "tar", "parquet" or "npy".
         workers: number of workers that read, decode and encode; by default, the number of cores.
         fields: names of the fields to keep, or names for the elements of tuples ("0", "1" by default). A dict that maps
@@ -80,20 +99,23 @@ def pack(
         resize: a number shrinks the shorter side of pictures to that length; (width, height) sets the exact size.
         quality: JPEG quality, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
-        samples_per_shard: number of samples per shard.
-        shard_bytes: approximate size of a shard in bytes, or a text such as "500MB".
+        samples_per_shard: the most samples in a shard. If the dataset has a length, all shards get about as many.
+        shard_bytes: approximate size of the largest shard in bytes, or a text such as "500MB". If the dataset has a
+            length, all shards get about the same size.
         compression: "gzip" or "lzf" (hdf5); "snappy", "zstd", "lz4", "gzip" or "none" (parquet).
         on_error: "raise", or "skip" to leave out samples that cannot be read, or that do not fit the other samples or
             the format.
         overwrite: True to replace an existing output.
         restart: True to start over instead of resuming an interrupted run.
-        verify: False to skip the final check, which reads everything again.
+        verify: False to skip the final check, which reads everything again. In a store, each shard is read again before
+            it is uploaded, and then compared with the checksum that the store computed.
         engine: the loader's engine.
         start_method: the start method of the loader's worker processes.
         source: a name for the dataset; an interrupted run is resumed only if the name is the same. Without a name, the
             dataset itself has to be the same: its contents, and the code that makes its samples.
         metadata: values about all samples to store with them, such as the names of classes; compatible with JSON. A
             single tar file stores them only if they are short.
+        storage_options: for fsspec, which writes to stores: `{"endpoint_url": ...}`.
         report: called with a `Stage` from time to time.
 
     Raises:
@@ -113,9 +135,10 @@ def pack(
         (100, 0)
     """
     begin = time.monotonic()
-    path = as_path(out)
+    address = out if isinstance(out, str) and protocol_of(out) else ""
+    path = Path(address.rstrip("/")) if address else as_path(out)
     chosen = as_fields(fields)
-    with _opened(dataset, path, chosen) as opened:
+    with _opened(dataset, None if address else path, chosen) as opened:
         options = Options(
             pictures=Pictures(encode, resize, quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
@@ -127,7 +150,9 @@ def pack(
             metadata={**opened.metadata, **(metadata or {})},
         )
         format_ = format_of(path, format)
-        sharded = check_place(path, format_, options, overwrite=overwrite)
+        if address:
+            check_store_place(address, format_, options)
+        sharded = True if address else check_place(path, format_, options, overwrite=overwrite)
         if sharded and not options.is_sharded:
             options = replace(options, shard_bytes=_SHARD_BYTES)
         dataset = ArrayDataset(opened.dataset) if is_arrays(opened.dataset) else opened.dataset
@@ -150,13 +175,20 @@ def pack(
         )
         run_of(loader).rank_watch.is_over = True  # this process packs everything, whatever its rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
-        work = WorkFolder(path, job, restart=restart)
-        output = Output(work.path, format_, options.compression, sharded=sharded)
+        work: Work
+        if address:
+            given = checked_options(storage_options)
+            work = StoreWork(address, job, given, restart=restart, overwrite=overwrite, verify=verify)
+        else:
+            work = WorkFolder(path, job, restart=restart)
+        output = Output(
+            work.path, format_, options.compression, sharded=sharded, keep=work.keep, place=place_of(address)
+        )
         name = partial(called, dataset)
         run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))
         try:
             with full_disk_explained(path, work):
-                packed = run.run(path, str(out), verify=verify)
+                packed = run.run(shown_url(address) if address else path, shown_address(str(out)), verify=verify)
         finally:
             output.close()
             loader.close()
@@ -165,7 +197,7 @@ def pack(
 
 
 @contextmanager
-def _opened(dataset: object, out: Path, fields: Renamed | None) -> Iterator[Opened]:
+def _opened(dataset: object, out: Path | None, fields: Renamed | None) -> Iterator[Opened]:
     """Open a dataset that is given as a path or as module:object; yield any other dataset unchanged."""
     if isinstance(dataset, os.PathLike):
         dataset = os.fspath(dataset)
@@ -176,20 +208,21 @@ def _opened(dataset: object, out: Path, fields: Renamed | None) -> Iterator[Open
     if not isinstance(dataset, str):
         yield Opened("", dataset, "")
         return
-    check_apart(dataset, out)
+    if out is not None:
+        check_apart(dataset, out)
     with open_source(dataset, fields=fields) as opened:
         yield opened
 
 
 @contextmanager
-def full_disk_explained(out: Path, work: WorkFolder) -> Iterator[None]:
+def full_disk_explained(out: Path, work: Work) -> Iterator[None]:
     """Turn a full disk into a PackError with advice."""
     try:
         yield
     except OSError as exc:
         if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        kept = f" to resume: complete shards are kept in {work.path}" if work.note is not None else ""
+        kept = f" to resume: complete shards are kept in {work.name}" if work.has_note() else ""
         raise PackError(
             f"There is no space left for {out.name}: {words(exc)}. Free some space and run again{kept}."
         ) from exc

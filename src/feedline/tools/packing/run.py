@@ -10,6 +10,7 @@ The first samples are held back until they fill a block: they decide what the fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,11 +20,12 @@ from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.loader.loader import Loader
 from feedline.system.failures import words
 from feedline.tools.packing.options import Options
-from feedline.tools.packing.output import Output, WorkFolder
+from feedline.tools.packing.output import Output
 from feedline.tools.packing.pictures import extension_of, is_picture
 from feedline.tools.packing.prepare import Item
 from feedline.tools.packing.reading import count_samples, dataset_text, loader_text, open_packed, size_on_disk
 from feedline.tools.packing.schema import Agreement, Sample, Schema, Unfit
+from feedline.tools.packing.work import Work
 from feedline.tools.packing.writers.contract import Format, Summary
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
@@ -37,7 +39,7 @@ _REASON_LENGTH = 400
 class Packed:
     """The result of `pack`."""
 
-    path: Path
+    path: Any  # a Path; for an output in a store, its address as a string
     format: str
     count: int
     """Samples in the output."""
@@ -80,6 +82,8 @@ class Progress:
     form: str = "dict"
     skipped: int = 0
     reasons: list[str] = field(default_factory=list)
+    size: int = 0
+    """Approximate bytes of the samples that were packed."""
 
     def leave_out(self, name: str, reason: str) -> None:
         """Count a skipped sample, and keep the reason if it is among the first ones."""
@@ -95,7 +99,7 @@ class Run:
     """One call of `pack`."""
 
     loader: Loader
-    work: WorkFolder
+    work: Work
     output: Output
     format: Format
     options: Options
@@ -113,19 +117,31 @@ class Run:
     _block_bytes: int = field(default=0, init=False)
     _shard_count: int = field(default=0, init=False)
     _shard_bytes: int = field(default=0, init=False)
+    _checks_shards: bool = field(default=False, init=False)
+    """True to read each shard again before it is uploaded."""
 
-    def run(self, path: Path, given: str, *, verify: bool) -> Packed:
+    # Any: a path, or the address of an output in a store.
+    def run(self, path: Any, given: str, *, verify: bool) -> Packed:
         """Write, check and deliver the output."""
         resumed = self._resume()
+        self._checks_shards = verify and self.work.is_remote
         if self._progress.loader != "finished":
             self._write()
         progress, output = self._progress, self.output
+        self.work.settle()
         output.finish(Summary(progress.count, progress.form, progress.skipped, self.options.metadata))
-        size = size_on_disk([output.path])
-        if verify:
-            self._check(size)
-        place = Path(given) / f"shard-*{self.format.suffixes[0]}" if output.is_sharded else given
-        line = loader_text(dataset_text(self.format.name, str(place), output.schema, progress.form), output.schema)
+        if output.is_sharded:
+            size = sum(int(str(entry["bytes"])) for entry in output.entries)
+        else:
+            size = size_on_disk([output.path])
+        if verify and not self.work.is_remote:
+            self._check(output.files, progress.count, size)
+        place = given
+        if self.work.is_remote:
+            place = f"{given.rstrip('/')}/"
+        elif output.is_sharded:
+            place = str(Path(given) / f"shard-*{self.format.suffixes[0]}")
+        line = loader_text(dataset_text(self.format.name, place, output.schema, progress.form), output.schema)
         self.work.deliver(output.path)
         reasons = tuple(progress.reasons)
         return Packed(path, self.format.name, progress.count, size, progress.skipped, reasons, resumed, line=line)
@@ -134,7 +150,10 @@ class Run:
         """Resume an interrupted run, if there is one; return how many samples it had written."""
         note = self.work.note
         if note is None or not self.output.resume(
-            note["shards"], note["progress"]["count"], Schema.from_json(note["schema"])
+            note["entries"],
+            note["progress"]["count"],
+            Schema.from_json(note["schema"]),
+            is_remote=self.work.is_remote,
         ):
             return 0
         self._progress, self._has_schema = Progress(**note["progress"]), True
@@ -184,9 +203,12 @@ class Run:
                 self._finish_shard(before, place)
 
     def _first_is_full(self) -> bool:
-        samples = min(_BLOCK_SAMPLES, self.options.samples_per_shard or _BLOCK_SAMPLES)
-        size = min(_BLOCK_BYTES, self.options.shard_bytes or _BLOCK_BYTES)
-        return len(self._first) >= samples or sum(item.size for item in self._first) >= size
+        count, size = len(self._first), sum(item.size for item in self._first)
+        most, most_bytes = self.options.samples_per_shard, self.options.shard_bytes
+        if self.total is not None:
+            most = most and _share(self.total, most)
+            most_bytes = most_bytes and _share(self.total * size / count, most_bytes)
+        return count >= min(_BLOCK_SAMPLES, most or count + 1) or size >= min(_BLOCK_BYTES, most_bytes or size + 1)
 
     def _decide(self) -> None:
         """Decide what the fields hold, and start the output with the samples that were held back."""
@@ -224,6 +246,7 @@ class Run:
         self._progress.taken += 1
         self._progress.count += 1
         self._progress.form = item.form
+        self._progress.size += item.size
         self._shard_count += 1
         self._shard_bytes += item.size
         self._block.append(encoded)
@@ -249,37 +272,53 @@ class Run:
 
     def _shard_is_full(self) -> bool:
         most, most_bytes = self.options.samples_per_shard, self.options.shard_bytes
-        is_full = most is not None and self._shard_count >= most
-        return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
+        if self.total is None:
+            is_full = most is not None and self._shard_count >= most
+            return is_full or (most_bytes is not None and self._shard_bytes >= most_bytes)
+        # The total is known, so divide what is left evenly: otherwise the last shard could be a tiny one. The result
+        # depends only on the samples so far, so a resumed run divides them in the same way.
+        left = max(0, self.total - self._progress.taken)
+        if most is not None and self._shard_count >= _share(self._shard_count + left, most):
+            return True
+        left_bytes = left * self._progress.size / max(1, self._progress.taken)
+        share = _share(self._shard_bytes + left_bytes, most_bytes or 1)
+        # What is left is an estimate. If only a little seems to be left, it belongs to this shard.
+        return most_bytes is not None and self._shard_bytes >= share and (left == 0 or left_bytes >= share / 2)
 
     def _finish_shard(self, state: object, done: int) -> None:
         """Complete a shard and record the position: the loader's `state` before a batch, and the items done of it."""
-        self.output.finish_shard(Summary(self._shard_count, self._progress.form))
+        check = self._check_shard if self._checks_shards else None
+        self.output.finish_shard(Summary(self._shard_count, self._progress.form), check)
         self._shard_count = self._shard_bytes = 0
         self.work.write_note(
             {
                 "progress": {**asdict(self._progress), "loader": state, "done": done},
                 "schema": self.output.schema.as_json(),
                 "shards": self.output.shard_count,
-            }
+            },
+            self.output.entries,
         )
 
-    def _check(self, size: int) -> None:
+    def _check_shard(self, path: Path) -> None:
+        """Read a shard again before it is uploaded. The store compares its own copy with it."""
+        self._check([path], self._shard_count, path.stat().st_size, quiet=True)
+
+    def _check(self, files: list[Path], expected: int, size: int, *, quiet: bool = False) -> None:
         """Read everything again, as the printed line will, so that the source compares all checksums.
 
         Raises PackError: the samples differ from what was written, or cannot be read.
         """
-        expected, output = self._progress.count, self.output
         found = 0
 
         def report(done: int) -> None:
             nonlocal found
             found = done
-            self.report(Stage("checking", done, expected))
+            if not quiet:
+                self.report(Stage("checking", done, expected))
 
         report(0)
         try:
-            dataset = open_packed(self.format.name, output.files, output.schema, self._progress.form)
+            dataset = open_packed(self.format.name, files, self.output.schema, self._progress.form)
             try:
                 count_samples(dataset, size, report)
             finally:
@@ -296,11 +335,16 @@ class Run:
             raise self._differs(f"{found} of {expected} samples came back")
 
     def _differs(self, what: str) -> PackError:
-        restart = f" with --restart (restart=True): the shards are in {self.work.path}"
+        restart = f" with --restart (restart=True): the shards are in {self.work.name}"
         return PackError(
             f"The data read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
             f"The output was not moved to its final name. Run again{restart if self.output.is_sharded else ''}."
         )
+
+
+def _share(left: float, most: int) -> int:
+    """Return the size of a shard if what is left is divided evenly into shards of at most `most`."""
+    return math.ceil(left / max(1, math.ceil(left / most)))
 
 
 # object: the value of a field.

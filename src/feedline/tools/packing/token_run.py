@@ -23,8 +23,8 @@ from feedline.system.failures import words
 from feedline.text.encoder import Encoder, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, find_tokens, verify
 from feedline.text.writing import LENGTHS, UNFINISHED, TokenWriter
-from feedline.tools.packing.output import WorkFolder, sync
 from feedline.tools.packing.run import Stage
+from feedline.tools.packing.work import WorkFolder, sync
 from feedline.types import JsonObject, State
 
 CHECKPOINT_TOKENS = 1 << 25

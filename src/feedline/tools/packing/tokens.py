@@ -22,10 +22,10 @@ from feedline.text.opening import open_tokenizer
 from feedline.text.token_file import ENDING
 from feedline.tools.packing.opening import Opened, dataset_fingerprint, open_source
 from feedline.tools.packing.options import as_path, check_apart
-from feedline.tools.packing.output import WorkFolder
 from feedline.tools.packing.pack import full_disk_explained
 from feedline.tools.packing.run import Stage
 from feedline.tools.packing.token_run import Joined, TokenRun, WrittenTokens
+from feedline.tools.packing.work import WorkFolder
 from feedline.types import DatasetKind, EngineName
 
 SHARD_TOKENS = 1 << 30

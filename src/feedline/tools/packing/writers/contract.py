@@ -104,6 +104,17 @@ class Writer(ABC):
     def close(self) -> None:
         """Release everything, without completing the output."""
 
+    @classmethod
+    def index_of(cls, path: Path, crc32: int) -> bytes:
+        """Return an index of a complete shard with this checksum, to be stored beside it; none if it needs none."""
+        return b""
+
+    # object: JSON-compatible values.
+    @classmethod
+    def facts(cls, schema: Schema) -> dict[str, object]:
+        """Return what else readers of a manifest need to know of the format."""
+        return {}
+
 
 def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
     """Return the error for a value that a format cannot hold."""

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from feedline.datasets.opening import FACTS
+from feedline.datasets.manifest import FACTS
 from feedline.tools.packing.schema import Column, Sample, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types import JsonObject

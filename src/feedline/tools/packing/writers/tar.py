@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.remote.blob import LocalBlob
+from feedline.datasets.tar.index import encode, scan
 from feedline.datasets.tar.members import SUM_AT, sum_field
 from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.schema import Column, Sample, Schema, is_utf8
@@ -89,6 +91,18 @@ class TarWriter(Writer):
 
     def close(self) -> None:
         let_go(self._file)
+
+    @classmethod
+    def index_of(cls, path: Path, crc32: int) -> bytes:
+        blob = LocalBlob(str(path))
+        try:
+            return encode(scan(blob, unique=True), crc32)
+        finally:
+            blob.close()
+
+    @classmethod
+    def facts(cls, schema: Schema) -> dict[str, object]:
+        return {"members": [name for names in member_names(schema).values() for name in names.split(";")]}
 
 
 def member_names(schema: Schema) -> dict[str, str]:

@@ -1,0 +1,150 @@
+"""The manifest of a folder of shards: which shards it has, how large they are, and what their samples hold.
+
+`feedline pack` writes it last, so a folder with a manifest is complete. Readers that find one need not list the folder,
+and need not read the headers of tar shards: the folder `.index` holds an index of each.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import zlib
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from feedline.datasets.remote.blob import Version
+from feedline.datasets.remote.storage import Storage, local_path, protocol_of
+from feedline.errors import CorruptSource, SourceError
+from feedline.system.failures import words
+from feedline.types import JsonObject
+from feedline.types.checksums import check_seal
+from feedline.types.shown import identity_of, shown_address
+
+FACTS = "feedline.json"
+"""The file in which `feedline pack` describes a folder that it wrote."""
+INDEX_FOLDER = ".index"
+"""The folder with an index of each tar shard. Programs that look for shards skip names that begin with a dot."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard, as it was packed."""
+
+    name: str
+    bytes: int
+    samples: int
+    crc32: int
+    """Checksum of all its bytes."""
+    tag: str = ""
+    """The version that the store gave it; empty for local files, and in stores without versions."""
+
+    # Any: values from a file.
+    @classmethod
+    def from_json(cls, stored: Any) -> Shard:
+        """Return the shard that a manifest describes. Raises TypeError or ValueError: it is not one."""
+        found = cls(**stored)
+        numbers = (found.bytes, found.samples, found.crc32)
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError("a size is not a number")
+        if any(type(text) is not str for text in (found.name, found.tag)):
+            raise TypeError("a name is not a string")
+        if os.path.basename(found.name) != found.name or not found.name or found.name in (".", ".."):
+            raise ValueError("a name is not the name of a file")  # it becomes part of an address
+        return found
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The shards of a folder."""
+
+    folder: str
+    """The path or address, without a slash at the end."""
+    format: str
+    """A key of `feedline.datasets.opening.SOURCES`."""
+    shards: tuple[Shard, ...]
+    stored: JsonObject = field(repr=False)
+    """Everything in the file: the number of samples, the fields, metadata."""
+
+    @functools.cached_property
+    def is_in_place(self) -> bool:
+        """True if the shards are where they were packed: copies in another place have other tags."""
+        return bool(self.stored.get("place") == identity_of(self.folder))
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest that changes if a shard does."""
+        return f"{zlib.crc32(json.dumps(self.stored).encode()):08x}"
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Shard]:
+        """The shards by name."""
+        return {shard.name: shard for shard in self.shards}
+
+    def address_of(self, shard: Shard) -> str:
+        return f"{self.folder}/{shard.name}"
+
+    def index_of(self, shard: Shard) -> str:
+        return f"{self.folder}/{INDEX_FOLDER}/{shard.name}"
+
+    def version_of(self, shard: Shard) -> Version | None:
+        """Return the version that was packed; None if only its size is known."""
+        return Version(shard.bytes, shard.tag) if shard.tag and self.is_in_place else None
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the addresses of the shards whose names match a pattern, in order."""
+        return [self.address_of(shard) for shard in self.shards if fnmatchcase(shard.name, pattern)]
+
+
+def manifest_in(folder: str, storage: Storage) -> Manifest | None:
+    """Return the manifest of a local folder or of one in a store; None if it has none that lists shards.
+
+    Raises SourceError: the store does not answer; CorruptSource: the manifest is damaged.
+    """
+    folder = folder.rstrip("/")
+    name = f"{folder}/{FACTS}"
+    content = storage.contents(name)
+    if content is None:
+        return None
+    check_seal(shown_address(name), content, is_own=True)
+    try:
+        stored = json.loads(content)
+        if "shards" not in stored:  # a folder of arrays, or written by an earlier version
+            return None
+        shards = tuple(map(Shard.from_json, stored["shards"]))
+        format_, count = stored["format"], stored["count"]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
+        raise CorruptSource(f"{shown_address(name)} is not a manifest of `feedline pack`: {words(exc)}.") from exc
+    if count != sum(shard.samples for shard in shards) or not isinstance(format_, str):
+        raise CorruptSource(f"{shown_address(name)} is damaged: its shards do not have as many samples as it says.")
+    return Manifest(folder, format_, shards, stored)
+
+
+def folder_of(address: str) -> str | None:
+    """Return the folder that an address names by a slash at its end, or by its manifest; None if it names neither."""
+    for ending in (f"/{FACTS}", "/"):
+        if address.endswith(ending):
+            return address[: -len(ending)]
+    return None
+
+
+def manifest_for(pattern: str, storage: Storage) -> Manifest | None:
+    """Return the manifest of the folder of a pattern such as `s3://bucket/train/*.tar`; None if there is none.
+
+    If it cannot be read, this is None, too: a listing of the folder then succeeds, or says why not.
+    """
+    folder, _, name = pattern.rpartition("/")
+    if "*" not in name or any(sign in folder.partition("://")[2] for sign in "*?["):
+        return None
+    try:
+        return manifest_in(folder, storage)
+    except CorruptSource:
+        raise
+    except SourceError:
+        return None
+
+
+def is_folder_here(path: str) -> bool:
+    """True for an address or path of a local folder that has a manifest."""
+    return not protocol_of(path) and os.path.isfile(os.path.join(local_path(path), FACTS))

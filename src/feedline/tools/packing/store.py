@@ -1,0 +1,287 @@
+"""An output under construction in an object store.
+
+A shard is written to a local temporary file, uploaded, compared with what the store says it has, and deleted. One
+thread uploads, while the next shard is being written: so there are at most two shards on the local disk. After each
+shard, the same thread writes the note. The manifest comes last: without one, the output is not complete.
+
+The store holds, below the address of the output:
+
+    shard-000000.tar, ...     the shards
+    .index/shard-000000.tar   the index of each tar shard
+    .packing/                 the job, the note and the list of shards, until the output is complete
+    feedline.json             the manifest
+
+The output is listed once, at the start. A shard takes a fixed number of requests, however many there are.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.manifest import FACTS, INDEX_FOLDER
+from feedline.datasets.remote.storage import Storage, protocol_of, version_of
+from feedline.errors import BadOption, FeedlineWarning, PackError, SourceError, warn_user
+from feedline.system.failures import words
+from feedline.tools.packing.work import ENDING, JOB, NOTE, Indexing, Work, crc32_of
+from feedline.types.shown import counted, identity_of, shown_url
+
+_OWN = re.compile(rf"shard-\d{{6,}}\.\w+|\{INDEX_FOLDER}/shard-\d{{6,}}\.\w+|\{ENDING}/[\w.-]+|{FACTS}", re.ASCII)
+"""Names that this module writes."""
+_S3 = ("s3", "s3a")
+_PART = 1 << 24
+"""Bytes per part of an upload to S3, of which s3fs has ten in memory at a time. A guess."""
+_MOST_PARTS = 10_000
+"""Parts that S3 allows."""
+_PIECE = 1 << 24
+_TRIES = 5
+"""How often s3fs tries a single request: one that fails must not repeat the other parts of an upload."""
+
+
+class StoreWork(Work):
+    """The folder of a store in which an output is built.
+
+    Raises BadOption: something is there already, or a different job left data there; PackError: the store refuses.
+
+    Args:
+        address: the address of the output.
+        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        options: `storage_options=` of fsspec.
+        restart: True to start over, discarding what an earlier run left.
+        overwrite: True to replace an older output.
+        verify: True to compare the content of uploads, not only the size.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        address: str,
+        job: dict[str, object],
+        options: Mapping[str, object],
+        *,
+        restart: bool,
+        overwrite: bool,
+        verify: bool,
+    ) -> None:
+        self._address = address.rstrip("/")
+        self.name = shown_url(self._address)
+        self._verify = verify
+        self._has_note = False
+        self._saved = 0
+        """Complete shards in the most recent note."""
+        self._pending: Future[None] | None = None
+        """The upload of a shard, and the note after it."""
+        self._storage = Storage(options=options)
+        self._threads = ThreadPoolExecutor(1, "feedline-upload")
+        self.path = Path(tempfile.mkdtemp(prefix="feedline-pack-"))
+        try:
+            with self._explained():
+                self._begin(json.loads(json.dumps(job)), restart=restart, overwrite=overwrite)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, job: dict[str, object], *, restart: bool, overwrite: bool) -> None:
+        found = self._listed()
+        is_left, is_complete = f"{ENDING}/{JOB}" in found, FACTS in found
+        others = [name for name in found if not _OWN.fullmatch(name)]
+        if others or (found and not is_left and not is_complete):
+            raise BadOption(
+                f"{self.name} holds objects that feedline did not write, such as {(others or list(found))[0]!r}, and "
+                "nothing is packed among them. Give another address."
+            )
+        if is_complete and not overwrite:
+            raise BadOption(
+                f"{self.name} exists already. Use --overwrite (overwrite=True) to replace it, or give another address."
+            )
+        self._has_note = f"{ENDING}/{NOTE}" in found and not is_complete
+        if self._has_note and not restart:
+            self._check_job(job)
+            note = self.note
+            if note is not None and all(found.get(one["name"]) == one["bytes"] for one in note["entries"]):
+                self._saved = len(note["entries"])
+                return
+        self._has_note = False
+        self._delete(name for name in (FACTS, f"{ENDING}/{NOTE}") if name in found)  # the rest means nothing then
+        self._delete(name for name in found if name not in (FACTS, f"{ENDING}/{NOTE}"))
+        self._save(JOB, json.dumps(job).encode())
+
+    def has_note(self) -> bool:
+        return self._has_note
+
+    def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
+        """Record the run's position after the upload of the last shard, without waiting for it."""
+        uploading = self._pending
+        count, write = len(entries or ()), super().write_note
+
+        def act() -> None:
+            if uploading is not None:
+                uploading.result()  # raises what it raised: there is no note of a shard that is not there
+            write(note, entries)
+            self._has_note, self._saved = True, count
+
+        self._pending = self._threads.submit(act)
+
+    def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
+        self.settle()
+        uploading = shard.with_name(f"uploading{shard.suffix}")
+        os.replace(shard, uploading)
+        self._pending = self._threads.submit(self._upload_shard, uploading, entry, index_of)
+
+    def _upload_shard(self, path: Path, entry: dict[str, object], index_of: Indexing) -> None:
+        entry["crc32"] = crc32 = crc32_of(path)
+        tag = self._upload(path, str(entry["name"]), crc32)
+        if tag:
+            entry["tag"] = tag
+        index = index_of(path, crc32)
+        if index:
+            self._put(f"{INDEX_FOLDER}/{entry['name']}", index)
+        path.unlink()
+
+    def settle(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with self._explained():
+                pending.result()
+
+    def deliver(self, built: Path) -> None:
+        self.settle()
+        with self._explained():
+            self._put(FACTS, (built / FACTS).read_bytes())
+        self._has_note = False
+        try:
+            pages = [f"shards-{number:06d}.json" for number in range(self._page_count)]
+            self._delete(f"{ENDING}/{name}" for name in (NOTE, *pages, JOB))
+        except SourceError as exc:
+            warn_user(f"{self.name} is complete, but {ENDING}/ in it cannot be deleted: {words(exc)}.", FeedlineWarning)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._storage.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of the store into a PackError with advice."""
+        try:
+            yield
+        except SourceError as exc:
+            raise PackError(
+                f"{words(exc)}. {counted(self._saved, 'complete shard is', 'complete shards are')} in "
+                f"{self.name}. Correct the cause and run the same command again: it resumes after them."
+                if self._saved
+                else f"{words(exc)}. Nothing was packed yet."
+            ) from exc
+
+    def _at(self, name: str) -> str:
+        return f"{self._address}/{name}"
+
+    # Any, from here on: fsspec has no types.
+    def _ask(self, name: str, act: Callable[[Any, str], Any], done: str = "written") -> Any:
+        address = self._at(name)
+
+        def asked(system: Any) -> Any:
+            if hasattr(system, "retries"):
+                system.retries = _TRIES
+            system.invalidate_cache()
+            return act(system, system._strip_protocol(address))
+
+        return self._storage.ask(address, asked, done=done)
+
+    def _listed(self) -> dict[str, int]:
+        """Return the names of all objects below the address, and their sizes."""
+
+        def find(system: Any, path: str) -> dict[str, int]:
+            root = path.rstrip("/") + "/"
+            found = system.find(root, detail=True)
+            system.invalidate_cache()
+            names = {f"/{name.lstrip('/')}".removeprefix(f"/{root.lstrip('/')}"): one for name, one in found.items()}
+            return {name: one["size"] for name, one in names.items() if name and one["type"] == "file"}
+
+        listed: dict[str, int] = self._ask("", find, "listed")
+        return listed
+
+    def _load(self, name: str) -> bytes | None:
+        return self._storage.contents(self._at(f"{ENDING}/{name}"))
+
+    def _save(self, name: str, data: bytes) -> None:
+        self._put(f"{ENDING}/{name}", data)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self.path / "small"
+        path.write_bytes(data)
+        # `put_file` and not `pipe_file`: it makes folders in systems that have some, but no buckets.
+        self._ask(name, lambda system, target: system.put_file(str(path), target))
+
+    def _upload(self, path: Path, name: str, crc32: int) -> str:
+        """Upload a file, compare it with what the store says it has, and return the version that the store gave it."""
+        size = path.stat().st_size
+        part = max(_PART, -(-size // _MOST_PARTS))
+        options = {"chunksize": part} if protocol_of(self._address) in _S3 else {}
+
+        def put(system: Any, target: str) -> Any:
+            system.put_file(str(path), target, **options)
+            system.invalidate_cache()
+            return system.info(target)
+
+        found = self._ask(name, put)
+        differs = f"{shown_url(self._at(name))} is not what was uploaded: "
+        if found["size"] != size:
+            raise PackError(f"{differs}it has {found['size']} bytes instead of {size}. Run the same command again.")
+        if self._verify and not _is_confirmed(found, path, part) and self._read_back(name, size) != crc32:
+            raise PackError(f"{differs}its checksum differs. Run the same command again.")
+        return version_of(found, protocol_of(self._address)).tag
+
+    def _read_back(self, name: str, size: int) -> int:
+        """Return the checksum of an object, of which the store has told none that can be compared."""
+        found = 0
+        for start in range(0, size, _PIECE):
+            stop = min(start + _PIECE, size)
+            piece = self._ask(name, functools.partial(_cat, start=start, stop=stop), "read")
+            found = zlib.crc32(piece, found)
+        return found
+
+    def _delete(self, names: Iterable[str]) -> None:
+        addresses = [self._at(name) for name in names]
+        if addresses:
+            self._ask("", lambda system, _: system.rm(list(map(system._strip_protocol, addresses))), "deleted")
+
+
+def _cat(system: Any, path: str, *, start: int, stop: int) -> bytes:
+    data: bytes = system.cat_file(path, start=start, end=stop)
+    return data
+
+
+def _is_confirmed(found: Mapping[str, Any], path: Path, part: int) -> bool:
+    """True if a checksum that the store computed is that of the file: S3's tag, or the MD5 of Google Cloud Storage.
+
+    S3's tag is another one if the bucket encrypts with keys of its own.
+    """
+    tag, whole = str(found.get("ETag", "")).strip('"'), md5(usedforsecurity=False)
+    if not tag and not found.get("md5Hash"):
+        return False
+    parts = []
+    with open(path, "rb") as file:
+        while piece := file.read(part):
+            whole.update(piece)
+            parts.append(md5(piece, usedforsecurity=False).digest())
+    of_parts = f"{md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}"
+    return tag in (whole.hexdigest(), of_parts) or found.get("md5Hash") == base64.b64encode(whole.digest()).decode()
+
+
+def place_of(address: str) -> str:
+    """Return the address of an output for its manifest, without secrets."""
+    return identity_of(address.rstrip("/"))

@@ -1,0 +1,239 @@
+"""The place where an output is built, and the note from which an interrupted run resumes.
+
+The place of a local output is the folder OUT.packing beside it. That of an output in a store is the store itself: see
+`store.py`. Both hold the job, the note, and the list of complete shards. The list is divided into pages, so that a note
+stays small however many shards there are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from feedline.datasets.manifest import INDEX_FOLDER
+from feedline.errors import BadOption
+from feedline.types import JsonObject
+
+ENDING = ".packing"
+JOB, NOTE, LOCK = "job.json", "note.json", "lock"
+_PAGE = 256
+"""Shards in one page of the list."""
+_PIECE = 1 << 20
+
+Indexing = Callable[[Path, int], bytes]
+"""Returns the index of a shard, given its file and checksum; no bytes if it needs none."""
+
+
+class Work(ABC):
+    """Where an output is built. It outlives the process if there is something to resume."""
+
+    path: Path
+    """The local folder in which the next shard is written."""
+    name: str
+    """The place, as messages show it."""
+    is_remote = False
+    _page_count = 0
+    """Pages of the list that were written."""
+
+    @abstractmethod
+    def _load(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if it does not exist."""
+
+    @abstractmethod
+    def _save(self, name: str, data: bytes) -> None:
+        """Write a small file: at any moment it has either all of the old or all of the new content."""
+
+    @abstractmethod
+    def has_note(self) -> bool:
+        """True if there is something to resume."""
+
+    # object: JSON-compatible values.
+    @abstractmethod
+    def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
+        """Give a complete shard its name, and complete its entry: checksum, and version where the store has some."""
+
+    def settle(self) -> None:  # noqa: B027  (local shards are complete at once)
+        """Wait until all shards that were kept are safe, and their entries complete."""
+
+    @abstractmethod
+    def deliver(self, built: Path) -> None:
+        """Give the output its name, replacing any older output."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything, and remove what is not needed to resume. May be called twice."""
+
+    @property
+    def note(self) -> JsonObject | None:
+        """The most recent note, with the entries of all complete shards; None if there is nothing to resume."""
+        content = self._load(NOTE) if self.has_note() else None
+        if content is None:
+            return None
+        note: JsonObject = json.loads(content)
+        if "pages" in note:
+            self._page_count = note.pop("pages")
+            pages = (self._load(_page(number)) for number in range(self._page_count))
+            note["entries"] = [one for page in pages for one in json.loads(page or b"[]")] + note["entries"]
+        return note
+
+    def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
+        """Record the run's position and the complete shards, in JSON-compatible values."""
+        if entries is not None:
+            count = len(entries) // _PAGE
+            for number in range(self._page_count, count):
+                self._save(_page(number), json.dumps(entries[number * _PAGE : (number + 1) * _PAGE]).encode())
+            self._page_count = count
+            note = {**note, "pages": count, "entries": entries[count * _PAGE :]}
+        self._save(NOTE, json.dumps(note).encode())
+
+    def _check_job(self, job: dict[str, object]) -> None:
+        """Refuse to resume what a different job left. Raises BadOption."""
+        left = json.loads(self._load(JOB) or b"{}")
+        changed = [name for name in {**left, **job} if left.get(name) != job.get(name)]
+        if changed:
+            raise BadOption(
+                f"{self.name} was left by a run with {_difference(changed[0], left, job)} Run with --restart "
+                "(restart=True) to start over, or with everything as it was to resume."
+            )
+
+
+def _page(number: int) -> str:
+    return f"shards-{number:06d}.json"
+
+
+class WorkFolder(Work):
+    """The local folder in which an output is built.
+
+    Raises BadOption: another process is working there, or a different job left data there.
+
+    Args:
+        out: the output.
+        job: description of the job, in JSON-compatible values. Only the same job can be resumed.
+        restart: True to start over, discarding what an earlier run left.
+    """
+
+    def __init__(self, out: Path, job: dict[str, object], *, restart: bool) -> None:
+        self.path = out.with_name(out.name + ENDING)
+        self.name = str(self.path)
+        self._out = out
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._begin(json.loads(json.dumps(job)), restart=restart)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @classmethod
+    def is_left(cls, out: Path) -> bool:
+        """True if an interrupted run into `out` can be resumed."""
+        return (out.with_name(out.name + ENDING) / NOTE).exists()
+
+    def has_note(self) -> bool:
+        return (self.path / NOTE).exists()
+
+    def _load(self, name: str) -> bytes | None:
+        path = self.path / name
+        return path.read_bytes() if path.exists() else None
+
+    def _save(self, name: str, data: bytes) -> None:
+        write_durably(self.path / name, data)
+
+    def _begin(self, job: dict[str, object], *, restart: bool) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise BadOption(
+                f"Another process is packing into {self._out}: {self.path} is locked. Wait for it or give another name."
+            ) from exc
+        if self.has_note() and not restart:
+            self._check_job(job)
+            return
+        (self.path / NOTE).unlink(missing_ok=True)
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+        write_durably(self.path / JOB, json.dumps(job).encode())
+
+    def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
+        keep_in(self.path / "output", shard, entry, index_of)
+
+    def deliver(self, built: Path) -> None:
+        replaced = self.path / "replaced"
+        if self._out.is_dir():
+            # A folder cannot be replaced in one step. In between, readers find no output, never a partial one.
+            os.rename(self._out, replaced)
+        try:
+            os.replace(built, self._out)
+        except BaseException:
+            if replaced.exists() and not self._out.exists():
+                os.rename(replaced, self._out)
+            raise
+        sync(self._out.parent)
+        (self.path / NOTE).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Release the lock, and remove the folder if there is nothing to resume. May be called twice."""
+        if self._lock < 0:
+            return
+        if not self.has_note():
+            shutil.rmtree(self.path)
+        os.close(self._lock)
+        self._lock = -1
+
+
+# object: JSON-compatible values.
+def keep_in(folder: Path, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
+    """Move a complete shard into a local folder, with its index, and complete its entry."""
+    entry["crc32"] = crc32 = crc32_of(shard)
+    index = index_of(shard, crc32)
+    folder.mkdir(exist_ok=True)
+    if index:
+        (folder / INDEX_FOLDER).mkdir(exist_ok=True)
+        write_durably(folder / INDEX_FOLDER / str(entry["name"]), index)
+    os.replace(shard, folder / str(entry["name"]))
+    sync(folder)
+
+
+def crc32_of(path: Path) -> int:
+    """Return the checksum of a file."""
+    found = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            found = zlib.crc32(piece, found)
+    return found
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file atomically: at any moment it has either all of the old or all of the new content."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(data)
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _difference(name: str, left: dict[str, object], job: dict[str, object]) -> str:
+    if name == "dataset":  # the value is a fingerprint, which means nothing to a reader
+        return (
+            "another dataset: its contents, or the code that makes its samples, have changed. (In Python, you can name "
+            "the dataset with source=; then only the name has to stay the same.)"
+        )
+    return f"{name}={left.get(name)!r}, but now it is {job.get(name)!r}."

@@ -1,0 +1,675 @@
+"""Outputs in object stores: a store in memory, and a server that speaks S3, with and without faults."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ParquetDataset, TarDataset, open_dataset
+from feedline.datasets.remote.blob import RetryPolicy
+from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged
+from feedline.tools.packing import Stage, store
+from feedline.tools.packing.inspection import inspect
+from tests import program_server
+from tests.datasets.remote.servers import (
+    StoreProxy,
+    bucket_at,
+    first,
+    needs_s3,
+    options_for,
+    s3_server,
+    start_fsspec,
+    store_proxy,
+)
+from tests.tools.packing.stores import Mixed, Stream, canonical, content, mixed
+
+pack = functools.partial(feedline.pack, workers=0)
+shards = functools.partial(pack, format="tar", samples_per_shard=16)
+FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
+
+
+# Any, throughout: fsspec and boto3 have no types.
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """A store in memory, empty."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+def below(memory: Any, folder: str) -> dict[str, bytes]:
+    """Return every byte below a folder of the store in memory, by relative path."""
+    root = f"/{folder}/"
+    return {name.removeprefix(root): memory.cat(name) for name in memory.find(root)}
+
+
+def without_place(files: dict[str, bytes]) -> dict[str, Any]:
+    """Return the content of files, of the manifest without what only a store has."""
+    manifest = json.loads(files["feedline.json"])
+    for name in ("place", "crc32"):
+        manifest.pop(name, None)
+    manifest["shards"] = [{**shard, "tag": ""} for shard in manifest["shards"]]
+    return {**files, "feedline.json": manifest}
+
+
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_the_same_bytes_as_a_local_output(memory: Any, tmp_path: Path, format_: str) -> None:
+    act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=33)
+    local, remote = act(tmp_path / "out"), act("memory://bucket/out/")
+    assert without_place(below(memory, "bucket/out")) == without_place(content(tmp_path / "out"))
+    assert (remote.count, remote.size, remote.resumed) == (100, local.size, 0)
+    assert remote.path == "memory://bucket/out/"
+    assert "Dataset('memory://bucket/out/'" in remote.line
+
+
+def test_it_is_read_by_the_line_that_is_printed(memory: Any) -> None:
+    packed = shards(Mixed(), "memory://bucket/out")
+    call = packed.line.partition("feedline.Loader(feedline.datasets.")[2].partition("), batch_size")[0]
+    dataset = eval(f"{call})", {"TarDataset": TarDataset})
+    assert canonical(dataset.__getitems__(list(range(100)))) == canonical(list(map(mixed, range(100))))
+    dataset.close()
+
+
+def test_at_most_two_shards_are_on_the_local_disk(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    most = 0
+
+    def look(stage: Stage) -> None:
+        nonlocal most
+        most = max(most, len(list(tmp_path.rglob("*.tar"))))
+
+    shards(Mixed(), "memory://bucket/out", report=look)
+    assert most in (1, 2)
+    assert os.listdir(tmp_path) == [], "nothing is left"
+
+
+# -- interruption -----------------------------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    """The machine is gone."""
+
+
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_a_run_that_ends_at_any_request_is_gone_on_with(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=30)
+    act("memory://bucket/whole")
+    expected = without_place(below(memory, "bucket/whole"))
+    plain, left = store.StoreWork._ask, [0]
+    uploads: list[str] = []
+
+    def ask(self: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Lost(name)
+        return plain(self, name, *arguments, **options)
+
+    def upload(self: Any, path: Path, name: str, crc32: int) -> str:
+        tag: str = uploading(self, path, name, crc32)
+        uploads.append(name)
+        return tag
+
+    monkeypatch.setattr(store.StoreWork, "_ask", ask)
+    uploading = store.StoreWork._upload
+    monkeypatch.setattr(store.StoreWork, "_upload", upload)
+    point, resumed = 0, set()
+    while True:
+        place = f"bucket/at-{point}"
+        left[0] = point
+        uploads.clear()
+        try:
+            act(f"memory://{place}")
+        except Lost:
+            is_complete = "feedline.json" in below(memory, place)
+        else:
+            break
+        done = len(uploads)
+        uploads.clear()
+        left[0] = 1000
+        again = act(f"memory://{place}", overwrite=is_complete)
+        assert without_place(below(memory, place)) == expected, f"ended at request {point}"
+        assert done + len(uploads) <= 4 + 1 or is_complete, "only what is missing is uploaded"
+        resumed.add(again.resumed)
+        point += 1
+    assert point > 10
+    assert resumed == {0, 25, 50, 75, 100}
+
+
+def test_a_shard_that_vanished_in_between_is_made_again(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    shards(Mixed(), "memory://bucket/whole")
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(), "memory://bucket/out", report=stop)
+    memory.rm("/bucket/out/shard-000001.tar")
+    assert shards(Mixed(), "memory://bucket/out").resumed == 0
+    assert without_place(below(memory, "bucket/out")) == without_place(below(memory, "bucket/whole"))
+
+
+def test_another_job_does_not_go_on_with_it(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(), "memory://bucket/out", report=stop)
+    with pytest.raises(BadOption, match=r"memory://bucket/out was left by a run with samples=100.*--restart"):
+        shards(Mixed(99), "memory://bucket/out")
+    packed = pack(Mixed(99), "memory://bucket/out", format="tar", samples_per_shard=50, restart=True)
+    assert (packed.count, packed.resumed) == (99, 0)
+    assert len(below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest: the others are gone"
+
+
+def test_the_list_of_shards_is_written_page_by_page(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.packing.work._PAGE", 3)
+    notes: list[int] = []
+    plain = store.StoreWork._save
+
+    def save(self: Any, name: str, data: bytes) -> None:
+        notes.append(len(json.loads(data)["entries"])) if name == "note.json" else None
+        plain(self, name, data)
+
+    monkeypatch.setattr(store.StoreWork, "_save", save)
+
+    def stop(stage: Stage) -> None:
+        if stage.done > 80:
+            raise KeyboardInterrupt
+
+    act = functools.partial(pack, format="tar", samples_per_shard=10)
+    with pytest.raises(KeyboardInterrupt):
+        act(Mixed(), "memory://bucket/out", report=stop)
+    assert act(Mixed(), "memory://bucket/out").resumed >= 70
+    assert max(notes) == 2, "a note stays small"
+    names = [shard["name"] for shard in json.loads(below(memory, "bucket/out")["feedline.json"])["shards"]]
+    assert names == [f"shard-{number:06d}.tar" for number in range(10)]
+    assert not [name for name in below(memory, "bucket/out") if name.startswith(".packing")]
+
+
+# -- what is there already --------------------------------------------------------------------------------------------
+
+
+def test_an_output_that_exists(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    before = below(memory, "bucket/out")
+    with pytest.raises(BadOption, match=r"memory://bucket/out exists already.*--overwrite"):
+        shards(Mixed(20), "memory://bucket/out")
+    assert below(memory, "bucket/out") == before
+    shards(Mixed(20), "memory://bucket/out", overwrite=True)
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert len(dataset) == 20
+    assert len(below(memory, "bucket/out")) == 5, "nothing is left of the old one"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_objects_of_others_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
+    memory.pipe(f"/bucket/out/{name}", b"precious")
+    with pytest.raises(BadOption, match=r"objects that feedline did not write, such as '"):
+        shards(Mixed(), "memory://bucket/out", overwrite=overwrite, restart=True)
+    assert below(memory, "bucket/out") == {name: b"precious"}
+
+
+@pytest.mark.parametrize(
+    ("out", "format_", "text"),
+    [
+        ("memory://bucket/a.tar", None, "name of one file.*memory://bucket/a --format tar"),
+        ("memory://bucket/a", "lmdb", "lmdb is not read from stores.*tar or parquet"),
+        ("memory://bucket/a", "hdf5", "hdf5 is not read from stores"),
+        ("memory://bucket/a*", "tar", "not the address of a folder"),
+        ("https://host/a", "tar", "web server"),
+        ("s3://", "tar", "not the address of a folder"),
+        ("nonesuch://bucket/a", "tar", "nonesuch:// are unknown"),
+        ("memory://bucket/a", None, "does not select a format"),
+    ],
+)
+def test_outputs_that_cannot_be(memory: Any, out: str, format_: str | None, text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        pack(Mixed(), out, format=format_)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_in_another_place_is_read(memory: Any, tmp_path: Path) -> None:
+    """Copies have other versions. Sizes and checksums are compared all the same."""
+    shards(Mixed(), tmp_path / "out")
+    memory.put(f"{tmp_path}/out/", "/bucket/copy/", recursive=True)
+    dataset = TarDataset("memory://bucket/copy/", FIELDS, cache=False)
+    assert canonical(dataset.__getitems__([3, 99, 50])) == canonical([mixed(3), mixed(99), mixed(50)])
+    dataset.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "other"])
+def test_an_index_that_is_missing_or_damaged_is_made_again(memory: Any, damage: str) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    name = "/bucket/out/.index/shard-000003.tar"
+    if damage == "missing":
+        memory.rm(name)
+    elif damage == "cut":
+        memory.pipe(name, memory.cat(name)[:-9])
+    else:
+        memory.pipe(name, memory.cat("/bucket/out/.index/shard-000002.tar"))
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+
+
+def test_a_manifest_that_is_damaged_anywhere(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    whole = memory.cat("/bucket/out/feedline.json")
+    for place in range(0, len(whole), 37):
+        memory.pipe("/bucket/out/feedline.json", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CorruptSource):
+            len(TarDataset("memory://bucket/out/", cache=False))
+    for name in ("../secret", "a/b", "", ".."):
+        manifest = json.loads(whole)
+        del manifest["crc32"]
+        manifest["shards"][0]["name"] = name
+        memory.pipe("/bucket/out/feedline.json", json.dumps(manifest).encode())
+        with pytest.raises(CorruptSource, match="name"):
+            len(TarDataset("memory://bucket/out/", cache=False))
+
+
+def test_a_shard_that_was_replaced_is_noticed(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    memory.pipe("/bucket/out/shard-000001.tar", memory.cat("/bucket/out/shard-000001.tar") + bytes(512))
+    with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
+        assert dataset[3] == 3
+        with pytest.raises(SourceChanged, match=r"shard-000001.tar has changed since it was packed"):
+            dataset[20]
+
+
+def test_a_local_output_is_read_by_its_manifest_and_without_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards(Mixed(), tmp_path / "out")
+
+    def scan(*_: object, **__: object) -> None:
+        raise AssertionError("scanned")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("feedline.datasets.tar.dataset.scan", scan)
+        patched.setattr("feedline.datasets.tar.index.scan", scan)
+        for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
+            with closing(TarDataset(place, "cls", cache=False)) as dataset:
+                assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+    shard = tmp_path / "out" / "shard-000001.tar"
+    shard.write_bytes(shard.read_bytes() + bytes(512))
+    with closing(TarDataset(tmp_path / "out", "cls", cache=False)) as dataset:
+        assert dataset[20] == 0, "a local shard that was replaced is scanned"
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_the_same_samples_from_every_engine(memory: Any, tmp_path: Path, engine: Any) -> None:
+    shards(Mixed(), tmp_path / "out")
+    dataset = TarDataset(tmp_path / "out", "cls", cache=False)
+    workers = 0 if engine == "inline" else 2
+    loader = feedline.DataLoader(dataset, batch_size=8, num_workers=workers, shuffle=True, seed=3, engine=engine)
+    plain = feedline.DataLoader([n % 10 for n in range(100)], batch_size=8, num_workers=0, shuffle=True, seed=3)
+    assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    loader.close()
+
+
+# -- a server that speaks S3 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def proxy(s3: Any) -> Iterator[StoreProxy]:
+    with store_proxy(s3.meta.endpoint_url) as proxy:
+        proxy.page = 1000
+        yield proxy
+
+
+def objects(s3: Any, folder: str) -> dict[str, bytes]:
+    """Return every byte below a folder of the bucket, by relative path."""
+    found = s3.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
+    return {
+        one["Key"].removeprefix(f"{folder}/"): s3.get_object(Bucket="bucket", Key=one["Key"])["Body"].read()
+        for one in found
+    }
+
+
+def kinds(proxy: StoreProxy) -> Counter[str]:
+    """Return how often requests of each kind arrived."""
+    return Counter("LIST" if "list-type" in path else method for method, path in proxy.asked)
+
+
+@needs_s3
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, format_: str
+) -> None:
+    asked = {}
+    for count in (4, 20):
+        proxy.asked.clear()
+        act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=100 // count)
+        act(f"s3://bucket/{format_}-{count}", storage_options=options_for(proxy))
+        asked[count] = kinds(proxy)
+        local = act(tmp_path / f"{count}").path
+        assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
+    writes = 3 if format_ == "tar" else 2  # the shard, its index, the note
+    assert asked[20] - asked[4] == Counter({"PUT": 16 * writes, "HEAD": 16})
+    assert asked[4]["LIST"] == asked[20]["LIST"] <= 2, "the folder, and whether an object has its name"
+    assert asked[4]["GET"] == asked[20]["GET"] == 0
+
+
+@needs_s3
+def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    shards(Mixed(), "s3://bucket/read", storage_options=options)
+    for place in ("s3://bucket/read/", "s3://bucket/read/feedline.json", "s3://bucket/read/*.tar"):
+        proxy.asked.clear()
+        dataset = TarDataset(place, "cls", cache=False, storage_options=options)
+        assert len(dataset) == 100
+        assert kinds(proxy) == {"GET": 1}, "the manifest"
+        assert dataset[50] == 0
+        assert kinds(proxy) == {"GET": 3}, "the index of a shard, and the sample"
+        stream = dataset.stream()
+        assert list(stream) == [number % 10 for number in range(100)]
+        assert kinds(proxy) == {"GET": 3 + 7}, "one for each shard"
+        stream.close()
+        dataset.close()
+    with closing(open_dataset("s3://bucket/read", fields="cls", storage_options=options)) as dataset:
+        assert len(dataset) == 100
+
+
+@needs_s3
+def test_parquet_from_s3_is_not_listed(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    pack(Mixed(), "s3://bucket/table", format="parquet", samples_per_shard=30, storage_options=options)
+    for place in ("s3://bucket/table/", "s3://bucket/table/*.parquet", "s3://bucket/table"):
+        proxy.asked.clear()
+        with closing(ParquetDataset(place, "label", storage_options=options)) as dataset:
+            assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+        found = kinds(proxy)
+        assert set(found) == {"GET"}
+        assert found["GET"] == 1 + 4 * 2, "the manifest, and footers and row groups of four files"
+
+
+@needs_s3
+def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards(Mixed(), "s3://bucket/seen", storage_options=options_for(proxy), metadata={"classes": ["a", "b"]})
+    for name, value in {
+        "AWS_ENDPOINT_URL": proxy.address,
+        "AWS_ACCESS_KEY_ID": "user",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for place in ("s3://bucket/seen", "s3://bucket/seen/", "s3://bucket/seen/feedline.json"):
+        proxy.asked.clear()
+        found = inspect(place)
+        assert kinds(proxy) == {"GET": 1}
+        assert (found["samples"], found["files"], found["format"]) == (100, 7, "tar")
+        assert [field["name"] for field in found["fields"]] == list(FIELDS)
+        assert found["metadata"] == {"classes": ["a", "b"]}
+        assert "TarDataset('s3://bucket/seen/'" in found["line"]
+    assert inspect("s3://bucket/seen", verify=True)["verified"] == 100
+    assert [field["name"] for field in inspect("s3://bucket/seen", fields=["label"])["fields"]] == ["label"]
+    with pytest.raises(BadOption, match="no field 'x'"):
+        inspect("s3://bucket/seen", fields=["x"])
+
+
+@needs_s3
+def test_an_object_of_the_same_size_that_was_replaced_is_noticed(s3: Any, proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    shards(Mixed(), "s3://bucket/changed", storage_options=options)
+    key = "changed/shard-000000.tar"
+    data = s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+    s3.put_object(Bucket="bucket", Key=key, Body=data[:-1] + b"\1")
+    dataset = TarDataset("s3://bucket/changed/", "cls", cache=False, storage_options=options)
+    for act in (lambda: dataset[0], lambda: list(dataset.stream())):
+        with pytest.raises(SourceChanged, match=r"shard-000000.tar was changed"):
+            act()
+    dataset.close()
+
+
+@needs_s3
+def test_a_store_that_throttles(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+    proxy.fault = first(3, "SlowDown", "PUT")
+    shards(Mixed(), "s3://bucket/slow", storage_options=options_for(proxy))
+    local = shards(Mixed(), tmp_path / "out").path
+    assert without_place(objects(s3, "slow")) == without_place(content(local))
+
+
+@needs_s3
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("AccessDenied", r"cannot be written: PermissionError"),
+        ("ExpiredToken", r"credentials have expired"),
+        ("InternalError", r"cannot be written: .*tried 6 times"),
+    ],
+)
+def test_faults_in_the_middle_of_a_run(s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str, text: str) -> None:
+    place, options = f"s3://bucket/{fault}", options_for(proxy)
+    proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
+    with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
+        shards(Mixed(), place, storage_options=options)
+    assert "secret" not in str(caught.value)
+    assert "feedline.json" not in objects(s3, fault)
+    proxy.fault = lambda method, path, headers: None
+    assert shards(Mixed(), place, storage_options=options).resumed == 44
+    assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+@needs_s3
+def test_no_bucket_and_no_permission(proxy: StoreProxy) -> None:
+    options = options_for(proxy)
+    with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
+        shards(Mixed(), "s3://nowhere/out", storage_options=options)
+    proxy.fault = lambda method, path, headers: "AccessDenied"
+    with pytest.raises(PackError, match=r"s3://bucket/x/? cannot be listed: PermissionError"):
+        shards(Mixed(), "s3://bucket/x", storage_options=options)
+
+
+def test_a_store_that_is_full(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = type(memory).put_file
+
+    def put_file(self: Any, path: str, target: str, **options: Any) -> None:
+        if target.endswith("shard-000002.tar"):
+            raise OSError(28, "No space left on device")
+        plain(self, path, target, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "put_file", put_file)
+        with pytest.raises(PackError, match=r"No space left.*2 complete shards are in memory://bucket/out"):
+            shards(Mixed(), "memory://bucket/out")
+    assert shards(Mixed(), "memory://bucket/out").resumed == 30
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_an_upload_that_arrives_damaged(memory: Any, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
+    plain = type(memory).put_file
+
+    def put_file(self: Any, path: str, target: str, **options: Any) -> None:
+        plain(self, path, target, **options)
+        if target.endswith("/shard-000001.tar") and ".index" not in target:
+            data = bytearray(self.cat(target))
+            data[700] ^= 4
+            self.pipe(target, bytes(data) if verify else bytes(data[:-5]))
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    with pytest.raises(PackError, match=r"shard-000001.tar is not what was uploaded"):
+        shards(Mixed(), "memory://bucket/out", verify=verify)
+    assert "feedline.json" not in below(memory, "bucket/out")
+
+
+class Large:
+    """Samples of 3 MiB."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": np.full(3 << 18, index, np.float32)}
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import feedline
+from feedline.tools.packing import store
+from tests.tools.packing.test_store import Large
+
+store._PART = 5 << 20  # the smallest that S3 allows
+Path(sys.argv[3]).write_text(str(os.getpid()))
+client = {"region_name": "us-east-1"}
+options = {"key": "user", "secret": "secret", "endpoint_url": sys.argv[1], "client_kwargs": client}
+packed = feedline.pack(Large(), sys.argv[2], format="tar", samples_per_shard=4, workers=2, storage_options=options)
+sys.stdout.write(f"resumed {packed.resumed}\\n")
+"""
+
+
+@needs_s3
+def test_kill_minus_nine_in_the_middle_of_an_upload(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed while the parts of its second shard are on their way."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # else the server keeps files open
+    root, pid = Path(__file__).resolve().parents[3], tmp_path / "pid"
+    arguments = (proxy.address, "s3://bucket/killed", pid)
+
+    def fault(method: str, path: str, headers: Any) -> str | None:
+        if method == "PUT" and "/shard-000001.tar" in path and "partNumber=2" in path:
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+            return "drop"
+        return None
+
+    proxy.fault = fault
+    died = program_server.run(PROGRAM, *arguments, cwd=root)
+    assert died.returncode == -9, died.stderr
+    assert {"shard-000000.tar", ".packing/note.json"} <= set(objects(s3, "killed"))
+    assert not {"shard-000001.tar", "feedline.json"} & set(objects(s3, "killed"))
+    proxy.fault = lambda method, path, headers: None
+    proxy.asked.clear()
+    done = program_server.run(PROGRAM, *arguments, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "resumed 4\n"
+    assert not [path for method, path in proxy.asked if method != "GET" and "/shard-000000.tar" in path]
+    monkeypatch.setattr(store, "_PART", 5 << 20)
+    pack(Large(), "s3://bucket/whole", format="tar", samples_per_shard=4, storage_options=options_for(proxy))
+    assert without_place(objects(s3, "killed")) == without_place(objects(s3, "whole"))
+    tags = [
+        [shard["tag"] for shard in json.loads(objects(s3, name)["feedline.json"])["shards"]]
+        for name in ("killed", "whole")
+    ]
+    assert tags[0] == tags[1]
+    assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, whose checksums were compared"
+    with closing(
+        TarDataset("s3://bucket/killed/", "x.npy", cache=False, storage_options=options_for(proxy))
+    ) as dataset:
+        assert [int(dataset[number][7]) for number in (0, 5, 11)] == [0, 5, 11]
+
+
+@needs_s3
+def test_an_upload_whose_connection_breaks(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+    proxy.fault = first(2, "drop", "PUT")
+    shards(Mixed(), "s3://bucket/broken", storage_options=options_for(proxy))
+    assert without_place(objects(s3, "broken")) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+# -- from any source, on any engine -----------------------------------------------------------------------------------
+
+
+def test_from_store_to_store(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/one")
+    packed = pack("memory://bucket/one", "memory://bucket/two", format="parquet", samples_per_shard=40)
+    assert packed.count == 100
+    with closing(ParquetDataset("memory://bucket/two/", "label")) as dataset:
+        assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
+
+
+def test_a_stream_is_not_balanced(memory: Any) -> None:
+    shards(Stream(), "memory://bucket/out")
+    found = json.loads(below(memory, "bucket/out")["feedline.json"])["shards"]
+    assert [shard["samples"] for shard in found] == [16] * 6 + [4]
+
+
+ON_RAY = """
+import fsspec, ray
+from feedline.tools.cli.main import main
+from tests.tools.packing.test_store import below, without_place
+
+options = ["--format", "tar", "--samples-per-shard", "16", "--quiet", "--workers", "2", "--engine"]
+for engine in ("thread", "ray"):
+    assert main(["pack", "tests.tools.packing.stores:Mixed", f"memory://bucket/{engine}", *options, engine]) == 0
+memory = fsspec.filesystem("memory")
+assert len(below(memory, "bucket/ray")) == 15
+assert without_place(below(memory, "bucket/ray")) == without_place(below(memory, "bucket/thread"))
+ray.shutdown()
+"""
+
+
+@pytest.mark.ray
+def test_on_ray() -> None:
+    ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
+    assert ended.returncode == 0, ended.stderr
+
+
+# -- shards of equal size ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120),
+    most=st.integers(1, 3000),
+    by_samples=st.booleans(),
+)
+def test_no_shard_is_a_tiny_rest(sizes: list[int], most: int, by_samples: bool) -> None:
+    limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        pack([{"x": bytes(size)} for size in sizes], out, format="tar", verify=False, **limits)
+        counts = [shard["samples"] for shard in json.loads((out / "feedline.json").read_bytes())["shards"]]
+    assert sum(counts) == len(sizes)
+    if by_samples:
+        assert max(counts) <= limits["samples_per_shard"]
+        assert max(counts) - min(counts) <= 1
+        return
+    ends = np.cumsum([0, *counts])
+    sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
+    # A shard may pass the limit by its last sample, and by a rest that is less than half of a shard.
+    assert max(sums) <= 1.5 * most + 2 * max(sizes)
+
+
+def test_equal_samples_make_equal_shards(tmp_path: Path) -> None:
+    pack([{"x": bytes(1000)}] * 101, tmp_path / "out", format="tar", shard_bytes=33_000)
+    shards = json.loads((tmp_path / "out" / "feedline.json").read_bytes())["shards"]
+    assert [shard["samples"] for shard in shards] == [26, 25, 25, 25]
