@@ -255,7 +255,8 @@ def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object
 def _packed_at(address: str, storage_options: Mapping[str, object] | None) -> Manifest | None:
     """Return the manifest of a folder in a store; None if the address names something else."""
     folder = folder_of(address)
-    if not protocol_of(address) or (folder is None and (format_by_name(address) or glob.has_magic(address))):
+    names_a_file = "." in address.rsplit("/", 1)[-1] or glob.has_magic(address)
+    if not protocol_of(address) or (folder is None and names_a_file):
         return None
     storage = Storage(options=storage_options)
     try:

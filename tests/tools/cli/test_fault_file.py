@@ -139,7 +139,7 @@ def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None
         (b"[" * 100_000, "is not JSON"),
         (b"[1, 2]", "contains no state"),
         (b'{"model": {}}', "contains no state"),
-        (b'{"feedline": 99}', "version 99"),
+        (b'{"feedline": 99}', "format 99"),
         (json.dumps({**WHOLE, "faults": {"entries": [{}]}}).encode(), "a fault without 'index'"),
         (b"a,b\n1,2\n", "no column 'time'"),
         (b"time,index,error,action\nnoon,1,OSError,skip\n", "line 2"),

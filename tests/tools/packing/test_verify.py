@@ -36,7 +36,7 @@ def test_shards(tmp_path: Path, format_: str) -> None:
     assert verify(packed.path) == 100
     shards = sorted(packed.path.glob("shard-*"))
     shards[2].unlink()
-    with pytest.raises(CorruptSource, match=r"it has 70 samples, but 100 were packed"):
+    with pytest.raises(CorruptSource, match=r"it has 75 samples, but 100 were packed"):
         verify(packed.path)
 
 

@@ -179,10 +179,11 @@ async def _get_if_match(
 
 
 def _contents(system: Any, address: str) -> bytes | None:
-    # Otherwise s3fs asks for the size first.
-    has_option = "max_concurrency" in signature(getattr(system, "_cat_file", system.cat_file)).parameters
+    options: dict[str, object] = {"cache_type": "none"} if protocol_of(address) == "hf" else {}  # as above
+    if "max_concurrency" in signature(getattr(system, "_cat_file", system.cat_file)).parameters:
+        options["max_concurrency"] = 1  # otherwise s3fs asks for the size first
     try:
-        data: bytes = system.cat_file(system._strip_protocol(address), **({"max_concurrency": 1} if has_option else {}))
+        data: bytes = system.cat_file(system._strip_protocol(address), **options)
     except FileNotFoundError:
         return None
     return data
