@@ -6,7 +6,6 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TextIO
 
 from feedline.types.screen import Bar, Styled, Table
@@ -90,54 +89,44 @@ def _lines(table: Table) -> Iterator[str]:
             yield rule
 
 
-@dataclass
-class _Stage:
-    name: str
-    total: int | None
-    done: int
-    unit: str
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        self._done_before, self._began_s = self.done, time.monotonic()
-
-    def words(self) -> str:
-        elapsed_s = max(time.monotonic() - self._began_s, 1e-9)
-        count = f"{self.done:,}" if self.total is None else f"{self.done:,}/{self.total:,}"
-        speed = f"{(self.done - self._done_before) / elapsed_s:,.0f} {self.unit}/s" if self.unit else ""
-        words = "  ".join(part for part in (self.name, count, speed, self.note) if part)
-        return words if len(words) <= _WIDEST_BAR else f"{words[: _WIDEST_BAR - 3]}..."
-
-
 class _PlainBar:
-    """A `Bar` as one line of text: the stage that was updated last."""
+    """A `Bar` as one line of text."""
 
     def __init__(self, screen: PlainScreen, *, quiet: bool, stays: bool) -> None:
         self._screen = screen
         self._is_quiet, self._stays = quiet, stays
-        self._stages: list[_Stage] = []
-        self._drawn_s = 0.0
+        self._stage = self._unit = self._note = ""
+        self._total: int | None = None
+        self._done = self._done_before = 0
+        self._began_s = self._drawn_s = 0.0
 
     def __enter__(self) -> _PlainBar:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._screen.overwrite("")
-        if self._stays and self._stages:
-            self._screen.line(self._stages[-1].words())
+        if self._stays:
+            self._screen.line(self._words())
 
     def begin(self, stage: str, total: int | None, *, done: int = 0, unit: str = "") -> None:
         """Begin a stage. What is done at its beginning does not count towards the speed."""
-        self._stages.append(_Stage(stage, total, done, unit))
-        self._drawn_s = 0.0
+        self._stage, self._total, self._unit, self._note = stage, total, unit, ""
+        self._done = self._done_before = done
+        self._began_s, self._drawn_s = time.monotonic(), 0.0
 
-    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None, stage: int = -1) -> None:
-        """Report how much of a stage is done."""
-        updated = self._stages[stage]
-        updated.done = updated.done + advance if done is None else done
-        updated.note = updated.note if note is None else note
+    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
+        """Report how much is done."""
+        self._done = self._done + advance if done is None else done
+        self._note = self._note if note is None else note
         now_s = time.monotonic()
-        if self._is_quiet or (now_s - self._drawn_s < _EVERY_S and updated.done != updated.total):
+        if self._is_quiet or (now_s - self._drawn_s < _EVERY_S and self._done != self._total):
             return
         self._drawn_s = now_s
-        self._screen.overwrite(updated.words())
+        self._screen.overwrite(self._words())
+
+    def _words(self) -> str:
+        elapsed_s = max(time.monotonic() - self._began_s, 1e-9)
+        count = f"{self._done:,}" if self._total is None else f"{self._done:,}/{self._total:,}"
+        speed = f"{(self._done - self._done_before) / elapsed_s:,.0f} {self._unit}/s" if self._unit else ""
+        words = "  ".join(part for part in (self._stage, count, speed, self._note) if part)
+        return words if len(words) <= _WIDEST_BAR else f"{words[: _WIDEST_BAR - 3]}..."

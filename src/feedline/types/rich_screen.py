@@ -111,8 +111,8 @@ class _RichBar:
         """Begin a stage. What is done at its beginning does not count towards the speed."""
         self._tasks.append(self._progress.add_task(stage, total=total, completed=done, unit=unit, note=""))
 
-    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None, stage: int = -1) -> None:
-        """Report how much of a stage is done."""
+    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
+        """Report how much is done."""
         told: dict[str, Any] = {} if note is None else {"note": note}
         told.update({"advance": advance} if done is None else {"completed": done})
-        self._progress.update(self._tasks[stage], refresh=self._refresh, **told)
+        self._progress.update(self._tasks[-1], refresh=self._refresh, **told)

@@ -27,20 +27,13 @@ class Table:
 
 
 class Bar(Protocol):
-    """A progress bar of one or more stages, one after the other or in turns; a context manager."""
+    """A progress bar of one or more stages, one after the other; a context manager."""
 
     def begin(self, stage: str, total: int | None, *, done: int = 0, unit: str = "") -> None:
         """Begin a stage; the total is None if nobody knows it. With a unit, the speed is shown."""
 
-    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None, stage: int = -1) -> None:
-        """Report how much of a stage is done, or how much more; a note appears beside it.
-
-        Args:
-            done: how much is done.
-            advance: how much more is done than before.
-            note: text to show.
-            stage: the number of the stage; the one begun last by default.
-        """
+    def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
+        """Report how much is done, or how much more; a note appears beside it."""
 
     def __enter__(self) -> Bar: ...
 

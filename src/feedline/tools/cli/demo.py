@@ -6,7 +6,7 @@ import argparse
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,12 @@ from feedline.tools.bench.harness import (
     close,
     expected_warnings,
     ratio,
+    worker_arguments,
 )
 from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
 from feedline.tools.cli.demo_training import Training, peak_mb
-from feedline.tools.cli.demo_trials import Resuming, kill_worker
+from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
 from feedline.tools.cli.report import page_text
 from feedline.types.screen import Screen, Table
@@ -55,8 +56,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; it leaves nothing but the report."""
     screen, began_s, own_s, busy_s = open_screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
     out: Path = arguments.out.absolute()
-    if not os.access(out.parent, os.W_OK) or out.is_dir():  # before a minute is lost
-        raise BadOption(f"The report cannot be written to {out}. Choose another file with -o.")
+    if out.is_dir() or not os.access(out.parent, os.W_OK):  # before a minute is lost
+        why = "that is a folder" if out.is_dir() else f"{out.parent} does not exist or is not writable"
+        raise BadOption(f"The report cannot be written to {out}: {why}. Choose another file with -o.")
     torch.set_num_threads(1)  # the workers need the other cores
     with ExitStack() as stack:
         stack.enter_context(expected_warnings())
@@ -96,86 +98,84 @@ def draw(folder: Path, count: int, screen: Screen) -> None:
 def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s: float) -> Table:
     """Train and measure with both loaders; return the results. The recording of feedline's training is in `folder`."""
     datasets = {TORCH: UsualPictures(folder / "pictures"), FEEDLINE: picture_folder(folder / "pictures")}
-    options = {
-        "batch_size": BATCH_SIZE,
-        "shuffle": True,
-        "num_workers": WORKER_COUNT,
-        # Workers that are not forked import torch first, which must not be measured in every epoch.
-        "persistent_workers": multiprocessing.get_start_method() != "fork",
-    }
-    openers = [partial(side.open, datasets[side.library], **options) for side in SIDES]
+    # Workers that are not forked import torch when they start. That should not be measured in every epoch.
+    is_forked = multiprocessing.get_start_method() == "fork"
+
+    def opened(side: Side, *, shuffle: bool = True, **more: object) -> LoaderLike:
+        workers = worker_arguments(WORKER_COUNT) | {"persistent_workers": not is_forked}
+        return side.open(datasets[side.library], batch_size=BATCH_SIZE, shuffle=shuffle, **workers, **more)
+
     screen.line(f"The same network, recipe and order for both loaders, {WORKER_COUNT} workers, in turns:\n")
-    trained = train(openers, arguments, screen, folder / "run.json", until_s=began_s + TRAINED_S)
-    resuming = Resuming(datasets, options)
-    ready = [*both_loaders("tiny", TinyMap(400_000), 64, WORKER_COUNT, arguments)]
-    if (shared_bytes() or LEAST_SHARED) >= LEAST_SHARED:
-        ready += both_loaders("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)
+    trained = train(opened, arguments, screen, folder / "run.json", until_s=began_s + TRAINED_S)
     screen.line("\nOther data, an epoch that is resumed, and a worker that is killed ...\n")
-    outcomes = rows.measure([*ready, *resuming.entries()], arguments, until_s=began_s + BUDGET_S)
-    killed = [kill_worker(side, datasets[side.library], options) for side in SIDES]
+    resuming = Resuming(opened)
+    entries = [*ready_samples(arguments, screen), *resuming.entries()]
+    outcomes = rows.measure(entries, arguments, until_s=began_s + BUDGET_S)
     return Table(
-        f"Median of {counted(len(trained[0].rounds), 'round')}, in turns",
+        f"Median of {counted(len(trained[0].rounds), 'round')}, in turns [lowest..highest]",
         ["", "torch's loader", "feedline", "x torch"],
         [
             *_training_rows(*trained),
-            *_other_rows(outcomes, resuming.batches * BATCH_SIZE, arguments.images),
-            ["a worker is killed", *(_ended(*found, arguments.images) for found in killed), ""],
+            *_other_rows(outcomes, resuming.batch_count * BATCH_SIZE),
+            ["a worker is killed", *(kill_worker(opened, side) for side in SIDES), ""],
         ],
         numbers=(1, 2, 3),
     )
 
 
-def train(
-    openers: Sequence[Callable[[], LoaderLike]],
-    arguments: argparse.Namespace,
-    screen: Screen,
-    file: Path,
-    *,
-    until_s: float,
-) -> list[Outcome]:
+def ready_samples(arguments: argparse.Namespace, screen: Screen) -> list[Entry]:
+    """Return both loaders with samples that cost nothing to make, in small and in large batches."""
+    entries = [*both_loaders("tiny samples", TinyMap(400_000), 64, WORKER_COUNT, arguments)]
+    shared = shared_bytes()
+    if shared is None or shared >= LEAST_SHARED:
+        return [*entries, *both_loaders("batches of 38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)]
+    screen.line(
+        f"Batches of 38 MB are left out: torch's loader needs more shared memory for them than the {shared >> 20} MB "
+        "that there are (docker run --shm-size=1g).\n"
+    )
+    return entries
+
+
+def train(opened: Open, arguments: argparse.Namespace, screen: Screen, file: Path, *, until_s: float) -> list[Outcome]:
     """Train with both loaders in turns, epoch by epoch, showing every batch; record feedline's."""
-    trainings = [Training(opened()) for opened in openers]
-    with screen.bar(quiet=not screen.is_terminal, threaded=False) as bar, record(trainings[1].loader, file):
-        entries = []
-        for stage, (side, training, opened) in enumerate(zip(SIDES, trainings, openers, strict=True)):
-            bar.begin(f"{side.name:8}", arguments.rounds * len(training.loader))
-            measure = partial(_epoch, training, side.name, screen, partial(bar.update, advance=1, stage=stage))
-            entries.append(Entry({"data": "pictures"}, side, measure, partial(peak_mb, opened)))
+    trainings = {side: Training(opened(side)) for side in SIDES}
+    entries = [
+        Entry({}, side, partial(_epoch, training, side.name, screen), partial(peak_mb, partial(opened, side)))
+        for side, training in trainings.items()
+    ]
+    with record(trainings[Side(FEEDLINE)].loader, file):
         outcomes = rows.measure(entries, arguments, until_s=until_s, quiet=True)
-    for training in trainings:
+    for training in trainings.values():
         close(training.loader)
     return outcomes
 
 
-def _epoch(training: Training, name: str, screen: Screen, update: Callable[..., None]) -> Figures:
-    epoch = training.epoch(lambda epoch: update(note=str(epoch)))
-    screen.line(f"epoch {epoch.number}   {name:8} {epoch}")
+def _epoch(training: Training, name: str, screen: Screen) -> Figures:
+    with screen.bar(stays=True, threaded=False) as bar:
+        bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
+        epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
+        bar.update(note=str(epoch))
     return {"images_per_s": epoch.images_per_s, "stall": epoch.stall}
 
 
 def _training_rows(torchs: Outcome, ours: Outcome) -> Iterator[Sequence[str]]:
-    yield _row("train on JPEG files, Pillow : feedline.images", torchs, ours, "images_per_s", "{:,.0f} images/s")
+    yield _row("train on JPEG files (Pillow / feedline.images)", torchs, ours, "images_per_s", "{:,.0f} images/s")
     stalls = [found.spread("stall") for found in (torchs, ours)]
-    yield ["    training loop waits for data", *(percent(found.median) if found else "" for found in stalls), ""]
+    yield ["    share of time waiting for data", *(percent(found.median) if found else "" for found in stalls), ""]
     if torchs.peak_pss_mb and ours.peak_pss_mb:
         sizes = [f"{found.peak_pss_mb:,.0f} MB" for found in (torchs, ours)]
         yield ["    peak memory of all processes", *sizes, f"{torchs.peak_pss_mb / ours.peak_pss_mb:.2f}"]
 
 
-def _other_rows(outcomes: Sequence[Outcome], done: int, images: int) -> Iterator[Sequence[str]]:
-    titles = {"tiny": "tiny samples", "38 MB": "batches of 38 MB that cost nothing to make"}
+def _other_rows(outcomes: Sequence[Outcome], done: int) -> Iterator[Sequence[str]]:
     *ready, again, resumed = outcomes
     for torchs, ours in zip(ready[::2], ready[1::2], strict=True):
-        yield _row(titles[str(ours.case["data"])], torchs, ours, "samples_per_s", "{:,.0f} samples/s")
-    what, *cells, better = _row(f"resume after {done} of {images} images", again, resumed, "seconds", "{:.2f} s")
-    yield [what, f"{cells[0]}, {done} read again", f"{cells[1]}, none again", better]
+        yield _row(f"{ours.case['data']}, ready-made", torchs, ours, "samples_per_s", "{:,.0f} samples/s")
+    what, again_s, resumed_s, better = _row(f"resume after {done} images", again, resumed, "seconds", "{:.2f} s")
+    yield [what, f"{done} read again, {again_s}", f"none again, {resumed_s}", better]
 
 
 def _row(what: str, torchs: Outcome, ours: Outcome, figure: str, form: str) -> list[str]:
     found = ratio(ours, torchs, figure, lower_is_better=figure == "seconds")
     spreads = [outcome.spread(figure) for outcome in (torchs, ours)]
     return [what, *(form.format(one.median) if one else "" for one in spreads), rows.times(found, with_range=True)]
-
-
-def _ended(delivered: int, error: str, images: int) -> str:
-    return f"{error} after {delivered} images" if error else f"{delivered} of {images} images"

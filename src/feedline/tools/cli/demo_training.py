@@ -20,7 +20,6 @@ from feedline.types.shown import percent
 class Epoch:
     """Results of an epoch, so far or at its end."""
 
-    number: int
     images: int = 0
     right: int = 0
     """Images that the network classified correctly before it learned from them."""
@@ -39,7 +38,7 @@ class Epoch:
 
     def __str__(self) -> str:
         waits, accuracy = percent(self.stall), percent(self.right / self.images)
-        return f"{self.images_per_s:5,.0f} images/s   waits {waits:>4} of the time   accuracy {accuracy:>4}"
+        return f"{self.images_per_s:,.0f} images/s, waits {waits}, accuracy {accuracy}"
 
 
 def build_network() -> nn.Module:
@@ -61,16 +60,16 @@ class Training:
 
     def __init__(self, loader: LoaderLike) -> None:
         self.loader = loader
-        self._epochs = 0
+        self.epochs = 0
         torch.manual_seed(0)
         self._network = build_network()
         self._optimizer = torch.optim.AdamW(self._network.parameters(), lr=0.003, weight_decay=0.05)
 
     def epoch(self, report: Callable[[Epoch], object]) -> Epoch:
         """Train for one epoch, calling `report` after each batch."""
-        self._epochs += 1
-        epoch = Epoch(self._epochs)
-        torch.manual_seed(self._epochs)  # every loader draws the same order
+        self.epochs += 1
+        epoch = Epoch()
+        torch.manual_seed(self.epochs)  # every loader draws the same order
         began = asked = time.perf_counter()
         batches = iter(self.loader)
         while True:

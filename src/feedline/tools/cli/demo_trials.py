@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,70 +13,64 @@ import torch
 from feedline.errors import InternalError, WorkerWarning
 from feedline.tools.bench.harness import FEEDLINE, TORCH, Entry, Figures, Side, close
 
+Open = Callable[..., Any]
+"""Opens the loader of a side, with further arguments. Any: torch's loader or feedline's."""
+
 
 class Resuming:
-    """An epoch of feedline's that ends after three quarters of its batches, and what comes next.
+    """An epoch that is interrupted after three quarters of its batches.
 
-    Torch's loader saves no state: a program has to read those batches again, and to throw them away.
+    Torch's loader saves no state: a program has to read these batches again and throw them away.
     """
 
-    # object: datasets and arguments of loaders, as `Side.open` takes them.
-    def __init__(self, datasets: Mapping[str, object], options: Mapping[str, object]) -> None:
-        self._datasets, self._options = datasets, options
-        loader = self._open(Side(FEEDLINE), seed=0)
-        self.batches = len(loader) * 3 // 4
-        iterator = iter(loader)
-        for _ in range(self.batches):
-            next(iterator)
-        self._state = loader.state_dict()
-        self._next = next(iterator)
+    def __init__(self, opened: Open) -> None:
+        self._opened = opened
+        loader = opened(Side(FEEDLINE), seed=0)
+        batches = iter(loader)
+        self.batch_count = len(loader) * 3 // 4
+        for _ in range(self.batch_count):
+            next(batches)
+        self._state, self._next = loader.state_dict(), next(batches)
         close(loader)
 
-    # Any: feedline's or torch's loader.
-    def _open(self, side: Side, **options: object) -> Any:
-        return side.open(self._datasets[side.library], **{**self._options, **options})
-
     def entries(self) -> list[Entry]:
-        """Return what to measure: the seconds until the next batch is there."""
-        return [
-            Entry({"data": "resume"}, Side(TORCH), self._again),
-            Entry({"data": "resume"}, Side(FEEDLINE), self._resumed),
-        ]
+        """Return what to measure: the time from opening a loader to the batch after the interruption."""
+        measures = {TORCH: self._read_again, FEEDLINE: self._resume}
+        return [Entry({"data": "resume"}, Side(name), measure) for name, measure in measures.items()]
 
-    def _again(self) -> Figures:
+    def _read_again(self) -> Figures:
         began = time.perf_counter()
-        loader = self._open(Side(TORCH), generator=torch.Generator().manual_seed(0))
-        iterator = iter(loader)
-        for _ in range(self.batches + 1):
-            next(iterator)
+        batches = iter(self._opened(Side(TORCH), generator=torch.Generator().manual_seed(0)))
+        for _ in range(self.batch_count + 1):
+            next(batches)
         return {"seconds": time.perf_counter() - began}
 
-    def _resumed(self) -> Figures:
+    def _resume(self) -> Figures:
         began = time.perf_counter()
-        loader = self._open(Side(FEEDLINE), seed=0)
+        loader = self._opened(Side(FEEDLINE), seed=0)
         loader.load_state_dict(self._state)
         batch = next(iter(loader))
         seconds = time.perf_counter() - began
         close(loader)
-        if not all(torch.equal(found, wanted) for found, wanted in zip(batch, self._next, strict=True)):
-            raise InternalError("The batch after feedline's loader has resumed differs from the one without a break.")
+        if not all(map(torch.equal, batch, self._next)):
+            raise InternalError("The first batch after resuming differs from the one without an interruption.")
         return {"seconds": seconds}
 
 
-# object: a dataset and arguments of loaders, as `Side.open` takes them.
-def kill_worker(side: Side, dataset: object, options: Mapping[str, object]) -> tuple[int, str]:
-    """Kill a worker in the middle of an epoch; return how many images came, and the error that ended it, if any."""
-    loader, before = side.open(dataset, **{**options, "shuffle": False}), multiprocessing.active_children()
-    labels: list[int] = []
+def kill_worker(opened: Open, side: Side) -> str:
+    """Kill a worker in the middle of an epoch; return how the epoch ended."""
+    others, labels = multiprocessing.active_children(), list[int]()
+    loader = opened(side, shuffle=False)
+    images = len(loader.dataset)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WorkerWarning)  # says what this is about
+            warnings.simplefilter("ignore", WorkerWarning)  # it reports the death
             for number, (_, some) in enumerate(loader):
                 labels += some.tolist()
                 if number == 1:
-                    next(one for one in multiprocessing.active_children() if one not in before).kill()
+                    next(child for child in multiprocessing.active_children() if child not in others).kill()
     except RuntimeError as exc:
-        return len(labels), type(exc).__name__
+        return f"{type(exc).__name__}, {len(labels)} of {images} images"
     finally:
         close(loader)
-    return len(labels), ""
+    return f"{len(labels)} of {images} images"

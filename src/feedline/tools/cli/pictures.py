@@ -1,18 +1,17 @@
 """The demo's images: JPEG files that numpy draws, and both ways to read them.
 
-The task is easy to see and takes a few epochs to learn: name the pattern, whatever its colours, scale, light and exact
-angle.
+The task is easy to see and takes a few epochs to learn: name the pattern, whatever its colours, scale and exact angle.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
 from feedline import images
@@ -20,10 +19,8 @@ from feedline.datasets import ImageFolder
 from feedline.tools.bench.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, JpegFiles
 
 PATTERNS = ("upright stripes", "level stripes", "slanted stripes", "checks")
-ANGLES = (0.0, np.pi / 2, np.pi / 4, 0.0)
+ANGLES = (0.0, math.pi / 2, math.pi / 4, 0.0)
 NOISE = 40.0  # in grey levels; it makes the files as large as photos of this size
-
-Floats = NDArray[np.float32]
 
 
 def write_pictures(folder: Path, count: int) -> Iterator[None]:
@@ -37,32 +34,17 @@ def write_pictures(folder: Path, count: int) -> Iterator[None]:
 
 
 def draw_picture(label: int, rng: np.random.Generator) -> Image.Image:
-    """Draw one pattern in two colours, under uneven light and with noise."""
-    y, x = np.mgrid[0:IMAGE_HEIGHT, 0:IMAGE_WIDTH].astype(np.float32)
-    light = 1 + rng.uniform(-0.3, 0.3) * (x / IMAGE_WIDTH - 0.5) + rng.uniform(-0.3, 0.3) * (y / IMAGE_HEIGHT - 0.5)
-    weight = 0.5 + 0.5 * _pattern(label, x, y, rng)
-    dark, bright = _two_colours(rng)
-    image = (dark + (bright - dark) * weight[..., None]) * light[..., None]
+    """Draw waves in two colours, and noise; `across` and `along` are distances in radians of the wave."""
+    y, x = (axis.astype(np.float32) for axis in np.ogrid[0:IMAGE_HEIGHT, 0:IMAGE_WIDTH])
+    angle, scale = ANGLES[label] + rng.normal(0, 0.12), 2 * math.pi / rng.uniform(24, 48)
+    cosine, sine = scale * math.cos(angle), scale * math.sin(angle)
+    across = cosine * x + sine * y + rng.uniform(0, 2 * math.pi)
+    along = cosine * y - sine * x + rng.uniform(0, 2 * math.pi)
+    waves = np.sin(across) * (np.sin(along) if PATTERNS[label] == "checks" else 1)
+    dark, bright = rng.uniform(30, 110, 3).astype(np.float32), rng.uniform(145, 225, 3).astype(np.float32)
+    image = (dark + bright) / 2 + waves[..., None] * ((bright - dark) / 2)
     image += NOISE * rng.standard_normal((IMAGE_HEIGHT, IMAGE_WIDTH, 1), dtype=np.float32)
-    return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
-
-
-def _two_colours(rng: np.random.Generator) -> Floats:
-    """Pick two colours that can be told apart."""
-    while True:
-        colours = rng.uniform(30, 225, size=(2, 3)).astype(np.float32)
-        if np.abs(colours[0] - colours[1]).sum() > 120:
-            return colours
-
-
-def _pattern(label: int, x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Compute waves between -1 and 1; `across` and `along` are distances in radians of the wave."""
-    angle = ANGLES[label] + rng.normal(0, 0.12)
-    scale = 2 * np.pi / rng.uniform(24, 48)
-    across = scale * (x * np.cos(angle) + y * np.sin(angle)) + rng.uniform(0, 2 * np.pi)
-    along = scale * (y * np.cos(angle) - x * np.sin(angle)) + rng.uniform(0, 2 * np.pi)
-    waves = np.sin(across) * np.sin(along) if PATTERNS[label] == "checks" else np.sin(across)
-    return np.asarray(waves, dtype=np.float32)
+    return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 
 
 def label_of(path: str) -> int:
