@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -63,7 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stack.enter_context(expected_warnings())
         with _writing("The pictures", "Set TMPDIR to a folder with 100 MB of free space."):
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="feedline-demo-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feedline-")))
+            stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+            tempfile.tempdir = str(folder)  # where the worker that is killed leaves its socket
             draw(folder / "pictures", arguments.images, screen)
         table = compare(folder, arguments, screen, began_s)
         recording = Recording.load(folder / "run.json")

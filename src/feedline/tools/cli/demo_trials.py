@@ -68,8 +68,10 @@ def kill_worker(opened: Open, side: Side) -> str:
             for number, (_, some) in enumerate(loader):
                 labels += some.tolist()
                 if number == 1:
-                    next(child for child in multiprocessing.active_children() if child not in others).kill()
-    except RuntimeError as exc:
+                    victim = next(child for child in multiprocessing.active_children() if child not in others)
+                    victim.kill()
+    except (RuntimeError, EOFError, OSError) as exc:  # the last two: of a batch on its way
+        victim.join()  # otherwise torch's signal handler raises once more when the other worker ends
         return f"{type(exc).__name__}, {len(labels)} of {images} images"
     finally:
         close(loader)
