@@ -50,6 +50,8 @@ LEAST_SHARED = 400 << 20
 TRAINED_S, BUDGET_S = 30.0, 50.0
 """Seconds after the start at which training, and whatever else has rounds, should end: a slow machine has fewer."""
 QUIET_CORES = 0.2
+LONGEST_PATH = 70
+"""Bytes of a folder's path, so that sockets can be in it: their paths have 104 at most, 32 of them below the folder."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -64,8 +66,9 @@ def run(arguments: argparse.Namespace) -> None:
         stack.enter_context(expected_warnings())
         with _writing("The pictures", "Set TMPDIR to a folder with 100 MB of free space."):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feedline-")))
-            stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
-            tempfile.tempdir = str(folder)  # where the worker that is killed leaves its socket
+            if len(os.fsencode(folder)) <= LONGEST_PATH:
+                stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+                tempfile.tempdir = str(folder)  # where a worker of torch's that is killed leaves its socket
             draw(folder / "pictures", arguments.images, screen)
         table = compare(folder, arguments, screen, began_s)
         recording = Recording.load(folder / "run.json")
