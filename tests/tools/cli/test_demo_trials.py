@@ -86,7 +86,7 @@ def test_a_killed_worker_ends_the_epoch_of_torch_only(opened: Open) -> None:
         return Watched()
 
     ended = kill_worker(watched, Side(TORCH))
-    assert re.fullmatch(rf"\w+Error, {len(seen)} of {COUNT} images", ended)
+    assert re.fullmatch(rf"\w+Error at {len(seen)}", ended)
     assert len(seen) < COUNT
-    assert kill_worker(watched, Side(FEEDLINE)) == f"{COUNT} of {COUNT} images"
+    assert kill_worker(watched, Side(FEEDLINE)) == f"all {COUNT} images"
     assert seen == list(range(COUNT))  # nothing lost, nothing twice

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         table = compare(folder, arguments, screen, began_s)
         recording = Recording.load(folder / "run.json")
     screen.table(table)
-    screen.line("x torch: above 1, feedline is better.")
+    screen.line("again: images that are read a second time. x torch: above 1, feedline is better.")
     busy_s = None if busy_s is None else (load.busy_seconds() or 0.0) - busy_s
     others = load.other_cores(busy_s, sum(os.times()[:4]) - own_s, time.monotonic() - began_s)
     if others is not None and others > QUIET_CORES:
@@ -110,14 +110,17 @@ def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s
         workers = worker_arguments(WORKER_COUNT) | {"persistent_workers": not is_forked}
         return side.open(datasets[side.library], batch_size=BATCH_SIZE, shuffle=shuffle, **workers, **more)
 
-    screen.line(f"The same network, recipe and order for both loaders, {WORKER_COUNT} workers, in turns:\n")
+    screen.line(
+        f"The same network and order in turns, {WORKER_COUNT} workers: torch's loader with Pillow and numpy, feedline "
+        "with feedline.images.\n"
+    )
     trained = train(opened, arguments, screen, folder / "run.json", until_s=began_s + TRAINED_S)
     screen.line("\nOther data, an epoch that is resumed, and a worker that is killed ...\n")
     resuming = Resuming(opened)
     entries = [*ready_samples(arguments, screen), *resuming.entries()]
     outcomes = rows.measure(entries, arguments, until_s=began_s + BUDGET_S)
     return Table(
-        f"Median of {counted(len(trained[0].rounds), 'round')}, in turns [lowest..highest]",
+        f"Median of {counted(len(trained[0].rounds), 'round')} in turns [lowest..highest], {WORKER_COUNT} workers",
         ["", "torch's loader", "feedline", "x torch"],
         [
             *_training_rows(*trained),
@@ -130,10 +133,10 @@ def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s
 
 def ready_samples(arguments: argparse.Namespace, screen: Screen) -> list[Entry]:
     """Return both loaders with samples that cost nothing to make, in small and in large batches."""
-    entries = [*both_loaders("tiny samples", TinyMap(400_000), 64, WORKER_COUNT, arguments)]
+    entries = [*both_loaders("tiny", TinyMap(400_000), 64, WORKER_COUNT, arguments)]
     shared = shared_bytes()
     if shared is None or shared >= LEAST_SHARED:
-        return [*entries, *both_loaders("batches of 38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)]
+        return [*entries, *both_loaders("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)]
     screen.line(
         f"Batches of 38 MB are left out: torch's loader needs more shared memory for them than the {shared >> 20} MB "
         "that there are (docker run --shm-size=1g).\n"
@@ -164,23 +167,28 @@ def _epoch(training: Training, name: str, screen: Screen) -> Figures:
 
 
 def _training_rows(torchs: Outcome, ours: Outcome) -> Iterator[Sequence[str]]:
-    yield _row("train on JPEG files (Pillow / feedline.images)", torchs, ours, "images_per_s", "{:,.0f} images/s")
+    yield _row("train: JPEG images/s", "images_per_s", "{:,.0f}", torchs, ours)
     stalls = [found.spread("stall") for found in (torchs, ours)]
-    yield ["    share of time waiting for data", *(percent(found.median) if found else "" for found in stalls), ""]
+    yield ["  waiting for data", *(percent(found.median) if found else "" for found in stalls), ""]
     if torchs.peak_pss_mb and ours.peak_pss_mb:
         sizes = [f"{found.peak_pss_mb:,.0f} MB" for found in (torchs, ours)]
-        yield ["    peak memory of all processes", *sizes, f"{torchs.peak_pss_mb / ours.peak_pss_mb:.2f}"]
+        yield ["  peak memory", *sizes, f"{torchs.peak_pss_mb / ours.peak_pss_mb:.2f}"]
 
 
 def _other_rows(outcomes: Sequence[Outcome], done: int) -> Iterator[Sequence[str]]:
-    *ready, again, resumed = outcomes
-    for torchs, ours in zip(ready[::2], ready[1::2], strict=True):
-        yield _row(f"{ours.case['data']}, ready-made", torchs, ours, "samples_per_s", "{:,.0f} samples/s")
-    what, again_s, resumed_s, better = _row(f"resume after {done} images", again, resumed, "seconds", "{:.2f} s")
-    yield [what, f"{done} read again, {again_s}", f"none again, {resumed_s}", better]
+    shown = {
+        "tiny": ("tiny samples/s", "samples_per_s", "{:,.0f}"),
+        "38 MB": ("38 MB batches/s", "batches_per_s", "{:,.1f}"),
+        "resume": (f"resume at image {done}", "seconds", "{:.2f} s"),
+    }
+    for torchs, ours in zip(outcomes[::2], outcomes[1::2], strict=True):
+        row = _row(*shown[str(ours.case["data"])], torchs, ours)
+        if ours.case["data"] == "resume":
+            row[1:3] = f"{row[1]}, {done} again", f"{row[2]}, 0 again"
+        yield row
 
 
-def _row(what: str, torchs: Outcome, ours: Outcome, figure: str, form: str) -> list[str]:
+def _row(what: str, figure: str, form: str, torchs: Outcome, ours: Outcome) -> list[str]:
     found = ratio(ours, torchs, figure, lower_is_better=figure == "seconds")
     spreads = [outcome.spread(figure) for outcome in (torchs, ours)]
     return [what, *(form.format(one.median) if one else "" for one in spreads), rows.times(found, with_range=True)]

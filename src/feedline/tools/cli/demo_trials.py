@@ -72,7 +72,7 @@ def kill_worker(opened: Open, side: Side) -> str:
                     victim.kill()
     except (RuntimeError, EOFError, OSError) as exc:  # the last two: of a batch on its way
         victim.join()  # otherwise torch's signal handler raises once more when the other worker ends
-        return f"{type(exc).__name__}, {len(labels)} of {images} images"
+        return f"{type(exc).__name__} at {len(labels)}"
     finally:
         close(loader)
-    return f"{len(labels)} of {images} images"
+    return f"all {images} images" if len(labels) == images else f"{len(labels)} of {images} images"

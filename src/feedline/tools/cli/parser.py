@@ -38,9 +38,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--images", type=_at_least(64), default=320, help="pictures to draw and train on (%(default)s)")
     demo.add_argument(
-        "-o", "--out", type=Path, default=Path("feedline-demo.html"), metavar="PAGE.html", help="report (%(default)s)"
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("feedline-demo.html"),
+        metavar="PAGE.html",
+        help="the report (%(default)s)",
     )
-    _add_round_options(demo)
+    _add_round_options(demo, how_many="5, fewer on a slow machine")
 
     _add_bench(commands)
     _add_tune(commands)
@@ -347,8 +352,8 @@ def _add_inspect(commands: _Commands) -> None:
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
 
 
-def _add_round_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=_at_least(1), default=5, help="rounds per loader and case (%(default)s)")
+def _add_round_options(parser: argparse.ArgumentParser, *, how_many: str = "%(default)s") -> None:
+    parser.add_argument("--rounds", type=_at_least(1), default=5, help=f"rounds per loader and case ({how_many})")
     parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (0.5)")
     parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the other settings of a benchmark
 
