@@ -41,7 +41,7 @@ class Ran(NamedTuple):
 
     def cells(self) -> list[list[str]]:
         """The rows of the table; cells are further apart than words."""
-        lines = self.out.partition("torch's loader")[2].partition("again: images")[0].splitlines()[2:]
+        lines = self.out.partition("Median of")[2].partition("again: images")[0].splitlines()[3:]
         return [re.split(r"\s{2,}", line.strip()) for line in lines]
 
 
