@@ -30,7 +30,7 @@ TAG ?=
 .PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
-	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
+	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (about a minute)"
 	@echo "make test    lint, types, tests: what CI runs (about four minutes on two cores, six and a half in a new clone)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from feedline.tools.cli.demo import build_network
+from feedline.tools.cli.demo_training import build_network
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,7 +16,7 @@ def first_training_step() -> None:
 
     Otherwise the first test that trains would seem to leave it behind.
     """
-    build_network()(torch.zeros(2, 3, 48, 64)).sum().backward()
+    build_network()(torch.zeros(2, 3, 224, 224)).sum().backward()
 
 
 @pytest.fixture

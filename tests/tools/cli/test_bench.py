@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from feedline.errors import InternalError
+from feedline.tools.bench import jpegs
 from feedline.tools.bench.harness import Side
 from feedline.tools.cli import bench
 from feedline.tools.cli.main import main
-from feedline.tools.cli.pictures import PictureDataset, write_pictures
 from tests import program_server
 
 OWN = Path(__file__).parent / "own_datasets.py"
@@ -30,9 +30,9 @@ sys.exit(main())
 
 @pytest.mark.slow
 def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 32)
+    jpegs.write_jpegs(4, tmp_path / "images")
     flags = Namespace(seconds=0.1, warmup=8)
-    entries = bench.quick_set(PictureDataset(tmp_path, range(32)), flags)
+    entries = bench.quick_set(sorted((tmp_path / "images").iterdir()), flags)
     assert [entry.side.library for entry in entries] == ["torch", "feedline"] * 4
     assert [(entry.case["data"], entry.case["workers"]) for entry in entries[::2]] == [
         ("tiny", 0),

@@ -1,122 +1,209 @@
-"""The demo trains, and compares."""
+"""The demo trains with both loaders, compares them, and leaves a report of that very run."""
 
 from __future__ import annotations
 
-import io
-import math
+import errno
+import os
+import re
+import signal
 from argparse import Namespace
-from collections.abc import Callable, Generator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from torch.utils.data import Subset
 
+from feedline.insight.recording import Recording
+from feedline.tools.bench.harness import FEEDLINE, TORCH, Outcome, Side
 from feedline.tools.cli import demo
-from feedline.tools.cli.demo import Epoch, count_batches, train, within
 from feedline.tools.cli.main import main
-from feedline.tools.cli.pictures import picture_folder, write_pictures
-from feedline.types.terminal import open_screen
+from feedline.types.plain_screen import PlainScreen
+from feedline.types.screen import Table
+from tests import program_server
+from tests.tools.report.recordings import recording_of
+
+PROGRAM = """
+import multiprocessing, sys, tempfile
+tempfile.tempdir, method = sys.argv[1:3]
+if method:
+    multiprocessing.set_start_method(method)
+from feedline.tools.cli.main import main
+sys.exit(main(["demo", *sys.argv[3:]]))
+"""
+IMAGES, BATCHES = 64, 4
+QUICK = ("--images", IMAGES, "--rounds", 1, "--seconds", 0.02)
+
+
+class Ran(NamedTuple):
+    """What a demo has printed, and where it ran."""
+
+    out: str
+    folder: Path
+
+    def cells(self) -> list[list[str]]:
+        """The rows of the table; cells are further apart than words."""
+        lines = self.out.partition("Median of")[2].partition("again: images")[0].splitlines()[3:]
+        return [re.split(r"\s{2,}", line.strip()) for line in lines]
+
+
+def run(folder: Path, *, method: str = "") -> Ran:
+    (folder / "scratch").mkdir()
+    done = program_server.run(PROGRAM, folder / "scratch", method, *QUICK, cwd=folder, timeout_s=280)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return Ran(done.stdout, folder)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(tmp_path_factory.mktemp("demo"))
+
+
+def check_scratch(folder: Path) -> None:
+    left = [path.name for path in (folder / "scratch").iterdir()]
+    assert [name for name in left if not name.startswith("torchinductor")] == []  # torch creates that by itself
+
+
+def check_rows(rows: list[list[str]]) -> None:
+    names, torchs, ours = zip(*(row[:3] for row in rows), strict=True)
+    assert [name.split(" ")[0] for name in names] == ["train:", "waiting", "peak", "tiny", "38", "resume", "a"]
+    assert all(torchs)
+    assert all(ours)
+    assert re.fullmatch(r"[\d.]+ s, 48 again", torchs[5])
+    assert re.fullmatch(r"[\d.]+ s, 0 again", ours[5])
+    assert re.fullmatch(r"\w+Error at \d+", torchs[6])
+    assert ours[6] == f"all {IMAGES} images"
+    assert [len(row) for row in rows] == [4, 3, 4, 4, 4, 4, 3]  # with a ratio wherever there is one
+
+
+def test_every_row_has_the_figures_of_both_loaders(ran: Ran) -> None:
+    check_rows(ran.cells())
+
+
+def test_both_loaders_are_shown_at_work(ran: Ran) -> None:
+    epochs = re.findall(r"epoch 1  (\w+) .* 4/4 +[\d,]+ images/s, waits \d+ %, accuracy \d+ %", ran.out)
+    assert epochs == ["torch", "feedline"]
+
+
+def test_nothing_is_left_but_the_report(ran: Ran) -> None:
+    assert sorted(path.name for path in ran.folder.iterdir()) == ["feedline-demo.html", "scratch"]
+    check_scratch(ran.folder)
+
+
+def test_the_link_opens_the_report_of_the_run(ran: Ran, window: Any) -> None:
+    window.goto(ran.out.split()[-1])
+    window.wait_for_selector("html[data-ready=yes]")
+    rows = window.locator("#compared tbody tr").all()
+    shown = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows]
+    assert [[cell for cell in row if cell] for row in shown] == ran.cells()
+    assert "2 process" in window.inner_text("#figures")
+    assert re.search(rf"batches\s+{BATCHES}\b", window.inner_text("#figures"))  # the warm-up is not recorded
 
 
 @pytest.mark.slow
-def test_network_learns(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 160)
-    pictures: Any = picture_folder(tmp_path)
-    trained, held_out = Subset(pictures, range(128)), Subset(pictures, range(128, 160))
-    reports: list[None] = []
-    epochs = list(train(trained, held_out, epochs=5, worker_count=2, report=lambda: reports.append(None)))
-    assert [epoch.number for epoch in epochs] == [1, 2, 3, 4, 5]
-    assert len(reports) == 5 * count_batches(trained)
-    assert epochs[-1].loss < epochs[0].loss / 2
-    assert max(epoch.accuracy for epoch in epochs) > 0.5  # chance is 0.25
+def test_workers_may_be_spawned(tmp_path: Path) -> None:
+    check_rows(run(tmp_path, method="spawn").cells())
 
 
-class Epochs:
-    """Epochs that take so many seconds each on a clock of their own."""
-
-    def __init__(self, *seconds: float) -> None:
-        self.now_s = 100.0
-        self.seconds = seconds
-        self.is_closed = False
-
-    def clock(self) -> float:
-        return self.now_s
-
-    def train(self) -> Generator[Epoch, None, None]:
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    ours, theirs = os.pipe()
+    with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
+        program = program_server.start(
+            PROGRAM,
+            [tmp_path / "scratch", "", "--images", IMAGES],
+            stdin=nothing.fileno(),
+            stdout=theirs,
+            stderr=err.fileno(),
+            cwd=tmp_path,
+        )
+        os.close(theirs)
         try:
-            for number, seconds in enumerate(self.seconds, 1):
-                self.now_s += seconds
-                yield Epoch(number, 1.0, 0.5, 10.0)
+            next(line for line in output if line.startswith("epoch 1"))  # workers of torch's loader, or feedline's
+            os.kill(program.pid, signal.SIGINT)
+            assert program.wait(100) == 130
         finally:
-            self.is_closed = True
+            program.kill()
+    assert (tmp_path / "err").read_text() == ""
+    check_scratch(tmp_path)
+    assert not (tmp_path / "feedline-demo.html").exists()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "until_s", "count"),
+    ("out", "why"), [(".", "that is a folder"), ("missing/page.html", "missing does not exist or is not writable")]
+)
+def test_a_report_that_cannot_be_written_is_refused_at_once(
+    out: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "draw", None)  # is not reached
+    assert main(["demo", "-o", str(tmp_path / out)]) == 1
+    err = capsys.readouterr().err
+    assert f"{why}. Choose another file with -o." in err
+
+
+def test_a_full_disk_is_reported_when_pictures_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def save(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("PIL.Image.Image.save", save)
+    assert main(["demo", "-o", str(tmp_path / "page.html")]) == 1
+    err = capsys.readouterr().err
+    assert "pictures could not be written: [Errno 28] No space left on device. Set TMPDIR" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_costs_the_report_but_not_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: True)
+    monkeypatch.setattr(demo, "draw", lambda *_: None)
+    monkeypatch.setattr(demo, "compare", lambda *_: Table("Median", ["", "torch's loader"], [["images/s", "47"]]))
+    monkeypatch.setattr(Recording, "load", lambda _: recording_of(20))
+    assert main(["demo", "-o", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "47" in captured.out
+    assert "The report could not be written: [Errno 28] No space left on device. Choose another" in captured.err
+
+
+def outcomes(figure: str, torchs: list[float], ours: list[float]) -> tuple[Outcome, Outcome]:
+    return tuple(  # type: ignore[return-value]  # two of them
+        Outcome({}, Side(name), [{figure: value} for value in values])
+        for name, values in ((TORCH, torchs), (FEEDLINE, ours))
+    )
+
+
+@pytest.mark.parametrize(
+    ("figure", "torchs", "ours", "cells"),
     [
-        ((1, 1, 1, 1), 200, 4),
-        ((5, 5, 5, 5), 112, 2),  # a third one would end at 115
-        ((5, 1, 1, 1), 110, 2),  # each could take as long as the first
-        ((30, 30), 110, 1),
+        ("images_per_s", [100, 200, 150], [300, 400, 300], ["150", "300", "2.00 [2.00..3.00]"]),
+        ("images_per_s", [100, 100], [80, 80], ["100", "80", "0.80"]),  # slower
+        ("seconds", [8, 8], [4, 2], ["8", "3", "3.00 [2.00..4.00]"]),
     ],
 )
-def test_training_ends_in_time_but_not_before_an_epoch(seconds: tuple[float, ...], until_s: float, count: int) -> None:
-    epochs = Epochs(*seconds)
-    assert [epoch.number for epoch in within(until_s, epochs.train(), epochs.clock)] == list(range(1, count + 1))
-    assert epochs.is_closed
-
-
-def test_drawing_ends_in_time_with_enough_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[int] = []
-    monkeypatch.setattr(demo, "write_picture", lambda folder, number: drawn.append(number))
-    clock: Callable[[], float] = lambda: float(len(drawn))  # noqa: E731  # a second for each
-    for until_s, count in ((10.0, demo.LEAST_IMAGES), (200.5, 201), (1000.0, demo.MOST_IMAGES)):
-        drawn.clear()
-        screen = open_screen(file=io.StringIO())
-        found = demo.make_pictures(tmp_path, demo.MOST_IMAGES, screen, until_s=until_s, clock=clock)
-        assert drawn == list(range(found)) == list(range(count))
-
-
-@pytest.mark.parametrize("flags", [[], ["--epochs", "3"], ["--rounds", "2"], ["--epochs", "3", "--images", "50"]])
-def test_time_is_bounded_unless_users_say_how_much_is_done(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def train(folder: Path, images: int, epochs: int, console: object, *, until_s: float) -> None:
-        asked.update(epochs=epochs, trained_until_s=until_s)
-
-    def compare(pictures: object, arguments: Namespace, *, until_s: float) -> None:
-        asked.update(rounds=arguments.rounds, compared_until_s=until_s)
-
-    def draw(folder: Path, images: int, console: object, *, until_s: float) -> int:
-        asked.update(images=images, drawn_until_s=until_s)
-        return images
-
-    monkeypatch.setattr(demo, "make_pictures", draw)
-    monkeypatch.setattr(demo, "train_on_pictures", train)
-    monkeypatch.setattr(demo, "compare", compare)
-    monkeypatch.setattr(demo, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    assert main(["demo", *flags]) == 0
-    assert asked == {
-        "images": 50 if "--images" in flags else demo.MOST_IMAGES,
-        "drawn_until_s": math.inf if "--images" in flags else 1000.0 + demo.DRAWING_S,
-        "epochs": 3 if "--epochs" in flags else demo.MOST_EPOCHS,
-        "rounds": 2 if "--rounds" in flags else demo.MOST_ROUNDS,
-        "trained_until_s": math.inf if "--epochs" in flags else 1000.0 + demo.TRAINING_S,
-        "compared_until_s": math.inf if "--rounds" in flags else 1000.0 + demo.BUDGET_S,
-    }
-    assert demo.TRAINING_S < demo.BUDGET_S < 60
-
-
-@pytest.mark.slow
-def test_demo_from_pictures_to_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_above_one_is_better_and_what_is_slower_is_shown(
+    figure: str, torchs: list[float], ours: list[float], cells: list[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    flags = ["--images", "80", "--epochs", "2", "--folder", str(tmp_path), "--rounds", "1", "--seconds", "0.05"]
-    assert main(["demo", *flags]) == 0
-    out = capsys.readouterr().out
-    assert len(list(tmp_path.iterdir())) == 80
-    for part in ("80 JPEG pictures", "epoch  1", "epoch  2", "tiny", "JPEG", "x torch"):
-        assert part in out
+    assert demo._row("what", figure, "{:.0f}", *outcomes(figure, torchs, ours)) == ["what", *cells]
+
+
+@pytest.mark.parametrize(
+    ("peaks", "row"),
+    [((400.0, 500.0), ["400 MB", "500 MB", "0.80"]), ((None, None), None)],
+)
+def test_memory_is_shown_where_it_can_be_measured(peaks: tuple[Any, Any], row: list[str] | None) -> None:
+    torchs, ours = outcomes("images_per_s", [1], [1])
+    torchs.peak_pss_mb, ours.peak_pss_mb = peaks
+    rows = [cells for name, *cells in demo._training_rows(torchs, ours) if "memory" in name]
+    assert rows == ([] if row is None else [row])
+
+
+@pytest.mark.parametrize(("shared", "names"), [(64 << 20, 1), (None, 2), (8 << 30, 2)])
+def test_large_batches_are_left_out_where_torch_has_no_room_for_them(
+    shared: int | None, names: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "shared_bytes", lambda: shared)
+    monkeypatch.setattr(demo, "both_loaders", lambda name, *_: [name])
+    assert len(demo.ready_samples(Namespace(), PlainScreen())) == names
+    assert ("docker run --shm-size" in capsys.readouterr().out) == (names == 1)

@@ -2,41 +2,46 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
-from feedline.tools.cli.pictures import PATTERNS, SAMPLE_SIZE, PictureDataset, picture_path, write_pictures
+from feedline.tools.bench.jpegs import CROP
+from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+
+COUNT = 6
 
 
-def test_same_seed_gives_same_files(tmp_path: Path) -> None:
-    for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
-        write_pictures(tmp_path / name, 4, seed=seed)
-    a, b, c = ([file.read_bytes() for file in sorted((tmp_path / name).iterdir())] for name in "abc")
-    assert len(a) == 4
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert len(list(write_pictures(tmp_path / "a", COUNT))) == COUNT
+    return tmp_path / "a"
+
+
+def test_every_run_draws_the_same_files(folder: Path) -> None:
+    list(write_pictures(folder.parent / "b", COUNT))
+    a, b = ([file.read_bytes() for file in sorted(one.iterdir())] for one in (folder, folder.parent / "b"))
     assert a == b
-    assert a != c
+    assert len(set(a)) == COUNT
 
 
-def test_existing_files_are_kept(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 1)
-    picture_path(tmp_path, 0).write_bytes(b"mine")
-    write_pictures(tmp_path, 3)
-    assert picture_path(tmp_path, 0).read_bytes() == b"mine"
+def test_both_datasets_have_the_same_samples_apart_from_the_crop(folder: Path) -> None:
+    usual: Any = UsualPictures(folder)
+    ours: Any = picture_folder(folder)
+    assert len(usual) == len(ours) == COUNT
+    for number in range(COUNT):
+        (image, label), sample = usual[number], ours[number]
+        assert label == int(sample[1]) == number % len(PATTERNS)
+        for found in (image, torch.as_tensor(sample[0])):
+            assert found.shape == (3, CROP, CROP)
+            assert found.dtype == torch.float32
+            assert 0.3 < found.std() < 2  # normalised
+        again = usual[number][0]
+        assert not torch.equal(image, again)
 
 
-def test_samples_are_scaled_tensors_with_their_label(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 6)
-    dataset = PictureDataset(tmp_path, [5, 0])
-    image, label = dataset[0]
-    assert len(dataset) == 2
-    assert (label, dataset[1][1]) == (5 % len(PATTERNS), 0)
-    assert image.dtype == torch.float32
-    assert image.shape == (3, SAMPLE_SIZE[1], SAMPLE_SIZE[0])
-    assert image.abs().max() <= 1
-    assert image.is_contiguous()
-
-
-def test_dataset_can_be_sent_to_a_worker(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 1)
-    dataset = pickle.loads(pickle.dumps(PictureDataset(tmp_path, [0])))
-    assert dataset[0][1] == 0
+def test_datasets_can_be_sent_to_a_worker(folder: Path) -> None:
+    for dataset in (UsualPictures(folder), picture_folder(folder)):
+        sent: Any = pickle.loads(pickle.dumps(dataset))
+        assert int(sent[5][1]) == 5 % len(PATTERNS)

@@ -29,7 +29,7 @@ def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     recording = recording_of(60, workers=2)
     recording.settings["cores"] = 8
     recording.save(tmp_path / "run.json")
-    monkeypatch.setattr("feedline.tools.cli.report.page_of", lambda _, advice, predicted: "\n".join(advice))
+    monkeypatch.setattr("feedline.tools.cli.report.page_of", lambda _, advice, *__: "\n".join(advice))
     assert main(["report", str(tmp_path / "run.json")]) == 0
     (line,) = (tmp_path / "run.html").read_text("utf-8").splitlines()
     assert line.startswith("too-few-workers: Training waits")

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 COMMANDS = {
     "bench": (["bench", f"{OWN}:Ready", "--workers", "0", "--rounds", "1", "--seconds", "20"], "samples/s"),
-    "demo": (["demo", "--images", "40", "--epochs", "1", *QUICK], "epoch  1  loss"),
+    "demo": (["demo", "--images", "64", *QUICK], "epoch 1  feedline  4/4"),
     "doctor": (["doctor"], "This machine\nwhat "),
     "doctor of a dataset": (["doctor", f"{OWN}:Ready", "--seconds", "5"], "\n"),
     "doctor of a recording": (["doctor", "run.json"], "what "),

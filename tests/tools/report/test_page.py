@@ -14,6 +14,7 @@ from feedline.tools.cli.report import page_text
 from feedline.tools.report import page_of
 from feedline.tools.report.page import contents
 from feedline.tools.tune.what_if import best, grid
+from feedline.types.screen import Table
 from tests.browsing import NARROW, WIDTH
 from tests.tools.report.recordings import recording_of
 
@@ -61,6 +62,18 @@ def test_the_verdict_names_what_the_timeline_shows(slow: float, workers: int, ca
         shown[CAUSES[place]] += wait
     assert max(shown, key=shown.__getitem__) == cause
     assert words in told["verdict"]
+
+
+def test_a_comparison_is_plain_text_on_the_page() -> None:
+    table = Table("Both", ["", "torch"], [["images/s", ("12", "bold")], ["<script>", "alert(1)"]])
+    recording = recording_of(20)
+    assert contents(recording)["compared"] is None
+    assert contents(recording, compared=table)["compared"] == {
+        "title": "Both",
+        "heads": ["", "torch"],
+        "rows": [["images/s", "12"], ["<script>", "alert(1)"]],
+    }
+    assert "alert(1)" not in page_of(recording, compared=table)
 
 
 def test_a_recording_without_batches_is_shown() -> None:

@@ -108,10 +108,15 @@ def steady(
     return Entry(case, side, measured.measure, measured.peak_pss_mb)
 
 
-def measure(entries: Sequence[Entry], arguments: argparse.Namespace, *, until_s: float = math.inf) -> list[Outcome]:
-    """Run rounds under a progress bar: all of them, or those that end before `until_s`, and at least one."""
+def measure(
+    entries: Sequence[Entry], arguments: argparse.Namespace, *, until_s: float = math.inf, quiet: bool = False
+) -> list[Outcome]:
+    """Run rounds under a progress bar: all of them, or those that end before `until_s`, and at least one.
+
+    With `quiet`, there is no bar: the entries show what they do.
+    """
     settings = Settings(arguments.rounds, arguments.repeats, arguments.max_other_cores)
-    with progress(len(entries) * (settings.rounds + 1)) as step:
+    with nullcontext(lambda _: None) if quiet else progress(len(entries) * (settings.rounds + 1)) as step:
         outcomes = run_rounds(entries, settings, step=step, until_s=until_s, least=1)
     complete = min((len(outcome.rounds) for outcome in outcomes), default=0)
     for outcome in outcomes:
@@ -273,8 +278,8 @@ def _show(
             cells.append(_cell(outcome.spread(column.figure), column))
             if column.better:
                 ranged = column.figure == compared[0]
-                cells.append(_times(found.get(peer, {}).get(column.figure), with_range=ranged))
-        cells += [_times(found.get(base, {}).get(compared[0])) for base in others]
+                cells.append(times(found.get(peer, {}).get(column.figure), with_range=ranged))
+        cells += [times(found.get(base, {}).get(compared[0])) for base in others]
         if has_peak:
             cells.append("" if outcome.peak_pss_mb is None else f"{outcome.peak_pss_mb:,.0f}")
         if has_note:
@@ -296,7 +301,8 @@ def _cell(found: Spread | None, column: Column) -> str:
     return f"{median} [{low}..{high}]" if column.with_range and found.low < found.high else median
 
 
-def _times(found: Spread | None, *, with_range: bool = False) -> str:
+def times(found: Spread | None, *, with_range: bool = False) -> str:
+    """Format a ratio."""
     digits = 1 if found is not None and found.median >= 10 else 2
     return _cell(found, Column("", "", digits=digits, with_range=with_range))
 

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset
 
 from feedline.errors import InternalError
 from feedline.system.limits import usable_cores
 from feedline.tools.bench import chart, grid, harness, jpegs, rows, training, training_data
 from feedline.tools.bench.workloads import ReadySamples, TinyMap
 from feedline.tools.cli.doctor import check_linux
-from feedline.tools.cli.pictures import PictureDataset, write_pictures
 from feedline.tools.tune.probing.process import Send
 from feedline.tools.tune.target import make_some, open_target
 from feedline.types.shown import printable
 
-PICTURE_COUNT = 240
 JPEG_COUNT = 300
+JPEG_LENGTH = 64_000  # the files are repeated, so that no round reaches the end of the epoch
 TRAINING_IMAGES = 4000
-PICTURE_PASSES = 40  # the pictures are repeated, so that no round reaches the end of the epoch
 WORKER_COUNT = 2
 ROUND_S = 0.5
 OWN_S = 60.0
@@ -49,20 +45,18 @@ def run(arguments: argparse.Namespace) -> None:
         measure_training(arguments)
         return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
-        if arguments.what == "images":
-            measure_images(Path(folder) / "images", arguments)
-            return
-        write_pictures(Path(folder), PICTURE_COUNT)
-        compare(PictureDataset(Path(folder), range(PICTURE_COUNT)), arguments)
+        images = Path(folder) / "images"
+        jpegs.write_jpegs(JPEG_COUNT, images)
+        measure = measure_images if arguments.what == "images" else compare
+        measure(sorted(images.iterdir()), arguments)
 
 
-def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
+def measure_images(paths: list[Path], arguments: argparse.Namespace) -> None:
     """Measure `feedline.images` and torch's loader with common decoders, and publish the results."""
-    jpegs.write_jpegs(JPEG_COUNT, folder)
     options = argparse.Namespace(
         **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
     )
-    entries = list(jpegs.entries(sorted(folder.iterdir()), 64_000, options))
+    entries = list(jpegs.entries(paths, JPEG_LENGTH, options))
     rows.publish("feedline bench images", rows.measure(entries, options), options, columns=COLUMNS, details=False)
 
 
@@ -166,27 +160,31 @@ def _kind(outcome: harness.Outcome) -> tuple[tuple[str, str | int], ...]:
     return tuple((name, value) for name, value in outcome.case.items() if name != "workers")
 
 
-def compare(pictures: PictureDataset, arguments: argparse.Namespace, *, until_s: float = math.inf) -> None:
-    """Measure both loaders on the quick set and publish the results; skip rounds that would end after `until_s`."""
-    outcomes = rows.measure(quick_set(pictures, arguments), arguments, until_s=until_s)
+def compare(paths: list[Path], arguments: argparse.Namespace) -> None:
+    """Measure both loaders on the quick set and publish the results."""
+    outcomes = rows.measure(quick_set(paths, arguments), arguments)
     rows.publish("feedline bench", outcomes, arguments, columns=COLUMNS, details=False)
 
 
-def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[harness.Entry]:
+def quick_set(paths: list[Path], arguments: argparse.Namespace) -> list[harness.Entry]:
     """Return the quick set: pure overhead, pure transport, and decoding."""
-    tiny = TinyMap(400_000)
-    repeated: ConcatDataset[Any] = ConcatDataset([pictures] * PICTURE_PASSES)  # type: ignore[list-item]  # as torch's
-    entries: list[harness.Entry] = []
-    for name, dataset, size, workers in (
-        ("tiny", tiny, 64, 0),
-        ("tiny", tiny, 64, WORKER_COUNT),
-        ("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT),
-        ("JPEG", repeated, 32, WORKER_COUNT),
-    ):
-        check_equal_batches(name, dataset, size)
-        options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-        entries += rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
-    return entries
+    tiny, files = TinyMap(400_000), jpegs.JpegFiles(paths, "pillow", JPEG_LENGTH)
+    return [
+        *both_loaders("tiny", tiny, 64, 0, arguments),
+        *both_loaders("tiny", tiny, 64, WORKER_COUNT, arguments),
+        *both_loaders("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments),
+        *both_loaders("JPEG", files, 32, WORKER_COUNT, arguments),
+    ]
+
+
+# object: a dataset that has a length.
+def both_loaders(
+    name: str, dataset: object, size: int, workers: int, arguments: argparse.Namespace
+) -> Iterator[harness.Entry]:
+    """Yield both loaders with one dataset, after a check that their batches are equal."""
+    check_equal_batches(name, dataset, size)
+    options = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
+    return rows.loaders(options, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
 
 
 # object: a dataset that has a length.

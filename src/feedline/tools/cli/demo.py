@@ -1,207 +1,194 @@
-"""`feedline demo`: make pictures, train on them through feedline, compare with torch's loader."""
+"""`feedline demo`: the same training with torch's loader and with feedline, a table, and a report of the run."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
+import multiprocessing
+import os
+import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
-from torch.utils.data import Subset
 
-from feedline import DataLoader
-from feedline.tools.cli.bench import WORKER_COUNT, compare
-from feedline.tools.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_picture
-from feedline.types.screen import Screen, Styled
+from feedline import record
+from feedline.errors import BadOption
+from feedline.insight.recording import Recording
+from feedline.system.failures import words
+from feedline.system.limits import shared_bytes
+from feedline.tools.bench import load, rows
+from feedline.tools.bench.harness import (
+    FEEDLINE,
+    TORCH,
+    Entry,
+    Figures,
+    LoaderLike,
+    Outcome,
+    Side,
+    close,
+    expected_warnings,
+    ratio,
+    worker_arguments,
+)
+from feedline.tools.bench.workloads import ReadySamples, TinyMap
+from feedline.tools.cli.bench import WORKER_COUNT, both_loaders
+from feedline.tools.cli.demo_training import Training, peak_mb
+from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
+from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+from feedline.tools.cli.report import page_text
+from feedline.types.screen import Screen, Table
+from feedline.types.shown import counted, percent
 from feedline.types.terminal import open_screen
 
-BATCH_SIZE = 32
-BUDGET_S = 55.0
-"""Duration of the demo, even on a slow machine, unless the user sets the amount of work. Imports come on top."""
-DRAWING_S = 8.0
-"""Seconds after the start at which drawing should end, if there are enough pictures to learn from."""
-TRAINING_S = 24.0
-"""Seconds after the start at which training should end: the comparison needs the rest."""
-LEAST_IMAGES, MOST_IMAGES = 160, 400
-MOST_EPOCHS = 8
-MOST_ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Results of one epoch."""
-
-    number: int
-    loss: float
-    """Mean over the training samples."""
-    accuracy: float
-    """Share of the held-out samples that the network classifies correctly."""
-    images_per_s: float
-    """Training only, waiting for data included."""
-
-
-def build_network() -> nn.Module:
-    """Build a network of three small convolutions, a global maximum and a linear layer."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for width in (16, 32, 64):
-        layers += [
-            nn.Conv2d(channels, width, 3, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-        ]
-        channels = width
-    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, len(PATTERNS)))
-
-
-Pictures = Subset[tuple[torch.Tensor, int]]
-
-
-def count_batches(pictures: Pictures) -> int:
-    """Count the batches of one epoch."""
-    return -(-len(pictures) // BATCH_SIZE)
-
-
-def train(
-    pictures: Pictures,
-    held_out: Pictures,
-    *,
-    epochs: int,
-    worker_count: int,
-    report: Callable[[], object],
-) -> Generator[Epoch, None, None]:
-    """Train for `epochs`, calling `report` after each batch and yielding after each epoch."""
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    network = build_network().to(device)
-    steps = count_batches(pictures) * epochs
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
-    options: dict[str, Any] = {"num_workers": worker_count, "persistent_workers": worker_count > 0, "device": device}
-    loader = DataLoader(pictures, batch_size=BATCH_SIZE, shuffle=True, **options)
-    checks = DataLoader(held_out, batch_size=64, **options)
-    with contextlib.closing(loader), contextlib.closing(checks):
-        for number in range(1, epochs + 1):
-            network.train()
-            begin = time.perf_counter()
-            total_loss = 0.0
-            for images, labels in loader:
-                loss = functional.cross_entropy(network(images), labels)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                total_loss += loss.item() * len(labels)
-                report()
-            images_per_s = len(pictures) / (time.perf_counter() - begin)
-            yield Epoch(number, total_loss / len(pictures), measure_accuracy(network, checks), images_per_s)
-
-
-@torch.no_grad()
-def measure_accuracy(network: nn.Module, loader: DataLoader[tuple[torch.Tensor, int]]) -> float:
-    """Measure the share of samples that the network classifies correctly."""
-    network.eval()
-    right = total = 0
-    for images, labels in loader:
-        right += int((network(images).argmax(dim=1) == labels).sum())
-        total += len(labels)
-    return right / total
-
-
-HELD_OUT = 5  # one group of pictures in five is held out to measure accuracy
-BAR_WIDTH = 24
+SIDES = (Side(TORCH), Side(FEEDLINE))
+BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default
+LEAST_SHARED = 400 << 20
+"""Bytes of shared memory that torch's loader needs for batches of 38 MB."""
+TRAINED_S, BUDGET_S = 30.0, 50.0
+"""Seconds after the start at which training, and whatever else has rounds, should end: a slow machine has fewer."""
+QUIET_CORES = 0.2
+LONGEST_PATH = 70
+"""Bytes of a folder's path, so that sockets can be in it: their paths have 104 at most, 32 of them below the folder."""
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    screen, began_s = open_screen(), time.monotonic()
-    drawn_until_s = math.inf if arguments.images else began_s + DRAWING_S
-    compared_until_s = math.inf if arguments.rounds else began_s + BUDGET_S
-    trained_until_s = math.inf if arguments.epochs else began_s + TRAINING_S
-    arguments.rounds = arguments.rounds or MOST_ROUNDS
-    place: AbstractContextManager[str | Path] = (
-        nullcontext(arguments.folder) if arguments.folder is not None else TemporaryDirectory(prefix="feedline-demo-")
-    )
-    with place as name:
-        home = Path(name)
-        images = make_pictures(home, arguments.images or MOST_IMAGES, screen, until_s=drawn_until_s)
-        train_on_pictures(home, images, arguments.epochs or MOST_EPOCHS, screen, until_s=trained_until_s)
-        screen.line("\nThe same dataset objects through both loaders, in turns:")
-        compare(PictureDataset(home, range(images)), arguments, until_s=compared_until_s)
+    """Run the whole demo; it leaves nothing but the report."""
+    screen, began_s, own_s, busy_s = open_screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
+    out: Path = arguments.out.absolute()
+    if out.is_dir() or not os.access(out.parent, os.W_OK):  # before a minute is lost
+        why = "that is a folder" if out.is_dir() else f"{out.parent} does not exist or is not writable"
+        raise BadOption(f"The report cannot be written to {out}: {why}. Choose another file with -o.")
+    torch.set_num_threads(1)  # the workers need the other cores
+    with ExitStack() as stack:
+        stack.enter_context(expected_warnings())
+        with _writing("The pictures", "Set TMPDIR to a folder with 100 MB of free space."):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feedline-")))
+            if len(os.fsencode(folder)) <= LONGEST_PATH:
+                stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+                tempfile.tempdir = str(folder)  # where a worker of torch's that is killed leaves its socket
+            draw(folder / "pictures", arguments.images, screen)
+        table = compare(folder, arguments, screen, began_s)
+        recording = Recording.load(folder / "run.json")
+    screen.table(table)
+    screen.line("again: images that are read a second time. x torch: above 1, feedline is better.")
+    busy_s = None if busy_s is None else (load.busy_seconds() or 0.0) - busy_s
+    others = load.other_cores(busy_s, sum(os.times()[:4]) - own_s, time.monotonic() - began_s)
+    if others is not None and others > QUIET_CORES:
+        screen.line(f"Other programs used {others:.1f} cores meanwhile. Run it again on a quiet machine.")
+    with _writing("The report", "Choose another file with -o."):
+        out.write_text(page_text(recording, table), "utf-8")
+    screen.line("Report of this run: ", (out.as_uri(), f"link {out.as_uri()}"), wraps=False)
 
 
-def make_pictures(
-    folder: Path,
-    images: int,
-    screen: Screen,
-    *,
-    until_s: float = math.inf,
-    clock: Callable[[], float] = time.monotonic,
-) -> int:
-    """Fill `folder`, showing progress; return the number of pictures: fewer if `until_s` comes first."""
-    with screen.bar() as bar:
-        bar.begin("drawing pictures", images)
-        for count in range(1, images + 1):
-            write_picture(folder, count - 1)
+@contextmanager
+def _writing(what: str, advice: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise BadOption(f"{what} could not be written: {words(exc)}. {advice}") from exc
+
+
+def draw(folder: Path, count: int, screen: Screen) -> None:
+    """Draw the pictures, showing progress."""
+    with screen.bar(quiet=not screen.is_terminal) as bar:
+        bar.begin("drawing pictures", count)
+        for _ in write_pictures(folder, count):
             bar.update(advance=1)
-            if count >= LEAST_IMAGES and clock() > until_s:
-                images = count
-                break
-    screen.line(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
-    return images
+    screen.line(f"{count} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
 
 
-def train_on_pictures(folder: Path, images: int, epochs: int, screen: Screen, *, until_s: float = math.inf) -> None:
-    """Train, showing every batch in the bar and every epoch as a line, until `until_s`; see `within`."""
-    numbers = range(images)
-    pictures: Any = picture_folder(folder)
-    # Patterns take turns over the numbers, so whole groups are held out to keep them balanced.
-    held_out = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT == 0])
-    trained = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT != 0])
-    screen.line(f"training on {len(trained)}, checking on {len(held_out)}, {WORKER_COUNT} workers\n")
-    with screen.bar() as bar:
-        bar.begin("training", epochs * count_batches(trained))
-        advance = partial(bar.update, advance=1)
-        training = train(trained, held_out, epochs=epochs, worker_count=WORKER_COUNT, report=advance)
-        for epoch in within(until_s, training):
-            screen.line(*_describe(epoch))
-    if epoch.number < epochs:
-        screen.line(
-            f"Stopped after {epoch.number} of {epochs} epochs: time is short. --epochs {epochs} trains them all."
-        )
+def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s: float) -> Table:
+    """Train and measure with both loaders; return the results. The recording of feedline's training is in `folder`."""
+    datasets = {TORCH: UsualPictures(folder / "pictures"), FEEDLINE: picture_folder(folder / "pictures")}
+    # Workers that are not forked import torch when they start. That should not be measured in every epoch.
+    is_forked = multiprocessing.get_start_method() == "fork"
 
+    def opened(side: Side, *, shuffle: bool = True, **more: object) -> LoaderLike:
+        workers = worker_arguments(WORKER_COUNT) | {"persistent_workers": not is_forked}
+        return side.open(datasets[side.library], batch_size=BATCH_SIZE, shuffle=shuffle, **workers, **more)
 
-def within(
-    until_s: float, epochs: Generator[Epoch, None, None], clock: Callable[[], float] = time.monotonic
-) -> Iterator[Epoch]:
-    """Yield epochs, at least one, until the next would end after `until_s` if it took as long as the longest so far."""
-    longest_s, began_s = 0.0, clock()
-    with contextlib.closing(epochs):
-        for epoch in epochs:
-            yield epoch
-            ended_s = clock()
-            longest_s, began_s = max(longest_s, ended_s - began_s), ended_s
-            if ended_s + longest_s > until_s:
-                return
-
-
-def _describe(epoch: Epoch) -> tuple[Styled, ...]:
-    filled = round(epoch.accuracy * BAR_WIDTH)
-    return (
-        f"epoch {epoch.number:2}  loss {epoch.loss:.3f}  accuracy ",
-        (f"{epoch.accuracy:4.0%}", "bold"),
-        " ",
-        ("━" * filled, "green"),
-        ("─" * (BAR_WIDTH - filled), "dim"),
-        f"  {epoch.images_per_s:,.0f} images/s",
+    screen.line(
+        f"The same network and order in turns, {WORKER_COUNT} workers: torch's loader with Pillow and numpy, feedline "
+        "with feedline.images.\n"
     )
+    trained = train(opened, arguments, screen, folder / "run.json", until_s=began_s + TRAINED_S)
+    screen.line("\nOther data, an epoch that is resumed, and a worker that is killed ...\n")
+    resuming = Resuming(opened)
+    entries = [*ready_samples(arguments, screen), *resuming.entries()]
+    outcomes = rows.measure(entries, arguments, until_s=began_s + BUDGET_S)
+    return Table(
+        f"Median of {counted(len(trained[0].rounds), 'round')} in turns [lowest..highest], {WORKER_COUNT} workers",
+        ["", "torch's loader", "feedline", "x torch"],
+        [
+            *_training_rows(*trained),
+            *_other_rows(outcomes, resuming.batch_count * BATCH_SIZE),
+            ["a worker is killed", *(kill_worker(opened, side) for side in SIDES), ""],
+        ],
+        numbers=(1, 2, 3),
+    )
+
+
+def ready_samples(arguments: argparse.Namespace, screen: Screen) -> list[Entry]:
+    """Return both loaders with samples that cost nothing to make, in small and in large batches."""
+    entries = [*both_loaders("tiny", TinyMap(400_000), 64, WORKER_COUNT, arguments)]
+    shared = shared_bytes()
+    if shared is None or shared >= LEAST_SHARED:
+        return [*entries, *both_loaders("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)]
+    screen.line(
+        f"Batches of 38 MB are left out: torch's loader needs more shared memory for them than the {shared >> 20} MB "
+        "that there are (docker run --shm-size=1g).\n"
+    )
+    return entries
+
+
+def train(opened: Open, arguments: argparse.Namespace, screen: Screen, file: Path, *, until_s: float) -> list[Outcome]:
+    """Train with both loaders in turns, epoch by epoch, showing every batch; record feedline's."""
+    trainings = {side: Training(opened(side)) for side in SIDES}
+    entries = [
+        Entry({}, side, partial(_epoch, training, side.name, screen), partial(peak_mb, partial(opened, side)))
+        for side, training in trainings.items()
+    ]
+    with record(trainings[Side(FEEDLINE)].loader, file):
+        outcomes = rows.measure(entries, arguments, until_s=until_s, quiet=True)
+    for training in trainings.values():
+        close(training.loader)
+    return outcomes
+
+
+def _epoch(training: Training, name: str, screen: Screen) -> Figures:
+    with screen.bar(stays=True, threaded=False) as bar:
+        bar.begin(f"epoch {training.epochs + 1}  {name:8}", len(training.loader))
+        epoch = training.epoch(lambda epoch: bar.update(advance=1, note=str(epoch)))
+        bar.update(note=str(epoch))
+    return {"images_per_s": epoch.images_per_s, "stall": epoch.stall}
+
+
+def _training_rows(torchs: Outcome, ours: Outcome) -> Iterator[Sequence[str]]:
+    yield _row("train: JPEG images/s", "images_per_s", "{:,.0f}", torchs, ours)
+    stalls = [found.spread("stall") for found in (torchs, ours)]
+    yield ["  waiting for data", *(percent(found.median) if found else "" for found in stalls), ""]
+    if torchs.peak_pss_mb and ours.peak_pss_mb:
+        sizes = [f"{found.peak_pss_mb:,.0f} MB" for found in (torchs, ours)]
+        yield ["  peak memory", *sizes, f"{torchs.peak_pss_mb / ours.peak_pss_mb:.2f}"]
+
+
+def _other_rows(outcomes: Sequence[Outcome], done: int) -> Iterator[Sequence[str]]:
+    shown = {
+        "tiny": ("tiny samples/s", "samples_per_s", "{:,.0f}"),
+        "38 MB": ("38 MB batches/s", "batches_per_s", "{:,.1f}"),
+        "resume": (f"resume at image {done}", "seconds", "{:.2f} s"),
+    }
+    for torchs, ours in zip(outcomes[::2], outcomes[1::2], strict=True):
+        row = _row(*shown[str(ours.case["data"])], torchs, ours)
+        if ours.case["data"] == "resume":
+            row[1:3] = f"{row[1]}, {done} again", f"{row[2]}, 0 again"
+        yield row
+
+
+def _row(what: str, figure: str, form: str, torchs: Outcome, ours: Outcome) -> list[str]:
+    found = ratio(ours, torchs, figure, lower_is_better=figure == "seconds")
+    spreads = [outcome.spread(figure) for outcome in (torchs, ours)]
+    return [what, *(form.format(one.median) if one else "" for one in spreads), rows.times(found, with_range=True)]

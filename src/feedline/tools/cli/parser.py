@@ -33,12 +33,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"feedline {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
-    demo = commands.add_parser("demo", help="train a small network, then compare with torch's loader (about a minute)")
-    demo.add_argument("--images", type=_at_least(40), help="number of pictures to make (up to 400, as time allows)")
-    demo.add_argument("--epochs", type=_at_least(1), help="epochs to train (up to 8, as time allows)")
-    demo.add_argument("--folder", type=Path, help="keep the pictures here instead of in a temporary folder")
-    _add_round_options(demo, rounds=None)
-    demo.set_defaults(json=None)
+    demo = commands.add_parser(
+        "demo", help="train a small network with torch's loader and with feedline, and compare them (about a minute)"
+    )
+    demo.add_argument("--images", type=_at_least(64), default=320, help="pictures to draw and train on (%(default)s)")
+    demo.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("feedline-demo.html"),
+        metavar="PAGE.html",
+        help="the report (%(default)s)",
+    )
+    _add_round_options(demo, how_many="5, fewer on a slow machine")
 
     _add_bench(commands)
     _add_tune(commands)
@@ -358,9 +365,8 @@ def _add_inspect(commands: _Commands) -> None:
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
 
 
-def _add_round_options(parser: argparse.ArgumentParser, *, rounds: int | None = 5) -> None:
-    how_many = "up to 5, as time allows" if rounds is None else "%(default)s"
-    parser.add_argument("--rounds", type=_at_least(1), default=rounds, help=f"rounds per loader and case ({how_many})")
+def _add_round_options(parser: argparse.ArgumentParser, *, how_many: str = "%(default)s") -> None:
+    parser.add_argument("--rounds", type=_at_least(1), default=5, help=f"rounds per loader and case ({how_many})")
     parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (0.5)")
     parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the other settings of a benchmark
 

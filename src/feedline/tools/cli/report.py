@@ -12,6 +12,7 @@ from feedline.insight.recording import Recording
 from feedline.tools.report import page_of
 from feedline.tools.tune.diagnosis import diagnose_recording
 from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
+from feedline.types.screen import Table
 from feedline.types.shown import printable
 
 
@@ -36,9 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
     sys.stdout.write(printable(f"{text}\n"))
 
 
-def page_text(recording: Recording) -> str:
+def page_text(recording: Recording, compared: Table | None = None) -> str:
     """Return the page of a recording, with recommended changes and predictions for other settings."""
-    return page_of(recording, [str(finding) for finding in diagnose_recording(recording)], _predicted(recording))
+    advice = [str(finding) for finding in diagnose_recording(recording)]
+    return page_of(recording, advice, _predicted(recording), compared)
 
 
 # object: JSON-compatible values.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
+from feedline.types.screen import Table
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
 """In the order in which the page runs them."""
@@ -30,7 +31,12 @@ _SHARES = ("cpu", "gpu")
 
 
 # object: JSON values.
-def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, object] | None = None) -> str:
+def page_of(
+    recording: Recording,
+    advice: Sequence[str] = (),
+    predicted: Mapping[str, object] | None = None,
+    compared: Table | None = None,
+) -> str:
     """Return the page.
 
     Args:
@@ -38,12 +44,13 @@ def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping
         advice: what to change, one sentence each, the most rewarding change first.
         predicted: predictions for other settings: `grid`, the one without workers first; `best`, the index of the best
             one; and `notes`, which may be alone. None to leave that section out.
+        compared: a table that compares this run with others, shown first. None to leave that section out.
     """
     assets = resources.files(__package__) / "assets"
     parts = {
         "STYLE": (assets / "page.css").read_text("utf-8"),
         "SCRIPT": "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS),
-        "DATA": packed(contents(recording, advice, predicted)),
+        "DATA": packed(contents(recording, advice, predicted, compared)),
     }
     page = (assets / "page.html").read_text("utf-8")
     for name, text in parts.items():
@@ -53,7 +60,10 @@ def page_of(recording: Recording, advice: Sequence[str] = (), predicted: Mapping
 
 # Any: JSON values.
 def contents(
-    recording: Recording, advice: Sequence[str] = (), predicted: Mapping[str, object] | None = None
+    recording: Recording,
+    advice: Sequence[str] = (),
+    predicted: Mapping[str, object] | None = None,
+    compared: Table | None = None,
 ) -> dict[str, Any]:
     """Return the data that the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
@@ -72,10 +82,17 @@ def contents(
         "rows": _rows(recording),
         "system": {name: _differences(column) for name, column in _system(recording).items()},
         "predicted": predicted,
+        "compared": None if compared is None else _plain(compared),
         "slow_samples": [[str(slow.index), slow.seconds * 1e6, slow.worker] for slow in stats.slowest_samples],
         "faults": list(recording.faults),
         "log": log,
     }
+
+
+# object: JSON values.
+def _plain(table: Table) -> dict[str, object]:
+    rows = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in table.rows]
+    return {"title": table.title, "heads": list(table.heads), "rows": rows}
 
 
 def packed(values: Mapping[str, object]) -> str:

@@ -9,6 +9,13 @@ function figures(data) {
   for (const [name, value] of shown) list.append(element("div", {}, element("dt", {}, name), element("dd", {}, value)));
 }
 
+function compared({ compared: found }) {
+  if (!found) return;
+  document.getElementById("compared-section").hidden = false;
+  document.getElementById("h-compared").textContent = found.title;
+  document.getElementById("compared").append(table(found.heads, found.rows));
+}
+
 function advice(data) {
   if (!data.advice.length) return;
   document.getElementById("advice-section").hidden = false;
@@ -122,7 +129,7 @@ async function main() {
   const data = await unpack(document.getElementById("recording").textContent);
   document.getElementById("verdict").textContent = data.verdict;
   document.getElementById("made").textContent = `feedline ${data.feedline}, recorded ${new Date(data.started * 1000).toLocaleString()}`;
-  figures(data); advice(data); waits(data); stages(data); workers(data); details(data); legend();
+  figures(data); compared(data); advice(data); waits(data); stages(data); workers(data); details(data); legend();
   const drawers = [];
   if (data.rows.got.length) {
     const timeline = new Timeline(document.getElementById("timeline"), data), { x, rate } = rates(data.rows);

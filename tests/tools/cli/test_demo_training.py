@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from feedline.tools.bench.harness import FEEDLINE, TORCH, Side
+from feedline.tools.cli.demo_training import Epoch, Training, peak_mb
+from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Batches:
+    """A loader of two batches, for whose order it draws a number."""
+
+    def __init__(self) -> None:
+        self.num_workers = 0
+        self.prefetch_factor: int | None = None
+        self.drawn: list[float] = []
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.drawn.append(torch.rand(()).item())
+        images = torch.zeros(3, 3, 224, 224)
+        images[1] = 1
+        yield images, torch.tensor([0, 1, 0])
+        yield images[:2], torch.tensor([0, 1])
+
+
+def seen(epoch: Epoch) -> tuple[int, int]:
+    return epoch.images, epoch.right
+
+
+def test_an_epoch_counts_images_and_waits(generators_as_they_were: None) -> None:
+    training, reports = Training(Batches()), list[tuple[int, int]]()
+    epoch = training.epoch(lambda epoch: reports.append(seen(epoch)))
+    assert [images for images, _ in reports] == [3, 5]
+    assert seen(epoch) == reports[-1]
+    assert 0 < epoch.waited_s < epoch.seconds
+    assert 0 < epoch.stall < 1
+    assert training.epochs == 1
+    assert str(Epoch(images=50, right=25, seconds=2.0, waited_s=1.5)) == "25 images/s, waits 75 %, accuracy 50 %"
+
+
+def test_every_loader_has_the_same_network_and_orders(generators_as_they_were: None) -> None:
+    loaders = Batches(), Batches()
+    trainings, found = [Training(loader) for loader in loaders], []
+    for _ in range(3):  # in turns
+        found.append([seen(training.epoch(lambda _: None)) for training in trainings])
+    assert all(one == other for one, other in found)
+    assert loaders[0].drawn == loaders[1].drawn
+    assert len(set(loaders[0].drawn)) == 3
+
+
+def test_memory_is_the_most_that_was_seen(monkeypatch: pytest.MonkeyPatch, generators_as_they_were: None) -> None:
+    sizes = [70_000_000, 50_000_000]
+    monkeypatch.setattr("feedline.tools.bench.load.pss_bytes", lambda: sizes.pop(0))
+    assert peak_mb(Batches) == 70.0
+    monkeypatch.setattr("feedline.tools.bench.load.pss_bytes", lambda: None)
+    assert peak_mb(Batches) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", [TORCH, FEEDLINE])
+def test_the_network_learns(library: str, tmp_path: Path, generators_as_they_were: None) -> None:
+    count = len(list(write_pictures(tmp_path / "pictures", 160)))
+    dataset = {TORCH: UsualPictures, FEEDLINE: picture_folder}[library](tmp_path / "pictures")
+    training = Training(Side(library).open(dataset, batch_size=16, shuffle=True))
+    epochs = [training.epoch(lambda _: None) for _ in range(6)]
+    assert {epoch.images for epoch in epochs} == {count}
+    assert epochs[-1].right / count > 2 / len(PATTERNS)

@@ -1,0 +1,92 @@
+"""Epochs that are interrupted, with the real loaders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from feedline.errors import InternalError
+from feedline.tools.bench.harness import FEEDLINE, TORCH, LoaderLike, Side
+from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
+
+COUNT = 64
+
+
+class Numbers(Dataset[tuple[torch.Tensor, int]]):
+    """Samples that contain their number twice; `read` counts how many were read."""
+
+    def __init__(self) -> None:
+        self.read = torch.zeros(COUNT, dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.read[index] += 1
+        return torch.tensor([index]), index
+
+
+@pytest.fixture
+def numbers() -> Numbers:
+    return Numbers()
+
+
+@pytest.fixture
+def opened(numbers: Numbers) -> Open:
+    def open_(side: Side, *, shuffle: bool = True, **more: object) -> LoaderLike:
+        return side.open(numbers, batch_size=4, shuffle=shuffle, num_workers=2, **more)
+
+    return open_
+
+
+def test_torch_reads_again_and_feedline_does_not(numbers: Numbers, opened: Open) -> None:
+    resuming = Resuming(opened)
+    assert resuming.batch_count == 12
+    read = []
+    for entry in resuming.entries():
+        numbers.read.zero_()
+        assert (entry.measure()["seconds"] or 0) > 0
+        read.append(int(numbers.read.sum()))
+    again, resumed = read
+    assert again >= 13 * 4
+    assert 4 <= resumed <= 16  # the batches that come next, at most until the end of the epoch
+    assert [entry.side.library for entry in resuming.entries()] == [TORCH, FEEDLINE]
+
+
+def test_a_wrong_batch_after_resuming_is_an_error(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    resuming = Resuming(opened)
+    monkeypatch.setattr("torch.equal", lambda *_: False)
+    with pytest.raises(InternalError, match="first batch after resuming differs"):
+        resuming.entries()[1].measure()
+
+
+def test_a_killed_worker_ends_the_epoch_of_torch_only(opened: Open) -> None:
+    seen: list[int] = []
+
+    def watched(side: Side, **more: object) -> object:
+        loader = opened(side, **more)
+
+        class Watched:
+            dataset = range(COUNT)
+
+            def __iter__(self) -> Iterator[object]:
+                seen.clear()
+                for batch in loader:
+                    seen.extend(batch[1].tolist())
+                    yield batch
+
+            def close(self) -> None:
+                if side.library == FEEDLINE:
+                    loader.close()
+
+        return Watched()
+
+    ended = kill_worker(watched, Side(TORCH))
+    assert re.fullmatch(rf"\w+Error at {len(seen)}", ended)
+    assert len(seen) < COUNT
+    assert kill_worker(watched, Side(FEEDLINE)) == f"all {COUNT} images"
+    assert seen == list(range(COUNT))  # nothing lost, nothing twice
