@@ -180,6 +180,17 @@ def measure(
     return figures
 
 
+IMPORTED = (
+    "torch.utils.data",
+    "feedline.loader.torch",
+    "feedline.datasets.tar",
+    "feedline.workers.processes.engine",
+    "s3fs",
+    "boto3",
+)
+"""Loaders and clients of the store, whichever is measured: the packages of the others import theirs at once."""
+
+
 class Measured:
     """One measurement."""
 
@@ -190,7 +201,7 @@ class Measured:
 
     def run(self, way: str, epochs: int) -> harness.Figures:
         """Open a loader and iterate over it."""
-        for name in ("torch.utils.data", "feedline", "s3fs", "boto3", WAYS[way].package):
+        for name in (*IMPORTED, WAYS[way].package):
             if importlib.util.find_spec(name) is not None:
                 importlib.import_module(name)  # before the clock starts, clients of the store included
         if not epochs:
