@@ -310,7 +310,7 @@ def test_what_is_no_state(state: Any) -> None:
 
 @pytest.mark.parametrize("version", [0, 3, "1", 1.5, True, -1, [1]])
 def test_states_of_other_versions(version: Any) -> None:
-    with pytest.raises(BadState, match=r"version"):
+    with pytest.raises(BadState, match=r"format"):
         loader_of().load_state_dict({**some_state(), "feedline": version})
 
 

@@ -69,7 +69,7 @@ class AheadSource(ABC):
         ...     def fetch_ahead(self, indices):
         ...         self.expected.append(indices.tolist())
         >>> dataset = Far()
-        >>> _ = list(Loader(dataset, 2, num_workers=1, engine="thread"))
+        >>> _ = list(Loader(dataset, 2, workers=1, engine="thread"))
         >>> sorted(dataset.expected)
         [[0, 1], [2, 3], [4, 5]]
     """

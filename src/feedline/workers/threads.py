@@ -9,7 +9,7 @@ here; one that decodes, reads or sleeps in C gains as much as with processes, wi
 Nothing here relies on the GIL. Workers share the lanes and the mailbox, which lock themselves, and the arena, which has
 a lock; a runner, its scope and its counters belong to one worker. The lists of threads and lanes change only on the
 thread that drives the loader. Whether several threads may use the dataset at once is up to the dataset, and one that
-relied on the GIL may fail without it. docs/compatibility.md says what was tested.
+relied on the GIL may fail without it.
 """
 
 from __future__ import annotations

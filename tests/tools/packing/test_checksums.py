@@ -39,7 +39,8 @@ def samples() -> list[dict[str, Any]]:
 
 def packed(folder: Path, name: str) -> Path:
     options = {"format": "npy"} if name == "npy" else {"compression": "none"} if name == "a.parquet" else {}
-    return feedline.pack(samples(), folder / name, workers=0, **options).path  # type: ignore[arg-type]
+    path: Path = feedline.pack(samples(), folder / name, workers=0, **options).path  # type: ignore[arg-type]
+    return path
 
 
 OPENED: dict[str, tuple[str, Callable[[Path], Any]]] = {
