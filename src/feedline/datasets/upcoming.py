@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from feedline.system.deletion import ClosedWhenDeleted
 
@@ -17,15 +18,38 @@ _UNWANTED_S = 60.0
 _THREADS = 2
 """Batches read at the same time; the requests of each go side by side."""
 
+_Job = tuple["Future[object]", Callable[[], object]]
+
+
+def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    """Read batches until there is nothing more to do."""
+    while (job := jobs.get()) is not None:
+        future, read = job
+        del job
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            found = read()
+        except BaseException as exc:  # not raised here: whoever wants the batch reads it, and gets the exception
+            future.set_exception(exc)
+        else:
+            future.set_result(found)
+            del found
+        del future, read
+
 
 class Upcoming(ClosedWhenDeleted):
-    """The batches under way in this process. Threads may share it."""
+    """The batches under way in this process. Threads may share it.
+
+    Its threads are daemons: a server that does not answer must not keep a program from ending.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun: dict[bytes, tuple[float, Future[object]]] = {}
         """When each batch was begun, oldest first, and what comes of it."""
-        self._threads = ThreadPoolExecutor(_THREADS, "feedline-fetch")  # they start when there is work
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = 0
         self._pid = os.getpid()
 
     def begin(self, key: bytes, read: Callable[[], object]) -> None:
@@ -34,8 +58,14 @@ class Upcoming(ClosedWhenDeleted):
         with self._lock:
             while self._begun and next(iter(self._begun.values()))[0] < now_s - _UNWANTED_S:
                 self._begun.pop(next(iter(self._begun)))[1].cancel()
-            if key not in self._begun and len(self._begun) < _MOST:
-                self._begun[key] = now_s, self._threads.submit(read)
+            if key in self._begun or len(self._begun) >= _MOST:
+                return
+            self._begun[key] = now_s, Future()
+            self._jobs.put((self._begun[key][1], read))
+            if self._threads < _THREADS:
+                self._threads += 1
+                name = f"feedline-fetch_{self._threads - 1}"
+                threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True).start()
 
     def take(self, key: bytes) -> object | None:
         """Return a batch that was begun, waiting for it; None if it was not, or could not be read."""
@@ -48,8 +78,12 @@ class Upcoming(ClosedWhenDeleted):
     def close(self) -> None:
         """Forget all batches, and end the threads. Those that are reading end after that."""
         with self._lock:
+            for _, future in self._begun.values():
+                future.cancel()
             self._begun.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+            for _ in range(self._threads):
+                self._jobs.put(None)
+            self._threads = 0
 
     def _needs_closing(self) -> bool:
         return self.__dict__.get("_pid") == os.getpid()

@@ -26,24 +26,41 @@ from tests.datasets.tar.writing import write_shards
 SHARDS = 24
 
 
-@given(
-    count=st.integers(1, 60),
-    machines=st.integers(1, 4),
-    here=st.integers(1, 3),
-    epoch=st.integers(0, 5),
-    workers=st.integers(1, 3),
-)
-def test_a_machine_has_the_same_shards_in_every_epoch(
-    count: int, machines: int, here: int, epoch: int, workers: int
-) -> None:
-    first, later = (shuffled(count, 7, one, (machines, here)) for one in (0, epoch))
+@given(count=st.integers(1, 60), ranks=st.integers(1, 6), epoch=st.integers(0, 5), workers=st.integers(1, 3))
+def test_a_rank_has_the_same_shards_in_every_epoch(count: int, ranks: int, epoch: int, workers: int) -> None:
+    first, later = (shuffled(count, 7, one, ranks) for one in (0, epoch))
     assert sorted(later) == list(range(count))
-    ranks = machines * here
-    homes = [{shard for turn, shard in enumerate(first) if turn % ranks // here == home} for home in range(machines)]
     for rank in range(ranks):
         parts = [shares_of(count, (worker * ranks + rank, workers * ranks)) for worker in range(workers)]
         own = {later[share.turn] for shares in parts for share in shares if share.every == 1}
-        assert own <= homes[rank // here]
+        assert ranks == 1 or own <= set(first[rank::ranks])
+
+
+@pytest.mark.parametrize("here", [[6, 2], [4, 4], [1] * 8, [8], [5, 2, 1]])
+@pytest.mark.parametrize("sticky", [None, True, False])
+def test_ranks_agree_on_the_order_however_many_a_machine_has(
+    here: list[int], sticky: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = write_shards(tmp_path, [2] * 19)
+    found, rank = list[int](), 0
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    for count in here:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(count))
+        for _ in range(count):
+            monkeypatch.setenv("RANK", str(rank))
+            rank += 1
+            dataset = TarDataset(shards, "cls", shard_cache=tmp_path / "cache")
+            found += list(dataset.stream(shuffle=True, seed=1, sticky=sticky))
+    assert sorted(found) == list(range(38))
+
+
+def test_a_cache_may_be_added_before_resuming(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, [4] * 5)
+    first = iter(TarDataset(shards, "cls").stream(shuffle=True, seed=1))
+    begun = [next(first) for _ in range(7)]
+    second = iter(TarDataset(shards, "cls", shard_cache=tmp_path / "cache").stream(shuffle=True, seed=1))
+    second.load_state_dict(first.state_dict())
+    assert sorted([*begun, *second]) == list(range(20))
 
 
 @pytest.fixture

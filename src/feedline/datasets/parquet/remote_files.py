@@ -8,7 +8,6 @@ import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from feedline.datasets.manifest import FACTS, manifest_for
@@ -85,13 +84,12 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
 
 def _packed(address: str, storage: Storage) -> list[RemoteFile | str]:
     """Return the files that the manifest of a folder lists; none if there is no manifest, or it is of another place."""
-    name = address.rpartition("/")[2]
-    is_folder = not any(sign in name for sign in "*[.")
-    folder = address.rstrip("/") if is_folder else address.rpartition("/")[0]
-    manifest = manifest_for(f"{folder}/{'*' if is_folder else name}", storage)
+    if any(sign in address.rpartition("/")[2] for sign in "*[."):
+        return []  # a pattern matches whatever is there
+    manifest = manifest_for(f"{address.rstrip('/')}/*", storage)
     if manifest is None or manifest.format != "parquet" or not manifest.is_in_place:
         return []
-    wanted = [shard for shard in manifest.shards if is_folder or fnmatchcase(shard.name, name)]
+    wanted = manifest.shards
     if not all(shard.tag for shard in wanted):  # a listing says in which versions they are
         return []
     addresses = map(manifest.address_of, wanted)

@@ -24,9 +24,10 @@ import math
 import os
 import re
 import struct
+import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -43,8 +44,10 @@ from feedline.types.sizes import bytes_text
 
 PIECE_BYTES = 1 << 22
 MARK = ".feedline-shards"
-_KEPT = 0.9
-"""Fraction of the limit that remains after a cleanup, so that not every piece triggers a scan. A guess."""
+_SLACK = 0.1
+_SLACK_AHEAD = 0.01
+"""Shares of the limit to free beyond what is needed, so that not every piece deletes others: where each deletion needs
+a scan, and where it is known what is needed latest. Guesses."""
 _ABANDONED_S = 3600.0
 """An unfinished file of this age was abandoned."""
 _UNUSED_S = 3600.0
@@ -88,6 +91,15 @@ def name_of(address: str) -> str:
     return hashlib.blake2b(identity_of(address).encode(), digest_size=_NAME_LENGTH // 2).hexdigest()
 
 
+_OUTDATED = -2
+
+
+def _current_place(path: str, foresight: Foresight, versions: Mapping[str, str]) -> int:
+    name = os.path.basename(path)
+    version = name[_NAME_LENGTH : 2 * _NAME_LENGTH]
+    return _place(path, foresight) if versions.get(name[:_NAME_LENGTH], version) == version else _OUTDATED
+
+
 def _place(path: str, foresight: Foresight) -> int:
     return foresight.places.get(os.path.basename(path)[:_NAME_LENGTH], -1)
 
@@ -110,11 +122,11 @@ class _Scan:
     """The place of each piece's blob in `foresight`; -1 for pieces of other datasets."""
     foresight: Foresight | None = None
 
-    def places_in(self, foresight: Foresight) -> NDArray[np.int64]:
-        """Return the place of each piece's blob."""
+    def places_in(self, foresight: Foresight, versions: Mapping[str, str]) -> NDArray[np.int64]:
+        """Return the place of each piece's blob; `_OUTDATED` if the blob has another version now."""
         if self.places is None or self.foresight is not foresight:
             self.foresight = foresight
-            self.places = np.array([_place(path, foresight) for path in self.paths], np.int64)
+            self.places = np.array([_current_place(path, foresight, versions) for path in self.paths], np.int64)
         return self.places
 
     def add(self, path: str, size: int) -> None:
@@ -150,6 +162,10 @@ class DiskCache:
         self._served = 0
         """Bytes read from the disk that were not counted yet."""
         self._scan: _Scan | None = None
+        self._versions: dict[str, str] = {}
+        """The version of each blob that was written to the cache here; pieces of others are of no use."""
+        self._last = threading.local()
+        """The piece that each thread read last: the reads of a batch are often close together."""
         if max_bytes < 4 * PIECE_BYTES:
             raise BadOption(
                 f"shard_cache_bytes={max_bytes} is less than {bytes_text(4 * PIECE_BYTES)}: pieces of shards have "
@@ -159,8 +175,9 @@ class DiskCache:
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return the path of a piece, whether or not it is cached."""
-        version = hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8).hexdigest()
-        return self.folder / f"{name_of(blob.address)}{version}-{number}"
+        name, version = name_of(blob.address), hashlib.blake2b(f"{blob.size}\n{blob.tag}".encode(), digest_size=8)
+        self._versions[name] = version.hexdigest()
+        return self.folder / f"{name}{version.hexdigest()}-{number}"
 
     def read(self, path: Path, size: int) -> bytes | None:
         """Return the bytes of a piece; None if it is missing or incomplete."""
@@ -178,6 +195,15 @@ class DiskCache:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
         return body
+
+    def last(self, path: Path) -> bytes | None:
+        """Return a piece if this thread has read it last."""
+        kept: tuple[Path, bytes] | None = getattr(self._last, "piece", None)
+        return kept[1] if kept is not None and kept[0] == path else None
+
+    def keep_last(self, path: Path, body: bytes) -> None:
+        """Keep the piece that this thread has just read."""
+        self._last.piece = path, body
 
     def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight | None = None) -> bytes:
         """Return the bytes of a piece; if it is missing, one caller at a time fetches and caches it."""
@@ -265,31 +291,36 @@ class DiskCache:
         """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
         last = self._scan
         scan = self._scanned(0.0 if foresight is None else _SCAN_S)
-        is_other = np.array([piece != str(path) for piece in scan.paths], bool)
         # Other processes have changed what an old scan found. A new one corrects the count.
+        is_other = np.array([piece != str(path) for piece in scan.paths], bool)
         held = counts.held if scan is last else int(scan.sizes[is_other].sum()) + size
-        times, new = self._times(scan, path, foresight)
-        slack = int(self.max_bytes * (1 - _KEPT)) if foresight is None else 0
-        victims, fits = victims_of(np.where(is_other, times, -math.inf), scan.sizes, new, held - self.max_bytes, slack)
-        freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
-        scan.leave_out(victims)
-        counts = counts._replace(held=held - freed, dropped=counts.dropped + freed)
-        if counts.held > self.max_bytes and scan is last:  # others had deleted these pieces already
-            self._scan = None
-            return self._make_room(counts, path, size, foresight)
-        return counts, fits
+        slack = int(self.max_bytes * (_SLACK if foresight is None else _SLACK_AHEAD))
+        fits, dropped = True, 0
+        while fits and held > self.max_bytes:  # again, if other processes have deleted these pieces already
+            is_other = np.array([piece != str(path) for piece in scan.paths], bool)
+            times, new = self._times(scan, path, foresight)
+            times = np.where(is_other, times, -math.inf)
+            victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
+            freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
+            scan.leave_out(victims)
+            held, dropped = held - freed, dropped + freed
+        return counts._replace(held=held, dropped=counts.dropped + dropped), fits
 
     def _times(self, scan: _Scan, path: Path, foresight: Foresight | None) -> tuple[NDArray[np.float64], float]:
         """Return when each piece is needed next, and the new one; on any scale."""
         if foresight is None:
             return -scan.used_s, -math.inf
-        known = scan.places_in(foresight)
+        known = scan.places_in(foresight, self._versions)
         of_others = np.where(scan.used_s < time.time() - _UNUSED_S, math.inf, -math.inf)
-        times = np.where(known >= 0, foresight.times()[known], of_others)
+        times = np.where(known >= 0, foresight.times()[known], np.where(known == _OUTDATED, math.inf, of_others))
         return times, foresight.after(_place(str(path), foresight))
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_served": 0, "_scan": None}  # each process counts its own bytes
+        # Each process counts its own bytes, and keeps its own pieces.
+        return {**self.__dict__, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _last=threading.local())
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
@@ -357,8 +388,6 @@ class CachedBlob(Blob):
         self._blob = blob
         self._cache = cache
         self._foresight = foresight
-        self._last: tuple[int, bytes] = (-1, b"")
-        """The piece that was read last: the reads of a batch are often close together."""
 
     def read(self, start: int, stop: int) -> bytes:
         parts = []
@@ -368,19 +397,18 @@ class CachedBlob(Blob):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _piece(self, number: int) -> bytes:
-        known, piece = self._last  # one atomic read: other threads read, too
-        if known == number:
-            return piece
         first = number * PIECE_BYTES
         size = min(PIECE_BYTES, self.size - first)
         path = self._cache.path_of(self, number)
+        kept = self._cache.last(path)
+        if kept is not None:
+            return kept
         found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), self._foresight)
-        self._last = number, found
+        self._cache.keep_last(path, found)
         return found
 
     def check(self) -> None:
         self._blob.check()
 
     def close(self) -> None:
-        self._last = -1, b""
         self._blob.close()

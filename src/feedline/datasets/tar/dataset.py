@@ -152,8 +152,8 @@ class TarDataset(Source, ColumnSource):
 
         With `shuffle`, shards come in a different random order in every epoch, and a sample may come up to `buffer`
         places later than its neighbours. `shuffle="shards"` leaves the samples of a shard in their order. With
-        `sticky`, each of several machines reads the same shards in every epoch, so that its shard cache is of use; this
-        is the default if there is one. Raises BadOption: an option is invalid.
+        `sticky`, each rank reads the same shards in every epoch, so that the shard cache of its machine is of use; this
+        is the default if there is one, and several machines. Raises BadOption: an option is invalid.
         """
         if isinstance(shuffle, str) and shuffle != "shards":
             raise BadOption(
@@ -276,9 +276,16 @@ class TarDataset(Source, ColumnSource):
         return f"sample {key!r} in {self._names[shard]}"
 
     def _read(self, indices: Indices) -> list[object]:
+        return self._samples_of(self._begin_reading(indices))
+
+    # Any: samples whose fields are bytes.
+    def _begin_reading(self, indices: Indices) -> Any:
         raws, ranges = self._ranges(indices)
         self._fetch(ranges)
-        return [self.form.build(raw) for raw in raws]
+        return raws
+
+    def _samples_of(self, ahead: Any) -> list[object]:
+        return [self.form.build(raw) for raw in ahead]  # not ahead: a user's decoder may draw, or have a state
 
     def read_columns(self, indices: Indices) -> Any:
         if self.is_remote:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_for, manifest_in
+from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in
 from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
@@ -199,18 +199,21 @@ class Found:
     def listed(self, pattern: str) -> list[str]:
         """Return the shards of a folder, or those of a store that match a pattern.
 
-        A folder with a manifest has the shards that the manifest lists, and is not listed itself.
+        A folder with a manifest has the shards that the manifest lists, and is not listed itself. A pattern matches
+        whatever is there.
         """
         named = folder_of(pattern) or (pattern if is_folder_here(pattern) else None)
         storage = self._reading.open_storage()
         try:
-            found = manifest_for(pattern, storage) if named is None else manifest_in(named, storage)
+            if named is None:
+                return list(storage.listed(pattern))
+            found = manifest_in(named, storage)
             if found is not None and found.format != "tar":
                 raise BadOption(f"{shown_address(found.folder)} has {found.format} shards, but this source reads tar.")
-            if found is not None and (shards := found.matching("*" if named else pattern.rpartition("/")[2])):
+            if found is not None and (shards := found.matching("*")):
                 self._manifests[found.folder] = found
                 return shards
-            return list(storage.listed(pattern if named is None else f"{named}/*.tar"))
+            return list(storage.listed(f"{named}/*.tar"))
         finally:
             storage.close()
 

@@ -99,27 +99,23 @@ class ShuffleBuffer(Generic[T]):
         return next(iter(self._held.items()), None)
 
 
-Homes = tuple[int, int]
-"""Groups of shards that stay apart, and how many ranks in succession belong to each: the machines, and their ranks."""
+def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
+    """Return shards in a random order in which turn t has a shard of home t modulo `homes`.
 
-
-def shuffled(count: int, seed: int, epoch: int, homes: Homes = (1, 1)) -> list[int]:
-    """Return shards in a random order in which each turn has a shard of the machine whose turn it is.
-
-    The machines divide the shards among them, the same way in every epoch. Rank r takes the turns r, r + ranks, ...
+    The homes divide the shards among them, the same way in every epoch. Rank r takes the turns r, r + ranks, ..., so a
+    rank with a home of its own reads the same shards in every epoch.
 
     Example:
-        >>> first, second = (shuffled(8, 0, epoch, homes=(2, 1)) for epoch in (0, 1))
+        >>> first, second = (shuffled(8, 0, epoch, homes=2) for epoch in (0, 1))
         >>> first != second, set(first[::2]) == set(second[::2])
         (True, True)
     """
-    key, (machines, ranks_here) = mix(epoch_key(seed, epoch), 0), homes
-    if machines == 1:
+    key = mix(epoch_key(seed, epoch), 0)
+    if homes == 1:
         return _listed(_shuffled(np.arange(count), key))
-    whole, order = _shuffled(np.arange(count), mix(seed, machines)), np.empty(count, np.int64)
-    home_of = np.arange(count) % (machines * ranks_here) // ranks_here
-    for home in range(machines):
-        order[home_of == home] = _shuffled(whole[home_of == home], mix(key, home))
+    order = _shuffled(np.arange(count), mix(seed, homes))
+    for home in range(min(homes, count)):
+        order[home::homes] = _shuffled(order[home::homes], mix(key, home))
     return _listed(order)
 
 
@@ -135,6 +131,9 @@ def _shuffled(items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
 
 class TarStream(PartedStream, Epochs, Reshardable):
     """An iterable dataset of the samples in shards; `TarDataset.stream` makes it."""
+
+    _here: int | None = None
+    """Ranks on the machine of the process that pickled this: a worker elsewhere may not know."""
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
-        self.sticky = checked_flag("sticky", reading.shard_cache is not None if sticky is None else sticky)
+        self.sticky = None if sticky is None else checked_flag("sticky", sticky)
         self._versions = versions
         """The versions that shards must have; of those that are missing, any will do."""
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
@@ -172,19 +171,31 @@ class TarStream(PartedStream, Epochs, Reshardable):
             part = TarPass(self, (number, count))
             part.load_state_dict(part.state_dict() | {"epoch": epoch} if state is None else state)
             rest += part.left()
-        homes = max((state["homes"] for state in left.values() if state is not None), default=list(self.homes))
+        homes = max((state["homes"] for state in left.values() if state is not None), default=self.homes)
         state = {**TarPass(self, (0, into)).state_dict(), "epoch": epoch, "homes": homes}
         return [
             {**state, **beginning, "part": [number, into]} for number, beginning in enumerate(resharded(rest, into))
         ]
 
     @property
-    def homes(self) -> Homes:
-        """The machines among which shards stay divided: all are one if the stream is not sticky."""
-        ranks, here = self._place()[1][1], local_rank_count()
-        return (ranks // here, here) if self.sticky and self.shuffle and ranks % here == 0 else (1, 1)
+    def homes(self) -> int:
+        """Groups of shards that stay apart: one for each rank if the stream is sticky, otherwise one.
 
-    def order(self, epoch: int, homes: Homes = (1, 1)) -> list[int]:
+        All ranks must agree on it, so it follows from what all of them know: whether there are several machines.
+        """
+        ranks = self._place()[1][1]
+        is_sticky = self.sticky
+        if is_sticky is None:
+            is_sticky = self.reading.shard_cache is not None and ranks > self._ranks_here()
+        return ranks if is_sticky and self.shuffle else 1
+
+    def _ranks_here(self) -> int:
+        return self._here or local_rank_count()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_here": self._ranks_here()}
+
+    def order(self, epoch: int, homes: int = 1) -> list[int]:
         """Return the shards in the order of an epoch, which all parts share."""
         return shuffled(len(self.shards), self.seed, epoch, homes) if self.shuffle else list(range(len(self.shards)))
 
@@ -204,12 +215,12 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """Open a shard; called by threads."""
         return self._storage.get().open(address, self._versions.get(address), foresight)
 
-    def foresight(self, epoch: int, part: Part, homes: Homes = (1, 1), *, shared: bool = False) -> Foresight | None:
+    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> Foresight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""
         if self.reading.shard_cache is None:
             return None
         _, (_, ranks) = self._place()
-        readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, local_rank_count())
+        readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, self._ranks_here())
         order = functools.partial(self.order, homes=homes)
         return Foresight(list(map(name_of, self.shards)), order, epoch, readers, shared=shared)
 
@@ -218,7 +229,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self._storage.close()
 
     def __repr__(self) -> str:
-        sticky = f", sticky={self.sticky}" if self.sticky != (self.reading.shard_cache is not None) else ""
+        sticky = "" if self.sticky is None else f", sticky={self.sticky}"
         shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}{sticky}" if self.shuffle else ""
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
@@ -296,14 +307,13 @@ class TarPass(ResumablePass[RawSample]):
         units, share = self._units, position["share"]
         while units and share and len(units[0]) > 3:  # shards that others had started are the largest part of a state
             units, share = units[1:], share - 1
-        return {**position, "share": share, "epoch": self._epoch, "homes": list(self._homes), "units": units}
+        return {**position, "share": share, "epoch": self._epoch, "homes": self._homes, "units": units}
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
         return {
             "seed": stream.seed,
             "shuffle": stream.shuffle,
-            "sticky": stream.sticky,
             "buffer": stream.buffer,
             "shards": [len(stream.shards), stream.checksum],
         }
@@ -311,7 +321,7 @@ class TarPass(ResumablePass[RawSample]):
     def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
         self._start = {name: state[name] for name in _BEGINNING}
-        self._homes = (state["homes"][0], state["homes"][1])
+        self._homes = state["homes"]
         self._units = state["units"]
         self._reader = None
 

@@ -37,6 +37,11 @@ class Way:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write a table of bytes and requests to standard output, or JSON."""
+    given = [name for name in ("step_ms", "seconds", "batch_size", "plot") if getattr(arguments, name)]
+    if given:
+        raise BadOption(
+            f"Leave out --{given[0].replace('_', '-')}: for shards in a store, costs are computed and nothing is tried."
+        )
     cache_bytes = byte_count("--cache", arguments.cache, least=0)
     sample_bytes = byte_count("--sample-bytes", arguments.sample_bytes)
     sizes = shard_sizes(arguments.what)
@@ -91,7 +96,7 @@ def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
     ways = [_stream('.stream(shuffle="shards")', sticky, "with its shard")]
     ways.append(replace(ways[0], code=".stream(shuffle=True)", moves=f"with its shard, and by {_BUFFER:,} places"))
     if reading.machines > 1:
-        ways.append(_stream(".stream(shuffle=True, sticky=False)", reading, "as above, to other machines, too"))
+        ways.append(_stream(".stream(shuffle=True, sticky=False)", reading, "as above, to other ranks, too"))
     if sample_bytes is not None:
         share = sum(reading.sizes) // reading.machines
         ways.append(Way("DataLoader(dataset, shuffle=True)", share, share, share // sample_bytes, "anywhere"))

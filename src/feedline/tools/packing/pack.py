@@ -138,6 +138,8 @@ def pack(
     address = out if isinstance(out, str) and protocol_of(out) else ""
     path = Path(address.rstrip("/")) if address else as_path(out)
     chosen = as_fields(fields)
+    if address and isinstance(dataset, str) and f"{dataset.rstrip('/')}/".startswith(f"{address.rstrip('/')}/"):
+        raise BadOption(f"{shown_address(dataset)} lies in the output itself. Choose another place for the output.")
     with _opened(dataset, None if address else path, chosen) as opened:
         options = Options(
             pictures=Pictures(encode, resize, quality),

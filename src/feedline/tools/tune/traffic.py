@@ -82,7 +82,7 @@ class Machine:
         reading, count = self._reading, len(self._sizes)
         ranks = reading.machines * reading.ranks
         parts = ranks * reading.workers
-        homes = (reading.machines, reading.ranks) if reading.sticky else (1, 1)
+        homes = ranks if reading.sticky else 1
         order = functools.partial(shuffled, count, reading.seed, homes=homes)
         readers = Readers(0, parts, ranks, reading.ranks)
         names = list(map(str, range(count)))
