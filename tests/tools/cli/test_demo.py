@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -107,12 +109,13 @@ def test_workers_may_be_spawned(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "scratch").mkdir()
+    short = Path(tempfile.mkdtemp(prefix="d-"))  # torch's workers open sockets in it, whose paths may not be long
+    (short / "scratch").mkdir()
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
         program = program_server.start(
             PROGRAM,
-            [tmp_path / "scratch", "", "--images", IMAGES],
+            [short / "scratch", "", "--images", IMAGES],
             stdin=nothing.fileno(),
             stdout=theirs,
             stderr=err.fileno(),
@@ -134,7 +137,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
             limit.cancel()
             program.kill()
     assert (tmp_path / "err").read_text() == ""
-    check_scratch(tmp_path)
+    check_scratch(short)
+    shutil.rmtree(short)
     assert not (tmp_path / "feedline-demo.html").exists()
 
 
