@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import random
+import signal
 import tarfile
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +21,11 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote import blob as blobs
+from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.storage import Storage
-from feedline.errors import SourceChanged, SourceError
+from feedline.datasets.tar import shards as tar_shards
+from feedline.errors import FeedlineWarning, SourceChanged, SourceError
 from tests.datasets.remote.servers import (
     StoreProxy,
     bucket_at,
@@ -211,3 +218,47 @@ def test_shards_are_kept_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
     assert sorted(texts(2)) == sorted(before)
     got = [path for method, path in proxy.asked if method == "GET" and "few/" in path and "list-type" not in path]
     assert got == []
+
+
+@pytest.mark.usefixtures("shards", "pauses")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("how", ["stream", "random"])
+def test_everything_goes_wrong_at_once(
+    how: str, seed: int, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttling, errors, dropped connections, a small cache, and a worker killed with -9: each sample comes once."""
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 2000)
+    dice, lock = random.Random(seed), threading.Lock()
+
+    def fault(method: str, path: str, headers: Any) -> str | None:
+        with lock:
+            chosen = dice.choices([None, "reset", "SlowDown", "InternalError"], [6, 2, 1, 1])[0]
+        return chosen if method == "GET" and "few/" in path else None
+
+    dataset = TarDataset(
+        "s3://bucket/few/*.tar",
+        "txt",
+        storage_options=options_for(proxy),
+        retries=60,
+        shard_cache=tmp_path / "shards",
+        shard_cache_bytes=12_000,
+        cache=tmp_path / "index",
+    )
+    source: Any = dataset.stream(shuffle=True, seed=seed) if how == "stream" else dataset
+    options = {} if how == "stream" else {"shuffle": True, "seed": seed}
+    loader = feedline.DataLoader(source, 4, num_workers=2, collate_fn=list, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeedlineWarning)  # about the worker that is replaced
+        expected = [text for batch in loader for text in batch]
+        loader.set_epoch(0)
+        proxy.fault = fault
+        batches, found = iter(loader), list[str]()
+        for number, batch in enumerate(batches):
+            found += batch
+            if number == 3:
+                os.kill(batches.worker_pids[0], signal.SIGKILL)
+    assert sorted(found) == sorted(expected) == [f"{number:04d}" for number in range(80)]
+    assert dataset.shard_cache_stats().held <= 12_000
+    loader.close()
+    dataset.close()
