@@ -246,7 +246,7 @@ def test_everything_goes_wrong_at_once(
         cache=tmp_path / "index",
     )
     source: Any = dataset.stream(shuffle=True, seed=seed) if how == "stream" else dataset
-    options = {} if how == "stream" else {"shuffle": True, "seed": seed}
+    options: dict[str, Any] = {} if how == "stream" else {"shuffle": True, "seed": seed}
     loader = feedline.DataLoader(source, 4, num_workers=2, collate_fn=list, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeedlineWarning)  # about the worker that is replaced
