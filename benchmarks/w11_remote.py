@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def serving(folder: Path, arguments: argparse.Namespace) -> Iterator[int]:
     """Run the server; yields its port."""
-    speed = ["--latency-ms", str(arguments.latency_ms), "--mb-per-s", str(arguments.mb_per_s)]
+    names = (name for name in ("latency_ms", "mb_per_s", "link_mb_per_s") if hasattr(arguments, name))
+    speed = [part for name in names for part in (f"--{name.replace('_', '-')}", str(getattr(arguments, name)))]
     command = [sys.executable, "-m", "benchmarks.store_program", "--folder", str(folder), *speed]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None

@@ -40,7 +40,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from benchmarks.belady import least_bytes
 from benchmarks.store_data import Data
 from benchmarks.store_loaders import WAYS, Job, Way, prepare, shuffled_stream
 from benchmarks.store_program import COUNTS
+from benchmarks.w11_remote import serving
 from feedline.tools.bench import harness, rows
 
 EPOCHS = 2
@@ -109,21 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def data_of(kind: str, arguments: argparse.Namespace) -> Data:
     samples = arguments.jpegs if kind == "jpeg" else arguments.windows
     return Data(kind, arguments.shards, samples, arguments.window)
-
-
-@contextlib.contextmanager
-def serving(folder: Path, arguments: argparse.Namespace) -> Iterator[int]:
-    """Run the server; yields its port."""
-    speed = {name: getattr(arguments, name) for name in ("latency_ms", "mb_per_s", "link_mb_per_s")}
-    options = [part for name, value in speed.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "benchmarks.store_program", "--folder", str(folder), *options]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield int(server.stdout.readline())
-        finally:
-            server.stdin.close()
 
 
 def entry_of(name: str, way: Way, data: Data, folder: Path, port: int, arguments: argparse.Namespace) -> harness.Entry:

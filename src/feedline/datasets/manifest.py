@@ -11,12 +11,11 @@ import json
 import os
 import zlib
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
-from feedline.errors import CorruptSource, SourceError
+from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.types import JsonObject
 from feedline.types.checksums import check_seal
@@ -92,9 +91,9 @@ class Manifest:
         """Return the version that was packed; None if only its size is known."""
         return Version(shard.bytes, shard.tag) if shard.tag and self.is_in_place else None
 
-    def matching(self, pattern: str) -> list[str]:
-        """Return the addresses of the shards whose names match a pattern, in order."""
-        return [self.address_of(shard) for shard in self.shards if fnmatchcase(shard.name, pattern)]
+    def addresses(self) -> list[str]:
+        """Return the addresses of all shards, in order."""
+        return list(map(self.address_of, self.shards))
 
 
 def manifest_in(folder: str, storage: Storage) -> Manifest | None:
@@ -127,22 +126,6 @@ def folder_of(address: str) -> str | None:
         if address.endswith(ending):
             return address[: -len(ending)]
     return None
-
-
-def manifest_for(pattern: str, storage: Storage) -> Manifest | None:
-    """Return the manifest of the folder of a pattern such as `s3://bucket/train/*.tar`; None if there is none.
-
-    If it cannot be read, this is None, too: a listing of the folder then succeeds, or says why not.
-    """
-    folder, _, name = pattern.rpartition("/")
-    if "*" not in name or any(sign in folder.partition("://")[2] for sign in "*?["):
-        return None
-    try:
-        return manifest_in(folder, storage)
-    except CorruptSource:
-        raise
-    except SourceError:
-        return None
 
 
 def is_folder_here(path: str) -> bool:

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, manifest_for
+from feedline.datasets.manifest import FACTS, manifest_in
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.errors import CorruptSource, SourceError
 from feedline.types.shown import identity_of, shown_url
 
 _GAP = 1 << 18
@@ -84,17 +85,21 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
 
 def _packed(address: str, storage: Storage) -> list[RemoteFile | str]:
     """Return the files that the manifest of a folder lists; none if there is no manifest, or it is of another place."""
-    if any(sign in address.rpartition("/")[2] for sign in "*[."):
-        return []  # a pattern matches whatever is there
-    manifest = manifest_for(f"{address.rstrip('/')}/*", storage)
+    if "." in address.rpartition("/")[2] or any(sign in address.partition("://")[2] for sign in "*?["):
+        return []  # a file, or a pattern, which matches whatever is there
+    try:
+        manifest = manifest_in(address, storage)
+    except CorruptSource:
+        raise
+    except SourceError:
+        return []  # a listing of the folder then succeeds, or says why not
     if manifest is None or manifest.format != "parquet" or not manifest.is_in_place:
         return []
-    wanted = manifest.shards
-    if not all(shard.tag for shard in wanted):  # a listing says in which versions they are
+    if not all(shard.tag for shard in manifest.shards):  # a listing says in which versions they are
         return []
-    addresses = map(manifest.address_of, wanted)
     return [
-        RemoteFile(shown_url(one), shard.bytes, shard.tag, one) for one, shard in zip(addresses, wanted, strict=True)
+        RemoteFile(shown_url(one), shard.bytes, shard.tag, one)
+        for one, shard in zip(manifest.addresses(), manifest.shards, strict=True)
     ]
 
 

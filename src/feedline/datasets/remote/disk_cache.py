@@ -291,15 +291,14 @@ class DiskCache:
         """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
         last = self._scan
         scan = self._scanned(0.0 if foresight is None else _SCAN_S)
+        if str(path) in scan.paths:  # it is replaced
+            scan.leave_out(np.array([scan.paths.index(str(path))]))
         # Other processes have changed what an old scan found. A new one corrects the count.
-        is_other = np.array([piece != str(path) for piece in scan.paths], bool)
-        held = counts.held if scan is last else int(scan.sizes[is_other].sum()) + size
+        held = counts.held if scan is last else int(scan.sizes.sum()) + size
         slack = int(self.max_bytes * (_SLACK if foresight is None else _SLACK_AHEAD))
         fits, dropped = True, 0
         while fits and held > self.max_bytes:  # again, if other processes have deleted these pieces already
-            is_other = np.array([piece != str(path) for piece in scan.paths], bool)
             times, new = self._times(scan, path, foresight)
-            times = np.where(is_other, times, -math.inf)
             victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
             freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
             scan.leave_out(victims)

@@ -210,7 +210,7 @@ class Found:
             found = manifest_in(named, storage)
             if found is not None and found.format != "tar":
                 raise BadOption(f"{shown_address(found.folder)} has {found.format} shards, but this source reads tar.")
-            if found is not None and (shards := found.matching("*")):
+            if found is not None and (shards := found.addresses()):
                 self._manifests[found.folder] = found
                 return shards
             return list(storage.listed(f"{named}/*.tar"))

@@ -30,6 +30,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadOption(
             "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."
         )
+    stored = [name for name in ("cache", "sample_bytes", "machines", "ranks", "workers") if getattr(arguments, name)]
+    if stored:
+        raise BadOption(
+            f"--{stored[0].replace('_', '-')} is about shards in a store. Name them, such as s3://bucket/train/*.tar, "
+            "and leave out --script."
+        )
     if program and (arguments.step_ms or arguments.batch_size):
         raise BadOption("Leave out --step-ms and --batch-size: --script measures those of the program.")
     title = source or " ".join(program)

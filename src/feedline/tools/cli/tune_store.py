@@ -44,10 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadOption(
             f"Leave out --{given[0].replace('_', '-')}: for shards in a store, costs are computed and nothing is tried."
         )
-    cache_bytes = byte_count("--cache", arguments.cache, least=0)
+    cache_bytes = byte_count("--cache", arguments.cache or 0, least=0)
     sample_bytes = byte_count("--sample-bytes", arguments.sample_bytes)
     sizes = shard_sizes(arguments.what)
-    reading = Reading(sizes, cache_bytes, machines=arguments.machines, ranks=arguments.ranks, workers=arguments.workers)
+    reading = Reading(
+        sizes, cache_bytes, machines=arguments.machines or 1, ranks=arguments.ranks or 1, workers=arguments.workers or 2
+    )
     ways = ways_of(reading, sample_bytes)
     if arguments.json:
         report = {"shards": len(sizes), "bytes": sum(sizes), "ways": [vars(way) for way in ways]}
