@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from feedline import DataLoader
 from feedline.datasets import TarDataset
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.remote.http import Connections
 from feedline.datasets.tar import shards as tar_shards
 from feedline.datasets.tar.shares import shares_of
 from feedline.datasets.tar.stream import shuffled
@@ -129,6 +131,28 @@ def test_what_a_bounded_cache_saves(engine: Any, server: WebServer, tmp_path: Pa
     assert stats.served > 0.3 * total
     loader.close()
     dataset.close()
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+def test_a_cache_keeps_no_connection_alive(engine: Any, server: WebServer, tmp_path: Path) -> None:
+    """Connections are closed with the last reference to a stream, without a garbage collector."""
+    total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+
+    def train() -> None:
+        dataset = TarDataset(pattern(server), "cls", shard_cache=tmp_path / "cache", shard_cache_bytes=int(total * 0.3))
+        loader = DataLoader(dataset.stream(shuffle="shards", seed=1), 4, num_workers=engine == "thread", engine=engine)
+        assert len(list(loader)) == 2 * SHARDS
+        loader.close()
+        dataset.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        train()
+        kept = [found for found in gc.get_objects() if isinstance(found, Connections)]
+    finally:
+        gc.enable()
+    assert not kept
 
 
 def test_a_state_of_some_ranks_is_continued_by_others(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:

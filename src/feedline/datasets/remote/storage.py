@@ -399,8 +399,9 @@ class Storage(ClosedWhenDeleted):
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(self._retry_policy.timeout_s)
+            connections = self._connections
         return HttpBlob(
-            address, self._connections, self._retry_policy, unsafe_redirects=self._unsafe_redirects, version=version
+            address, connections, self._retry_policy, unsafe_redirects=self._unsafe_redirects, version=version
         )
 
     def _system(self, protocol: str) -> Any:

@@ -119,6 +119,10 @@ def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
     return _listed(order)
 
 
+def _order(count: int, seed: int | None, homes: int, epoch: int) -> list[int]:
+    return list(range(count)) if seed is None else shuffled(count, seed, epoch, homes)
+
+
 def _listed(order: NDArray[np.int64]) -> list[int]:
     found: list[int] = order.tolist()
     return found
@@ -197,7 +201,11 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     def order(self, epoch: int, homes: int = 1) -> list[int]:
         """Return the shards in the order of an epoch, which all parts share."""
-        return shuffled(len(self.shards), self.seed, epoch, homes) if self.shuffle else list(range(len(self.shards)))
+        return self._orders(homes)(epoch)
+
+    def _orders(self, homes: int) -> Callable[[int], list[int]]:
+        """Return what gives the order of an epoch, without a reference to this stream: a cache keeps it."""
+        return functools.partial(_order, len(self.shards), self.seed if self.shuffle else None, homes)
 
     @functools.cached_property
     def checksum(self) -> int:
@@ -221,8 +229,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
             return None
         _, (_, ranks) = self._place()
         readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, self._ranks_here())
-        order = functools.partial(self.order, homes=homes)
-        return Foresight(list(map(name_of, self.shards)), order, epoch, readers, shared=shared)
+        return Foresight(list(map(name_of, self.shards)), self._orders(homes), epoch, readers, shared=shared)
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""
