@@ -1,7 +1,7 @@
 """Question: what share of a GPU's synthetic rate does a plain training script reach, in whichever order it is written?
 
 Knob: whether the script creates the loader or the model first (`--order`), the length of an epoch (`--epoch`, with or
-without `--keep`), the augmentation (`--recipe`), the network (`none` only loads) and the number of workers.
+without `--anew`), the augmentation (`--recipe`), the network (`none` only loads) and the number of workers.
 
 Held still: synthetic JPEGs of 500x375, about 100 KB each, in the page cache; random-resized crop to 224, flip,
 normalise; batches of 256; bfloat16, channels last, SGD.
@@ -11,7 +11,7 @@ one contains the start: decoders, compiled kernels, pinned memory. `wait` is the
 `benchmarks.gpu.training` measures more, but all of it in one process, where CUDA starts once.
 
     python -m benchmarks.gpu.script --network resnet18 --workers 4 --order model
-    python -m benchmarks.gpu.script --network resnet50 --workers 2 --epoch 16 --keep
+    python -m benchmarks.gpu.script --network resnet50 --workers 2 --epoch 16
     python -m benchmarks.gpu.script --network none --workers 8 --recipe randaugment
 """
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", choices=tuple(RECIPES), default="plain")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--epoch", type=int, default=0, help="batches per epoch; 0 for one endless epoch")
-    parser.add_argument("--keep", action="store_true", help="keep the workers from epoch to epoch")
+    parser.add_argument("--anew", action="store_true", help="start new workers in every epoch")
     parser.add_argument("--steps", type=int, default=150, help="training steps per repetition")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda", help="cpu only tries the script")
@@ -91,7 +91,7 @@ def loader_of(arguments: argparse.Namespace, folder: Any) -> Any:
         seed=0,
         device=arguments.device,
         drop_last=True,
-        persistent_workers=arguments.keep,
+        persistent_workers=False if arguments.anew else None,
     )
 
 

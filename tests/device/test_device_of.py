@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -66,3 +67,33 @@ def test_there_is_nothing_to_do_for_the_cpu() -> None:
     assert target_for(torch.device("cpu"), None) is None
     assert target_for(None, None) is None
     assert target_for(torch.device("cpu"), str) is not None
+
+
+class WhoLoads(torch.utils.data.Dataset[int]):
+    """Each sample is the number of the process that loads it."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ({}, False),
+        ({"device": "cpu"}, True),
+        ({"device": "cpu", "persistent_workers": False}, False),
+        ({"persistent_workers": True}, True),
+    ],
+)
+def test_a_device_does_not_wait_for_new_workers(arguments: dict[str, Any], kept: bool) -> None:
+    loader = DataLoader(WhoLoads(), 1, num_workers=1, engine="process", **arguments)
+    first, second = ({batch.item() for batch in loader} for _ in range(2))
+    assert (first == second) == loader.persistent_workers == kept
+    loader.close()
+
+
+def test_without_workers_there_are_none_to_keep() -> None:
+    assert DataLoader(WhoLoads(), device="cpu").persistent_workers is False

@@ -240,6 +240,11 @@ def check_timeout(timeout_s: Any) -> float:
     return float(timeout_s)
 
 
+def keeps_workers(given: bool | None, workers: int, device: object) -> bool:
+    """Return whether workers are kept from epoch to epoch: as given, otherwise if a device would wait for new ones."""
+    return bool(workers) and device is not None if given is None else given
+
+
 def check_persistent(persistent: bool, workers: int) -> bool:
     """Reject `persistent` without workers."""
     if persistent and workers == 0:

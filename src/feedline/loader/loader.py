@@ -24,6 +24,7 @@ from feedline.loader.arguments import (
     check_unordered,
     context_of,
     depth_of,
+    keeps_workers,
     kind_of,
     named,
     tuning_of,
@@ -68,7 +69,8 @@ class Loader(LoaderBase):
         shard: how a dataset with only `__iter__` is split over workers and ranks. True: each sample once; "pad",
             "drop" or "exact" choose what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
             For a dataset that splits itself, such as a stream of shards: with "pad" or "drop" ranks end together.
-        persistent: True to keep the workers from epoch to epoch.
+        persistent: True to keep the workers from epoch to epoch. Default: None, which is True with workers and
+            `device`, so that the device does not wait for workers to start; otherwise False.
         start_method: how worker processes start: "fork", "forkserver" or "spawn"; None for Python's default.
         worker_init: called with the worker's number when it starts.
         scheduler: a `feedline.abc.Scheduler` that decides which worker makes which batch.
@@ -115,7 +117,7 @@ class Loader(LoaderBase):
         in_order: bool = True,
         timeout_s: float = 0,
         seed: int | None = None,
-        persistent: bool = False,
+        persistent: bool | None = None,
         start_method: str | None = None,
         worker_init: Callable[[int], None] | None = None,
         scheduler: Scheduler | None = None,
@@ -131,7 +133,7 @@ class Loader(LoaderBase):
             ("shuffle", shuffle),
             ("drop_last", drop_last),
             ("in_order", in_order),
-            ("persistent", persistent),
+            ("persistent", False if persistent is None else persistent),
         ):
             check_flag(name, value)
         check_count("batch_size", batch_size, least=1, optional=True)
@@ -163,7 +165,7 @@ class Loader(LoaderBase):
             "depth": depth,
             "in_order": bool(in_order),
             "timeout_s": check_timeout(timeout_s),
-            "persistent": check_persistent(persistent, count),
+            "persistent": check_persistent(keeps_workers(persistent, count, device), count),
             "context": context_of(start_method, count, engine),
         }
         shared_out = None if self._kind is DatasetKind.MAP else shard

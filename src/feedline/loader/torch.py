@@ -30,6 +30,7 @@ from feedline.loader.arguments import (
     check_not_batches,
     check_unordered,
     depth_of,
+    keeps_workers,
     name_options,
     named,
     tuning_of,
@@ -90,7 +91,9 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         generator: a `torch.Generator` from which orders and worker seeds are drawn. Not together with `seed`. Default:
             None, torch's own.
         prefetch_factor: batches that each worker makes ahead. Here also "auto". Default: None, which is 2 with workers.
-        persistent_workers: True to keep workers, and the state of their datasets, from epoch to epoch. Default: False.
+        persistent_workers: True to keep workers, and the state of their datasets, from epoch to epoch. Default: None,
+            which is True with workers and `device`, so that the device does not wait for workers to start; otherwise
+            False.
         pin_memory_device: the device to pin memory for. Recent versions of torch ignore it. Default: "".
         in_order: False to deliver batches as they are ready instead of in order. It works with every version of torch.
             Default: True.
@@ -171,7 +174,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
@@ -206,7 +209,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
@@ -241,7 +244,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | Literal["auto"] | None = None,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
@@ -274,7 +277,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
         options: dict[str, Any] = {
             "prefetch_factor": depth_of(prefetch_factor),
-            "persistent_workers": persistent_workers,
+            "persistent_workers": keeps_workers(persistent_workers, count, device),
             "pin_memory_device": pin_memory_device,
         }
         if "in_order" in _TORCH_PARAMETERS:  # torch 2.6 and later
