@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -49,6 +52,36 @@ def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) 
     ahead.begin(b"late", lambda: pytest.fail("read twice"))
     assert ahead.take(b"late") is None
     may_end.set()
+
+
+class Reader:
+    """Reads a batch; tests ask whether something keeps it alive."""
+
+    def fail(self) -> None:
+        raise OSError
+
+    def wait(self, until: threading.Event) -> None:
+        until.wait(100)
+
+
+def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
+    may_end, reader = threading.Event(), Reader()
+    for number in range(upcoming._THREADS):
+        ahead.begin(bytes([number]), partial(reader.wait, may_end))
+    ahead.begin(b"cancelled", reader.fail)
+    assert ahead.take(b"cancelled") is None
+    may_end.set()
+    for number in range(upcoming._THREADS):
+        ahead.take(bytes([number]))
+    ahead.begin(b"fails", reader.fail)
+    released, kept = threading.Event(), weakref.ref(reader, lambda _: released.set())
+    gc.disable()
+    try:
+        del reader
+        assert released.wait(100)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,18 +24,18 @@ _Job = tuple["Future[object]", Callable[[], object]]
 def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
     """Read batches until there is nothing more to do."""
     while (job := jobs.get()) is not None:
-        future, read = job
-        del job
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            found = read()
-        except BaseException as exc:  # not raised here: whoever wants the batch reads it, and gets the exception
-            future.set_exception(exc)
-        else:
-            future.set_result(found)
-            del found
-        del future, read
+        _read(*job)
+        del job  # while it waits for the next, a thread must not keep the dataset alive
+
+
+def _read(future: Future[object], read: Callable[[], object]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        found = read()
+    except BaseException:  # not kept, because it refers to the dataset: whoever wants the batch reads it and gets it
+        found = None
+    future.set_result(found)
 
 
 class Upcoming(ClosedWhenDeleted):
@@ -71,9 +71,7 @@ class Upcoming(ClosedWhenDeleted):
         """Return a batch that was begun, waiting for it; None if it was not, or could not be read."""
         with self._lock:
             begun = self._begun.pop(key, None)
-        if begun is None or begun[1].cancel() or begun[1].exception() is not None:
-            return None  # the caller reads it, and gets the exception
-        return begun[1].result()
+        return None if begun is None or begun[1].cancel() else begun[1].result()
 
     def close(self) -> None:
         """Forget all batches, and end the threads. Those that are reading end after that."""

@@ -14,22 +14,23 @@ import numpy as np
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache, CacheFile, checked_cache
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
+from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.ranges import coalesced, side_by_side
-from feedline.datasets.remote.storage import Storage, load_libraries, local_path, protocol_of
+from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
-from feedline.datasets.tar.index import Index, Range, ShardIndex, Unread, decode, give, index_of, scan
+from feedline.datasets.tar.index import Index, Range, ShardIndex, Unread, give, index_of
 from feedline.datasets.tar.members import NO_SUM
+from feedline.datasets.tar.packed_index import PackedIndexes
 from feedline.datasets.tar.shards import Found, Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.system.handle import Handle
-from feedline.types.shown import identity_of, shown_address
+from feedline.types.shown import shown_address
 from feedline.types.sizes import SampleSize, byte_count, most_bytes
 
 _MOST_OPEN = 64
@@ -141,7 +142,7 @@ class TarDataset(Source, ColumnSource):
         self._open: Handle[_OpenShards] = Handle(
             functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
         )
-        self._index_storage: Handle[Storage] = Handle(self.reading.open_storage, Storage.close)
+        self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
 
     def stream(
         self, *, shuffle: bool | str = False, buffer: int = 1000, seed: int = 0, sticky: bool | None = None
@@ -201,7 +202,7 @@ class TarDataset(Source, ColumnSource):
 
         try:
             self._found.look_beside(self.shards, storage)
-            found: list[ShardIndex | Unread | None] = list(map(self._unread, self.shards))
+            found: list[ShardIndex | Unread | None] = list(map(self._packed.announced, self.shards))
             missing = [shard for shard, one in zip(self.shards, found, strict=True) if one is None]
             if len(missing) > 1:
                 with ThreadPoolExecutor(min(_SCANNERS, len(missing)), "feedline-index") as threads:
@@ -211,56 +212,10 @@ class TarDataset(Source, ColumnSource):
             shards = [next(scanned) if one is None else one for one in found]
         finally:
             storage.close()
-        index = Index(shards, self._read_index)
+        index = Index(shards, self._packed.read)
         if index.starts[-1]:
             self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
         return index
-
-    def _unread(self, shard: str) -> Unread | None:
-        """Return what a manifest says of a shard; None if there is none, or a local shard was replaced."""
-        packed = self._found.packed(shard)
-        if packed is None:
-            return None
-        manifest, entry = packed
-        names = manifest.stored.get("members")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return None
-        if not protocol_of(shard) and os.path.getsize(local_path(shard)) != entry.bytes:
-            return None
-        version = manifest.version_of(entry) or Version(entry.bytes, "")
-        return Unread(version, entry.samples, entry.samples * len(manifest.stored["fields"]), names)
-
-    def _read_index(self, number: int) -> ShardIndex:
-        """Return the index that `feedline pack` wrote for a shard, from this machine's cache if it is there.
-
-        If it is missing or damaged, read the headers of the shard instead.
-        """
-        shard = self.shards[number]
-        packed = self._found.packed(shard)
-        assert packed is not None
-        manifest, entry = packed
-        storage, file = self._index_storage.get(), None
-        if protocol_of(shard):
-            about = {"shard": identity_of(shard), "bytes": entry.bytes, "crc32": entry.crc32}
-            file = CacheFile.at(self._cache, "tar-index", about)
-        content = None if file is None else file.read()
-        if not isinstance(content, bytes):
-            content = storage.contents(manifest.index_of(entry))
-            if file is not None and content is not None:
-                file.write(content)
-        found = None if content is None else decode(content, entry.bytes, entry.crc32)
-        if found is None:
-            blob = storage.open(shard, manifest.version_of(entry))
-            try:
-                found = scan(blob, unique=self.reading.unique_keys)
-            finally:
-                blob.close()
-        if found.count != entry.samples:
-            raise CorruptSource(
-                f"{self._names[number]} has {found.count} samples, but {entry.samples} were packed. Get another copy, "
-                "or pack it again."
-            )
-        return found
 
     def keys(self) -> list[str]:
         """Return the keys of all samples, in order."""
@@ -349,7 +304,7 @@ class TarDataset(Source, ColumnSource):
     def close(self) -> None:
         self._upcoming.close()
         self._open.close()
-        self._index_storage.close()
+        self._packed.close()
 
     def _form(self) -> str:
         return repr(self.form)
