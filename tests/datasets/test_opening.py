@@ -1,62 +1,24 @@
-"""What a path is: `open_dataset`, `pack` and `inspect` take it for the same."""
+"""Paths that are opened: `open_dataset`, `pack` and `inspect` agree on what they are."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 import sqlite3
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import h5py
 import lmdb
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather as feather
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 import feedline
 from feedline.datasets import open_dataset
-from feedline.datasets.opening import format_by_name, recognise
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.tools.packing.inspection import inspect
-
-COUNT = 3
-
-
-def tar(path: Path, number: int) -> None:
-    out = io.BytesIO()
-    mode: Any = "w" if path.suffix in (".tar", ".zst") else "w:gz"
-    with tarfile.open(fileobj=out, mode=mode) as archive:
-        for key in range(COUNT):
-            info = tarfile.TarInfo(f"key{number}{key}.cls")
-            info.size = 1
-            archive.addfile(info, io.BytesIO(b"%d" % key))
-    data = out.getvalue()
-    path.write_bytes(zstandard.compress(data) if path.suffix == ".zst" else data)
-
-
-def hdf5(path: Path, number: int) -> None:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(COUNT)
-
-
-MAKERS: dict[str, Any] = {
-    ".tar": tar,
-    ".tar.gz": tar,
-    ".tgz": tar,
-    ".TGZ": tar,
-    ".tar.zst": tar,
-    ".h5": hdf5,
-    ".hdf5": hdf5,
-    ".parquet": lambda path, number: pq.write_table(pa.table({"x": range(COUNT)}), path),
-    ".arrow": lambda path, number: feather.write_feather(pa.table({"x": range(COUNT)}), str(path)),
-}
+from tests.datasets.stores import COUNT, MAKERS, hdf5, tar
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -107,80 +69,12 @@ def test_stores_that_are_not_read_as_one_are_no_samples(tmp_path: Path) -> None:
         feedline.pack(one, tmp_path / "out.lmdb", workers=0)
 
 
-def test_a_store_among_many_other_files_is_one_of_them(tmp_path: Path) -> None:
-    folder = tmp_path / "sounds"
-    folder.mkdir()
-    for number in range(9):
-        (folder / f"{number}.wav").write_bytes(b"sound")
-    (folder / "Thumbs.db").write_bytes(b"of a file manager")
-    assert feedline.pack(folder, tmp_path / "out.lmdb", workers=0).count == 10
-    assert recognise(folder).format == "files"
-
-
 def test_precomputed_samples_are_packed(tmp_path: Path) -> None:
     feedline.precompute([{"x": number} for number in range(5)], tmp_path / "made", workers=0)
     packed = feedline.pack(tmp_path / "made", tmp_path / "out.h5", workers=0)
     assert (packed.count, inspect(str(tmp_path / "made"))["samples"]) == (5, 5)
     with h5py.File(packed.path) as file:
         assert file["x"][:].tolist() == list(range(5))
-
-
-@pytest.mark.parametrize(
-    ("names", "format_", "count"),
-    [
-        (("a.npy", "b.npy"), "npy", 0),
-        (("deep/a.npy", "b.npy"), "files", 0),
-        (("a.tar", "a.txt", "b.tar", "b.txt"), "stores", 2),
-        (("a.tar", "b.tar", "read.me"), "stores", 2),
-        (("a.tar", "b.tar", "readme.md", ".hidden", "_SUCCESS", "feedline.json"), "tar", 2),
-        (("a.tar", "b.tar.gz"), "stores", 2),
-        (("a.json", "b.csv"), "files", 0),
-        (("train-images.gz", "test-images.gz"), "files", 0),
-        (("data.mdb", "lock.mdb"), "lmdb", 0),
-        (("a.jpg", "b.wav", "c.wav"), "pictures", 0),
-    ],
-)
-def test_folders(tmp_path: Path, names: tuple[str, ...], format_: str, count: int) -> None:
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    found = recognise(tmp_path)
-    assert (found.format, len(found.files)) == (format_, count)
-
-
-@pytest.mark.parametrize("names", [(), (".hidden",)])
-def test_empty_folders(names: tuple[str, ...], tmp_path: Path) -> None:
-    for name in names:
-        (tmp_path / name).touch()
-    with pytest.raises(SourceError, match=r"is empty: there are no files in it(, but for hidden ones)?\.$"):
-        recognise(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("a.tar", "tar"),
-        ("a.tar.gz", "tar"),
-        ("a.TGZ", "tar"),
-        ("shard-{000..009}.tar", "tar"),
-        ("s3://bucket/a.parquet", "parquet"),
-        ("a.feather", "arrow"),
-        ("part-*.csv.gz", "csv"),
-        ("a.gz", None),
-        ("photos", None),
-    ],
-)
-def test_formats_by_name(path: str, name: str | None) -> None:
-    assert format_by_name(path) == name
-
-
-@pytest.mark.parametrize("ending", MAKERS)
-def test_a_file_is_recognised_by_its_content(tmp_path: Path, ending: str) -> None:
-    MAKERS[ending](tmp_path / f"a{ending}", 0)
-    expected = recognise(tmp_path / f"a{ending}")
-    (tmp_path / f"a{ending}").rename(tmp_path / "a.dat")
-    found = recognise(tmp_path / "a.dat")
-    assert (found.format, found.options()) == (expected.format, expected.options())
 
 
 def test_what_is_not_known(tmp_path: Path) -> None:

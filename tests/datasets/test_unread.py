@@ -18,7 +18,7 @@ import zstandard
 
 from feedline import DataLoader
 from feedline.datasets import CSVDataset, JSONLines, TextLines, open_dataset
-from feedline.datasets.opening import recognise
+from feedline.datasets.recognition import recognise
 from feedline.datasets.unread import guess_kind
 from feedline.errors import CorruptSource, SourceError
 

@@ -227,7 +227,7 @@ class Loader(LoaderBase):
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         run = self._feedline_run
         with run.running.beginning(run.give_back) as last_close:
-            view: Any = run.refresh(self._feedline_view(self))  # Any: a `NumpyView`
+            view = run.refresh(self._feedline_view(self))
             iterator = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
                 iterator.begin_again(run, view, order)

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 from feedline import samplers
 from feedline.abc.rebuilding import Rebuilding
 from feedline.abc.sampler import Ordered
+from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
 from feedline.loader.base import run_of
 from feedline.loader.run.torch_view import TorchView
 from feedline.order.rank_watch import RankWatch
@@ -71,6 +72,17 @@ class TorchRebuilding(Rebuilding):
 
 
 REBUILDING = TorchRebuilding()
+
+
+def keep_in_frameworks(kind: type[Any]) -> None:
+    """Make frameworks keep loaders of this class when they rebuild them, and their positions in checkpoints.
+
+    This applies to frameworks that are imported later, too.
+    """
+    accelerate.keep_loaders(kind, REBUILDING)
+    ray_train.keep_loaders(kind, REBUILDING)
+    lightning.keep_places(kind, REBUILDING)
+    speechbrain.keep_places(kind, REBUILDING)
 
 
 def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = None) -> L:

@@ -21,7 +21,6 @@ from feedline.device.static_buffers import StaticBuffers
 from feedline.device.torch_target import device_of
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
-from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
@@ -37,7 +36,7 @@ from feedline.loader.arguments import (
     warn_dubious,
 )
 from feedline.loader.base import LoaderBase
-from feedline.loader.rebuilding import REBUILDING, adopt_samplers
+from feedline.loader.rebuilding import adopt_samplers, keep_in_frameworks
 from feedline.loader.run.torch_view import B_co, S_co, TorchView
 from feedline.order.order import Order
 from feedline.order.sharding import steps_of
@@ -391,8 +390,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             explain(exc, vars(self))
             raise
 
-    # Any: a `TorchView`.
-    def _next_order(self) -> tuple[Any, Order]:
+    def _next_order(self) -> tuple[TorchView, Order]:
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
         view = run.refresh(self._feedline_view(self))
@@ -426,10 +424,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
 _kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
 _kind.register(IterableSource)  # also for datasets created before torch was imported
-accelerate.keep_loaders(DataLoader, REBUILDING)
-ray_train.keep_loaders(DataLoader, REBUILDING)
-lightning.keep_places(DataLoader, REBUILDING)
-speechbrain.keep_places(DataLoader, REBUILDING)
+keep_in_frameworks(DataLoader)
 
 
 def _iterator_class() -> type[TorchBatches[Any]]:

@@ -1,5 +1,6 @@
 """Datasets that compose: `feedline.pipe` and its operators."""
 
-from feedline.pipes.pipe import MapPipe, Pipe, ShardedPipe, StreamPipe, pipe
+from feedline.pipes.methods import Pipe
+from feedline.pipes.pipe import MapPipe, ShardedPipe, StreamPipe, pipe
 
 __all__ = ["MapPipe", "Pipe", "ShardedPipe", "StreamPipe", "pipe"]

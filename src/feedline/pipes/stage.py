@@ -11,6 +11,7 @@ each pass. A stream opens a cursor for a lap: the epoch, and how often an outer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
@@ -38,6 +39,28 @@ class Stage:
         """Pass the epoch on to datasets that have a `set_epoch`."""
         for source in self.sources:
             source.set_epoch(epoch)
+
+    def chain(self) -> str:
+        """Return the operators as code, from the first dataset on."""
+        if not self.sources:
+            return f"pipe({self.label})"
+        first, *others = self.sources
+        if not self.label:
+            return first.chain()
+        if not others:
+            return f"{first.chain()}.{self.label}"
+        name, _, options = self.label.partition("(")
+        shown = [other.chain() for other in others] + ([options.removesuffix(")")] if options else [])
+        return f"{first.chain()}.{name}({', '.join(shown)})"
+
+    def tree(self, depth: int = 0) -> Iterator[str]:
+        """Yield a line for each operator, from this one back to the datasets."""
+        if self.label:
+            size = f": {len(self):,} samples" if not self.sources and isinstance(self, MapStage) else ""
+            yield f"{'  ' * depth}{self.label}{size}"
+            depth += 1
+        for source in self.sources:
+            yield from source.tree(depth)
 
 
 class MapStage(Stage, ABC):

@@ -34,7 +34,7 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PACKED_BYTES", 300)
     monkeypatch.setattr(index, "_LEAST_UNIT", 50)
     monkeypatch.setattr(index, "_REMOTE_CHUNK", 200)
-    monkeypatch.setattr(blocks, "_REMOTE_GAP", 50)
+    monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 50)
     monkeypatch.setattr("feedline.datasets.lines.sections.SECTION_BYTES", 250)
     monkeypatch.setattr("feedline.datasets.tar.shards.REMOTE_CHUNK", 200)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 100)

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feedline import DataLoader
 from feedline.datasets import TarDataset
@@ -19,23 +17,11 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.http import Connections
 from feedline.datasets.tar import shards as tar_shards
-from feedline.datasets.tar.shares import shares_of
-from feedline.datasets.tar.stream import shuffled
 from feedline.errors import BadOption
 from tests.datasets.remote.servers import WebServer, web_server
 from tests.datasets.tar.writing import write_shards
 
 SHARDS = 24
-
-
-@given(count=st.integers(1, 60), ranks=st.integers(1, 6), epoch=st.integers(0, 5), workers=st.integers(1, 3))
-def test_a_rank_has_the_same_shards_in_every_epoch(count: int, ranks: int, epoch: int, workers: int) -> None:
-    first, later = (shuffled(count, 7, one, ranks) for one in (0, epoch))
-    assert sorted(later) == list(range(count))
-    for rank in range(ranks):
-        parts = [shares_of(count, (worker * ranks + rank, workers * ranks)) for worker in range(workers)]
-        own = {later[share.turn] for shares in parts for share in shares if share.every == 1}
-        assert ranks == 1 or own <= set(first[rank::ranks])
 
 
 @pytest.mark.parametrize("here", [[6, 2], [4, 4], [1] * 8, [8], [5, 2, 1]])

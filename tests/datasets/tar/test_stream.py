@@ -24,7 +24,7 @@ import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.tar import arrays, members
 from feedline.datasets.tar.shares import shares_of
-from feedline.datasets.tar.stream import ShuffleBuffer, TarPass
+from feedline.datasets.tar.stream import TarPass
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerWarning
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -483,82 +483,3 @@ def test_every_order_of_shards_is_as_likely(shards: list[str]) -> None:
     found = Counter(tuple(dataset.order(epoch)) for epoch in range(4_800))
     assert len(found) == 24
     assert all(130 < count < 280 for count in found.values())
-
-
-def order(count: int, width: int, key: int = 7) -> list[int]:
-    buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
-    found = []
-    for number in range(count):
-        while buffer.is_ready(ended=False):
-            found.append(buffer.take(ended=False))
-        buffer.add(number)
-    while buffer.is_ready(ended=True):
-        found.append(buffer.take(ended=True))
-    assert len(buffer) == 0
-    return found
-
-
-@given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 2**64 - 1))
-def test_everything_comes_once_and_not_far_from_where_it_was(count: int, width: int, key: int) -> None:
-    found = order(count, width, key)
-    assert sorted(found) == list(range(count))
-    for place, number in enumerate(found):
-        assert abs(place - number) < width
-
-
-def test_a_width_of_one_is_no_shuffling() -> None:
-    assert order(50, 1) == list(range(50))
-
-
-def test_it_is_well_mixed() -> None:
-    """Neighbours are far apart, and which one comes first is a matter of luck."""
-    found = order(20_000, 1000)
-    places = {number: place for place, number in enumerate(found)}
-    first = sum(places[n] < places[n + 1] for n in range(0, 20_000, 2))
-    assert 4700 < first < 5300
-    apart = sorted(abs(places[n] - places[n + 1]) for n in range(19_999))
-    assert 200 < apart[10_000] < 450  # of two random delays below 1,000 the median difference is 293
-    shifts = Counter((place - number) // 100 for number, place in places.items() if 2000 < number < 18_000)
-    assert all(count > 500 for shift, count in shifts.items() if -4 <= shift < 4)
-
-
-def test_about_half_the_width_is_held() -> None:
-    buffer: ShuffleBuffer[int] = ShuffleBuffer(3, 1000)
-    most = 0
-    for number in range(20_000):
-        buffer.add(number)
-        while buffer.is_ready(ended=False):
-            buffer.take(ended=False)
-        most = max(most, len(buffer))
-        assert len(buffer._held) <= 1000
-    assert 450 < most < 600
-
-
-@given(st.integers(1, 80), st.integers(1, 30), st.integers(0, 80), st.integers(0, 2**64 - 1))
-def test_it_is_rebuilt_from_the_oldest_and_the_last(count: int, width: int, taken: int, key: int) -> None:
-    expected = order(count, width, key)
-    wanted = taken = min(taken, count)
-    buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
-    for number in range(count):
-        buffer.add(number)
-        while buffer.is_ready(ended=False) and taken:
-            buffer.take(ended=False)
-            taken -= 1
-        if not taken:
-            break
-    while taken:
-        buffer.take(ended=True)
-        taken -= 1
-    oldest = buffer.oldest()
-    first = buffer.number if oldest is None else oldest[0]
-    assert buffer.number - first <= width
-    again: ShuffleBuffer[int] = ShuffleBuffer(key, width, first, buffer.last)
-    left = []
-    for number in range(first, count):
-        again.add(number)
-        while again.is_ready(ended=False):
-            left.append(again.take(ended=False))
-    while again.is_ready(ended=True):
-        left.append(again.take(ended=True))
-    assert left == expected[len(expected) - len(left) :]
-    assert len(left) == count - wanted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, 
 from feedline.datasets.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.lines.scan import Numbers
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
 
@@ -32,11 +33,6 @@ _STRIDE = 1 << 22
 """Content between two copies of a decompressor's state, at least."""
 _MOST_COPIES = 256
 """Copies for one file: 10 MB."""
-_LOCAL_GAP = 1 << 14
-_REMOTE_GAP = 1 << 18
-"""The largest gap between two blocks to read and discard, rather than make two requests. Guesses."""
-_MOST = 1 << 24
-"""The most bytes of a read, unless a block has more."""
 
 
 class Block:
@@ -142,6 +138,15 @@ class _Cursor:
             copies.insert(place, copy)
 
 
+class _Wanted(NamedTuple):
+    """Where a block is in the content of a file."""
+
+    shard: int
+    """The number of the file, as `coalesced` calls it."""
+    start: int
+    stop: int
+
+
 class BlockReader:
     """The open files of one thread.
 
@@ -184,19 +189,21 @@ class BlockReader:
         for file, numbers in by_file.items():
             index = self._index.files[file]
             blob = self._blob(file)
-            spans = [self._span(index, number) for number in numbers]
+            wanted = [self._wanted(file, number) for number in numbers]
             if index.packing:
                 cursor = self._cursor(file, blob)
-                contents += [cursor.read(*span) for span in spans]
+                contents += [cursor.read(one.start, one.stop) for one in wanted]
                 went_back = went_back or cursor.went_back
             else:
-                contents += self._ranges(blob, spans)
+                contents += self._ranges(blob, wanted)
             blob.check()  # what was read may be from another version
         return contents, went_back
 
-    def _span(self, index: FileIndex, number: int) -> tuple[int, int]:
+    def _wanted(self, file: int, number: int) -> _Wanted:
+        index = self._index.files[file]
         start, stop = index.starts[number : number + 2].tolist()
-        return start, min(stop, start + self._limit + 1 + (PACKED_BYTES if index.packing else BLOCK_BYTES))
+        most = self._limit + 1 + (PACKED_BYTES if index.packing else BLOCK_BYTES)
+        return _Wanted(file, start, min(stop, start + most))
 
     def _blob(self, file: int) -> Blob:
         blob, index = self._blobs.get(file), self._index.files[file]
@@ -219,26 +226,16 @@ class BlockReader:
             self._cursors.put(file, cursor)
         return cursor
 
-    def _ranges(self, blob: Blob, spans: list[tuple[int, int]]) -> list[bytes]:
-        """Read ranges in ascending order, merging nearby ones; several at a time from remote files."""
-        gap = _LOCAL_GAP if blob.is_local else _REMOTE_GAP
-        reads: list[list[tuple[int, int]]] = []
-        for span in spans:
-            last = reads[-1] if reads else None
-            if last is not None and span[0] <= last[-1][1] + gap and span[1] - last[0][0] <= _MOST:
-                last.append(span)
-            else:
-                reads.append([span])
+    def _ranges(self, blob: Blob, wanted: list[_Wanted]) -> list[bytes]:
+        """Read blocks of a file in ascending order, merging nearby ones; several reads at a time from remote files."""
 
-        def read(own: list[tuple[int, int]]) -> list[bytes]:
-            first = own[0][0]
-            content = blob.read(first, own[-1][1])
-            return [content] if len(own) == 1 else [content[start - first : stop - first] for start, stop in own]
+        def read(span: Span[_Wanted]) -> list[bytes]:
+            content = blob.read(span.start, span.stop)
+            return [content[one.start - span.start : one.stop - span.start] for one in span.ranges]
 
-        if len(reads) == 1 or blob.is_local:
-            return [content for own in reads for content in read(own)]
-        with ThreadPoolExecutor(min(self._request_count, len(reads)), "feedline-read") as threads:
-            return [content for contents in threads.map(read, reads) for content in contents]
+        spans = coalesced(wanted, is_local=lambda _: blob.is_local)
+        contents = side_by_side(read, spans, 1 if blob.is_local else self._request_count)
+        return [content for some in contents for content in some]
 
     def close(self) -> None:
         """Close all files. May be called twice."""

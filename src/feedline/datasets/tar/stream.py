@@ -1,136 +1,33 @@
-"""Reads shards from beginning to end."""
+"""`TarStream`: shards, read from beginning to end, and the state of a pass over them."""
 
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
 import operator
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
-from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.disk_cache import name_of
 from feedline.datasets.remote.foresight import Foresight, Readers
 from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
-from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
-from feedline.datasets.tar.members import Bytes, Members
-from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.datasets.tar.grouping import RawSample
+from feedline.datasets.tar.order import order_of
+from feedline.datasets.tar.reader import BEGINNING, Held, ShardReader
 from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
-from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.randomness.keys import epoch_key, mix
 from feedline.system.handle import Handle
 from feedline.types import State
 from feedline.types.ranks import local_rank_count
 from feedline.types.shown import identity_of
-
-T = TypeVar("T")
-
-Release = tuple[int, int]
-"""The place at which a sample is released, and its number."""
-
-
-class ShuffleBuffer(Generic[T]):
-    """A shuffle buffer whose content depends only on its position.
-
-    Sample i of a stream is delayed by a random number of places below `width`, which depends only on the key and i.
-    Samples are released in the order of i + delay. So a sample moves by at most `width` places, and about half of
-    `width` samples are held at any time. One pair of numbers records what was released: everything up to the last
-    release. To rebuild a buffer, read again from its oldest sample, at most `width` back, and skip what was released.
-
-    Args:
-        key: determines the delays.
-        width: the longest delay, plus one; 1 for no delay.
-        first: the number of the first sample that will be added.
-        last: the last release before the buffer was rebuilt: samples up to it are skipped.
-    """
-
-    def __init__(self, key: int, width: int, first: int = 0, last: Release = (-1, -1)) -> None:
-        self._key = key
-        self._width = width
-        self.number = first
-        """Number of the next sample to add."""
-        self.last = last
-        self._heap: list[Release] = []
-        self._held: dict[int, T] = {}
-        """Samples by number, in the order in which they were added."""
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def add(self, item: T) -> None:
-        """Add the next sample."""
-        release = self.number + mix(self._key, self.number) % self._width, self.number
-        self.number += 1
-        if release > self.last:
-            heapq.heappush(self._heap, release)
-            self._held[release[1]] = item
-
-    def is_ready(self, *, ended: bool) -> bool:
-        """True if the next sample is known: no sample added later can precede it."""
-        return bool(self._heap) and (ended or self._heap[0][0] <= self.number)
-
-    def take(self, *, ended: bool) -> T:
-        """Release the next sample; only call this if `is_ready`."""
-        assert self.is_ready(ended=ended)
-        self.last = heapq.heappop(self._heap)
-        return self._held.pop(self.last[1])
-
-    def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
-        """Return whether each sample from `first` to `end` was released; `end` defaults to the last release."""
-        numbers = np.arange(first, self.last[0] + 1 if end is None else end)
-        releases = numbers + (mix_array(self._key, numbers) % np.uint64(self._width)).astype(np.int64)
-        came: NDArray[np.bool_] = (releases < self.last[0]) | ((releases == self.last[0]) & (numbers <= self.last[1]))
-        return came
-
-    def oldest(self) -> tuple[int, T] | None:
-        """Return the number of the oldest held sample, and the sample; None if the buffer is empty."""
-        return next(iter(self._held.items()), None)
-
-
-def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
-    """Return shards in a random order in which turn t has a shard of home t modulo `homes`.
-
-    The homes divide the shards among them, the same way in every epoch. Rank r takes the turns r, r + ranks, ..., so a
-    rank with a home of its own reads the same shards in every epoch.
-
-    Example:
-        >>> first, second = (shuffled(8, 0, epoch, homes=2) for epoch in (0, 1))
-        >>> first != second, set(first[::2]) == set(second[::2])
-        (True, True)
-    """
-    key = mix(epoch_key(seed, epoch), 0)
-    if homes == 1:
-        return _listed(_shuffled(np.arange(count), key))
-    order = _shuffled(np.arange(count), mix(seed, homes))
-    for home in range(min(homes, count)):
-        order[home::homes] = _shuffled(order[home::homes], mix(key, home))
-    return _listed(order)
-
-
-def _order(count: int, seed: int | None, homes: int, epoch: int) -> list[int]:
-    return list(range(count)) if seed is None else shuffled(count, seed, epoch, homes)
-
-
-def _listed(order: NDArray[np.int64]) -> list[int]:
-    found: list[int] = order.tolist()
-    return found
-
-
-def _shuffled(items: NDArray[np.int64], key: int) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = items[Bijection(len(items), key)(np.arange(len(items)))]
-    return found
 
 
 class TarStream(PartedStream, Epochs, Reshardable):
@@ -205,7 +102,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
 
     def _orders(self, homes: int) -> Callable[[int], list[int]]:
         """Return what gives the order of an epoch, without a reference to this stream: a cache keeps it."""
-        return functools.partial(_order, len(self.shards), self.seed if self.shuffle else None, homes)
+        return functools.partial(order_of, len(self.shards), self.seed if self.shuffle else None, homes)
 
     @functools.cached_property
     def checksum(self) -> int:
@@ -242,12 +139,6 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
 
 
-_BEGINNING: dict[str, Any] = {"share": 0, "offset": 0, "ordinal": 0, "number": 0, "last": [-1, -1], "begun": []}
-"""Where to resume: the shard, by its place in this part's order; the offset in it, and the ordinal of the sample there;
-the number of that sample in the pass; the last release; and the first sample numbers of the later shards already
-started."""
-
-
 class TarPass(ResumablePass[RawSample]):
     """One pass over the shards of a part.
 
@@ -262,18 +153,18 @@ class TarPass(ResumablePass[RawSample]):
         super().__init__(part, stream.transform)
         self._stream = stream
         self._epoch = stream.epoch
-        self._start = _BEGINNING
+        self._start = BEGINNING
         self._homes = stream.homes
         self._units: list[list[Any]] | None = None
         """The shares of this part, in the form of a state, if it continues an epoch that other parts started."""
-        self._reader: _Reader | None = None
+        self._reader: ShardReader | None = None
 
     def _take(self) -> RawSample:
         if self._reader is None:
             is_resharded = self._units is not None
             foresight = self._stream.foresight(self._epoch, self._part, self._homes, shared=is_resharded)
             order, shares = self._stream.order(self._epoch, self._homes), self._shares()
-            self._reader = _Reader(self._stream, order, shares, self._buffer(), self._start, foresight)
+            self._reader = ShardReader(self._stream, order, shares, self._buffer(), self._start, foresight)
         raw = self._reader.next()
         if raw is None:
             raise StopIteration
@@ -283,7 +174,7 @@ class TarPass(ResumablePass[RawSample]):
         count = len(self._stream.shards)
         return shares_of(count, self._part) if self._units is None else read(self._units, count)
 
-    def _buffer(self) -> ShuffleBuffer[Any]:
+    def _buffer(self) -> ShuffleBuffer[Held]:
         key = mix(mix(epoch_key(self._stream.seed, self._epoch), 1), self._part[0])
         start = self._start
         return ShuffleBuffer(key, max(1, self._stream.buffer), start["number"], tuple(start["last"]))
@@ -327,130 +218,7 @@ class TarPass(ResumablePass[RawSample]):
 
     def _enter(self, state: State) -> None:
         self._epoch = state["epoch"]
-        self._start = {name: state[name] for name in _BEGINNING}
+        self._start = {name: state[name] for name in BEGINNING}
         self._homes = state["homes"]
         self._units = state["units"]
         self._reader = None
-
-
-class _Reader:
-    """Reads samples, buffers them and releases them."""
-
-    def __init__(
-        self,
-        stream: TarStream,
-        order: list[int],
-        shares: list[ShardShare],
-        buffer: ShuffleBuffer[tuple[int, int, RawSample]],
-        begin: State,
-        foresight: Foresight | None,
-    ) -> None:
-        self._stream = stream
-        self._shares = shares
-        self._foresight = foresight
-        self._buffer = buffer
-        self._share = begin["share"]
-        """Place of the shard being read, or of the next one."""
-        self._begun: dict[int, int] = {}
-        """First sample number of each started shard, by place, for shards with samples in the buffer."""
-        self._skip_to = (begin["offset"], begin["ordinal"])
-        shards = [stream.shards[order[share.turn]] for share in shares[self._share :]]
-        starts = [begin["offset"], *(share.offset for share in shares[self._share + 1 :])]
-        reading = stream.reading
-        self._ahead = Ahead(
-            functools.partial(stream.open, foresight=foresight),
-            zip(shards, starts, strict=False),
-            depth=reading.depth(shards),
-            chunk_bytes=reading.chunk_bytes(shards),
-            most=reading.most_depth(shards),
-        )
-        self._grouping: Grouping | None = None
-        self._enters: Callable[[], bool] = bool
-        self._blob: Blob | None = None
-        self._ended = self._share >= len(self._shares)
-
-    def next(self) -> RawSample | None:
-        buffer = self._buffer
-        while not buffer.is_ready(ended=self._ended):
-            if self._ended:
-                return None
-            raw = self._read()
-            if raw is not None and raw.ordinal not in self._shares[self._share].came:
-                buffer.add((self._share, raw.start if self._enters() else 0, raw))
-        return buffer.take(ended=self._ended)[2]
-
-    def _read(self) -> RawSample | None:
-        """Read a sample; None at the end of a shard."""
-        try:
-            if self._grouping is None:
-                self._grouping = self._open()
-            raw = self._grouping.next()
-            if raw is None and self._blob is not None:
-                self._blob.check()
-        except Exception:
-            self._go_on()
-            raise
-        if raw is None:
-            self._go_on()
-        return raw
-
-    def _go_on(self) -> None:
-        self._grouping = self._blob = None
-        self._share += 1
-        if self._share >= len(self._shares):
-            self._skip_to = (0, 0)
-            self._ended = True
-            self._ahead.close()
-            return
-        share = self._shares[self._share]
-        self._skip_to = (share.offset, share.ordinal)
-        self._begun[self._share] = self._buffer.number
-
-    def _open(self) -> Grouping:
-        blob = self._blob = self._ahead.next_blob()
-        assert blob is not None
-        share, (offset, ordinal) = self._shares[self._share], self._skip_to
-        if self._foresight is not None:
-            self._foresight.turn = share.turn
-        members = self._members(blob, offset)
-        selection = Selection(self._stream.form.wanted, share.place, share.every)
-        unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0
-        grouping = Grouping(members, blob.name, selection, ordinal=begun, unique=unique)
-        grouping.skip_to(ordinal)  # if reading could not start where it stopped
-        return grouping
-
-    def _members(self, blob: Blob, offset: int) -> Members:
-        reading, ahead = self._stream.reading, self._ahead
-        head = ahead.next_chunk()
-        packing = None if offset else packing_of(head)
-        chunks = itertools.chain([head], iter(ahead.next_chunk, b""))
-        next_chunk = functools.partial(next, chunks, b"")
-        self._enters = bool
-        if packing is not None:
-            unpacking = Unpacking(packing, next_chunk, blob.name)
-            return Members(Bytes(unpacking.next_chunk), blob.name, size=None, limit=reading.max_field_bytes)
-        limit = None if blob.is_local else reading.max_field_bytes  # a server may claim any size
-        members = Members(Bytes(next_chunk, offset), blob.name, size=blob.size, limit=limit)
-        self._enters = lambda: members.can_be_entered
-        return members
-
-    def state(self) -> State:
-        buffer = self._buffer
-        oldest = buffer.oldest()
-        if oldest is not None:
-            number, (share, offset, raw) = oldest
-            ordinal = raw.ordinal
-        else:
-            number, share = buffer.number, self._share
-            offset, ordinal = self._skip_to
-            if self._grouping is not None:
-                offset, ordinal = (self._grouping.start if self._enters() else 0), self._grouping.ordinal
-        self._begun = {place: first for place, first in self._begun.items() if place > share}
-        return {
-            "share": share,
-            "offset": offset,
-            "ordinal": ordinal,
-            "number": number,
-            "last": list(buffer.last),
-            "begun": list(self._begun.values()),
-        }

@@ -12,10 +12,10 @@ import numpy as np
 
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.paths import File
+from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.source import Transform, checked_count, checked_flag
 from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import packing_of, unpacked_file
-from feedline.datasets.tar.stream import ShuffleBuffer
 from feedline.datasets.tfrecord.form import RecordForm
 from feedline.datasets.tfrecord.framing import HEADER, TRAILER, damaged_record, data_sum, is_record, sum_of
 from feedline.errors import SourceError

@@ -27,7 +27,7 @@ from feedline.delivery.state.epochs import Epochs
 from feedline.insight.stats import Stats
 from feedline.loader.arguments import Options
 from feedline.loader.run.listener import Listener
-from feedline.loader.run.view import LoaderView
+from feedline.loader.run.view import LoaderView, V
 from feedline.order.order import Order, reads_stream
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
@@ -109,7 +109,7 @@ class Run:
             self.stream_sharding = self._stream_sharding(view)  # the process group may have been created since
         return view.order_of(self.stream_sharding)
 
-    def refresh(self, view: LoaderView) -> LoaderView:
+    def refresh(self, view: V) -> V:
         """Apply reassigned attributes; switch to processes if the dataset is found not reproducible on threads.
 
         Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.abc.deferred import Placement, hands_on_images
 from feedline.delivery.driver.settings import Settings
@@ -12,6 +12,8 @@ from feedline.loader.arguments import Options
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
 from feedline.types import CollateFunction, StreamSharding
+
+V = TypeVar("V", bound="LoaderView")
 
 
 # Any, throughout: datasets, samplers, batches and loaders of any class.
@@ -46,7 +48,7 @@ class LoaderView(ABC):
         self.drop_last = bool(loader.drop_last)
         """True to drop the last batch if it is not full."""
 
-    def again(self) -> LoaderView:
+    def again(self: V) -> V:
         """Return the loader's arguments as they are now."""
         return type(self)(self.loader)
 

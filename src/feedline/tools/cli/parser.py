@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from feedline import __version__
+from feedline.tools.cli import values
+from feedline.tools.cli.pack_options import add_pack_options
 
 _DATASET = (
     "a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments that "
@@ -36,7 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo", help="train a small network with torch's loader and with feedline, and compare them (about a minute)"
     )
-    demo.add_argument("--images", type=_at_least(64), default=320, help="pictures to draw and train on (%(default)s)")
+    demo.add_argument(
+        "--images", type=values.at_least(64), default=320, help="pictures to draw and train on (%(default)s)"
+    )
     demo.add_argument(
         "-o",
         "--out",
@@ -59,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--trace", type=Path, metavar="TRACE.json", help="also write a trace for ui.perfetto.dev")
     _add_what_if(commands)
     _add_lab(commands)
-    _add_pack(commands)
+    add_pack_options(commands.add_parser("pack", help="write a dataset in a format that reads fast"))
     _add_inspect(commands)
     return parser
 
@@ -106,7 +108,7 @@ def _add_bench(commands: _Commands) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        type=_benchmark,
+        type=values.benchmark,
         default="quick",
         metavar="WHAT",
         help="quick: overhead, transport, pictures; images: JPEG files to float32, and torch's loader with common "
@@ -131,9 +133,15 @@ def _add_bench(commands: _Commands) -> None:
     own = bench.add_argument_group("with your own dataset or loader (--seconds then limits the total time: 60)")
     _add_batch_size(own)
     own.add_argument(
-        "--workers", type=_at_least(0), nargs="+", metavar="N", help="numbers of workers (0 1 2 4, up to the cores)"
+        "--workers",
+        type=values.at_least(0),
+        nargs="+",
+        metavar="N",
+        help="numbers of workers (0 1 2 4, up to the cores)",
     )
-    own.add_argument("--prefetch", type=_at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)")
+    own.add_argument(
+        "--prefetch", type=values.at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)"
+    )
     own.add_argument(
         "--engine",
         choices=("process", "thread"),
@@ -160,22 +168,22 @@ def _add_tune(commands: _Commands) -> None:
     )
     tune.add_argument(
         "--step-ms",
-        type=_step,
+        type=values.step_ms,
         default=0.0,
         metavar="MS",
         help="how long your training step takes for a batch: finds the fewest workers that keep up with it (0: the "
         "most samples per second)",
     )
-    tune.add_argument("--seconds", type=_positive, help="time limit in seconds (60, or 180 with --script)")
+    tune.add_argument("--seconds", type=values.positive, help="time limit in seconds (60, or 180 with --script)")
     _add_batch_size(tune)
     _add_plot(tune)
     tune.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
     stored = tune.add_argument_group("shards in a store")
     stored.add_argument("--cache", metavar="BYTES", help="size of the shard cache of each machine: 300GB (none)")
     stored.add_argument("--sample-bytes", metavar="BYTES", help="average size of a sample: 100KB")
-    stored.add_argument("--machines", type=_at_least(1), metavar="N", help="machines that train (1)")
-    stored.add_argument("--ranks", type=_at_least(1), metavar="N", help="ranks of each machine (1)")
-    stored.add_argument("--workers", type=_at_least(1), metavar="N", help="workers of each rank (2)")
+    stored.add_argument("--machines", type=values.at_least(1), metavar="N", help="machines that train (1)")
+    stored.add_argument("--ranks", type=values.at_least(1), metavar="N", help="ranks of each machine (1)")
+    stored.add_argument("--workers", type=values.at_least(1), metavar="N", help="workers of each rank (2)")
     tune.add_argument(
         "--script",
         nargs=argparse.REMAINDER,
@@ -185,14 +193,17 @@ def _add_tune(commands: _Commands) -> None:
     )
 
 
-def _add_batch_size(parser: Any) -> None:
+def _add_batch_size(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--batch-size", type=_at_least(1), metavar="N", help="samples in a batch (the loader's, or 32 for a dataset)"
+        "--batch-size",
+        type=values.at_least(1),
+        metavar="N",
+        help="samples in a batch (the loader's, or 32 for a dataset)",
     )
 
 
-def _add_plot(parser: Any) -> None:
-    parser.add_argument("--plot", type=_picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
+def _add_plot(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--plot", type=values.picture, metavar="FILE.svg", help="also draw the result, as SVG or PNG")
 
 
 def _add_doctor(commands: _Commands) -> None:
@@ -209,7 +220,7 @@ def _add_doctor(commands: _Commands) -> None:
         "Without it, this machine is examined",
     )
     doctor.add_argument(
-        "--seconds", type=_positive, default=20.0, help="time limit in seconds for trying a dataset (%(default)s)"
+        "--seconds", type=values.positive, default=20.0, help="time limit in seconds for trying a dataset (%(default)s)"
     )
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
 
@@ -222,18 +233,18 @@ def _add_what_if(commands: _Commands) -> None:
         "Without any change, it tries several numbers of workers and of batches that they prefetch.",
     )
     what_if.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
-    what_if.add_argument("--workers", type=_at_least(0), metavar="N", help="workers; 0 for none")
-    what_if.add_argument("--prefetch", type=_at_least(1), metavar="N", help="batches that each worker prefetches")
+    what_if.add_argument("--workers", type=values.at_least(0), metavar="N", help="workers; 0 for none")
+    what_if.add_argument("--prefetch", type=values.at_least(1), metavar="N", help="batches that each worker prefetches")
     order = what_if.add_mutually_exclusive_group()
     order.add_argument("--ordered", dest="in_order", action="store_const", const=True, help="batches in order")
     order.add_argument("--unordered", dest="in_order", action="store_const", const=False, help="batches as they come")
-    what_if.add_argument("--step", type=_step_change, metavar="2x|50ms", help="time of a training step")
+    what_if.add_argument("--step", type=values.step_change, metavar="2x|50ms", help="time of a training step")
     for stage in ("fetch", "transform", "collate", "decode"):
         named = ", if the dataset names it" if stage == "decode" else ""
-        what_if.add_argument(f"--{stage}", type=_factor, metavar="0.5x", help=f"time of the stage {stage}{named}")
+        what_if.add_argument(f"--{stage}", type=values.factor, metavar="0.5x", help=f"time of the stage {stage}{named}")
     what_if.add_argument(
         "--stage",
-        type=_stage,
+        type=values.stage_change,
         action="append",
         default=[],
         metavar="NAME=0.5x",
@@ -241,7 +252,7 @@ def _add_what_if(commands: _Commands) -> None:
     )
     what_if.add_argument(
         "--computing",
-        type=_share,
+        type=values.share,
         metavar="SHARE",
         help="share of a batch's time in which its worker computes, from 0 to 1 (as recorded); for the rest it waits, "
         "and needs no core; matters if there are more workers than cores",
@@ -254,99 +265,10 @@ def _add_lab(commands: _Commands) -> None:
     lab.add_argument(
         "what", nargs="?", metavar="module:dataset", help="your dataset or loader, with which the page opens"
     )
-    lab.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (a free one)")
+    lab.add_argument("--port", type=values.port, default=0, help="port on 127.0.0.1 (a free one)")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument(
         "--export", type=Path, metavar="LAB.html", help="write one file with recorded runs instead (takes some minutes)"
-    )
-
-
-def _add_pack(commands: _Commands) -> None:
-    pack = commands.add_parser("pack", help="write a dataset in a format that reads fast")
-    pack.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="a folder of pictures or files, a store in any of the formats, a CSV file, or "
-        "module:object for a dataset in Python or a function that returns one",
-    )
-    out = pack.add_mutually_exclusive_group(required=True)
-    out.add_argument(
-        "out",
-        metavar="OUT",
-        nargs="?",
-        help="a file whose suffix selects the format, a folder (of shards, of arrays), or the address of a folder in a "
-        "store, such as s3://bucket/train",
-    )
-    out.add_argument(
-        "--tokens",
-        metavar="OUT.bin",
-        help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
-    )
-    pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not select one")
-    pack.add_argument("--workers", type=_at_least(0), help="processes that read and encode (as many as cores)")
-    pack.add_argument(
-        "--fields",
-        type=_fields,
-        metavar="A,B=C",
-        help="fields to keep (B is the new name of C), or names for the elements of tuples",
-    )
-    pack.add_argument(
-        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store pictures (%(default)s)"
-    )
-    pack.add_argument(
-        "--resize", type=_pixels, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
-    )
-    pack.add_argument("--quality", type=_at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
-    pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
-    pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="most samples in a shard")
-    pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)")
-    pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
-    pack.add_argument(
-        "--on-error",
-        choices=("raise", "skip"),
-        default="raise",
-        help="what to do with samples that cannot be read, or do not fit the others or the format (%(default)s)",
-    )
-    pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    pack.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
-    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
-    pack.add_argument("--quiet", action="store_true", help="no progress bar")
-    pack.add_argument(
-        "--engine",
-        choices=("auto", "process", "thread", "ray"),
-        default="auto",
-        help="the loader's engine (%(default)s)",
-    )
-    _add_tokens(pack)
-
-
-def _add_tokens(pack: argparse.ArgumentParser) -> None:
-    tokens = pack.add_argument_group(
-        "texts as tokens",
-        "With --tokens, SOURCE is a dataset of texts, and of the options above only --workers, --engine, --overwrite, "
-        "--restart, --no-verify and --quiet apply.",
-    )
-    tokens.add_argument(
-        "--tokenizer",
-        metavar="NAME",
-        help="a tokenizer.json, module:function for a function that turns a text into token ids, or the name of a "
-        "tokenizer on the Hugging Face Hub",
-    )
-    tokens.add_argument("--field", default="text", help="the field with the text (%(default)s)")
-    tokens.add_argument(
-        "--append-eos",
-        type=_token,
-        default=False,
-        metavar="ID|auto",
-        help="token to append to each document; auto for the tokenizer's end-of-text token (none)",
-    )
-    tokens.add_argument(
-        "--token-type",
-        choices=("uint16", "uint32"),
-        help="type of tokens (uint16 if the tokenizer has at most 65,536, else uint32)",
-    )
-    tokens.add_argument(
-        "--tokens-per-shard", type=_at_least(1), metavar="N", help="approximate tokens in a shard (2^30)"
     )
 
 
@@ -358,7 +280,7 @@ def _add_inspect(commands: _Commands) -> None:
         help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, a folder of these or of files, or "
         "the address of a folder that `feedline pack` wrote",
     )
-    inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to read (all)")
+    inspect.add_argument("--fields", type=values.names, metavar="A,B", help="fields to read (all)")
     inspect.add_argument(
         "--verify", action="store_true", help="read all samples, and compare their number and all checksums"
     )
@@ -366,99 +288,6 @@ def _add_inspect(commands: _Commands) -> None:
 
 
 def _add_round_options(parser: argparse.ArgumentParser, *, how_many: str = "%(default)s") -> None:
-    parser.add_argument("--rounds", type=_at_least(1), default=5, help=f"rounds per loader and case ({how_many})")
-    parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (0.5)")
+    parser.add_argument("--rounds", type=values.at_least(1), default=5, help=f"rounds per loader and case ({how_many})")
+    parser.add_argument("--seconds", type=values.positive, default=0.5, help="seconds timed in each round (0.5)")
     parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the other settings of a benchmark
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    return _number(int, lambda value: value >= least, f"less than {least}")
-
-
-N = TypeVar("N", int, float)
-
-
-def _number(kind: Callable[[str], N], accepts: Callable[[N], bool], why_not: str) -> Callable[[str], N]:
-    """Return a parser for numbers of this kind; `why_not` completes the message "... is" about a rejected number."""
-
-    def read(text: str) -> N:
-        value = kind(text)
-        if not accepts(value):
-            raise argparse.ArgumentTypeError(f"{text} is {why_not}")
-        return value
-
-    read.__name__ = "number"  # argparse uses it in the message about a text that is not a number
-    return read
-
-
-_port = _number(int, lambda port: 0 <= port < 1 << 16, "not a port: give 0 for a free one, or 1 to 65535")
-_positive = _number(float, lambda value: value > 0, "not more than 0")
-_step = _number(float, lambda step: 0 <= step < math.inf, "not a valid time: give milliseconds, 0 or more")
-_share = _number(float, lambda share: 0 <= share <= 1, "not between 0 and 1")
-
-
-def _benchmark(text: str) -> str:
-    if text not in ("quick", "images", "gpu") and ":" not in text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither quick, images or gpu, nor a dataset such as module:dataset or path/to/file.py:dataset"
-        )
-    return text
-
-
-def _picture(text: str) -> Path:
-    if not text.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
-        )
-    folder = Path(text).absolute().parent
-    if not folder.is_dir():  # fail before a minute of measuring is lost
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder}; create it first")
-    return Path(text)
-
-
-def _factor(text: str) -> float:
-    try:
-        return _positive(text.removesuffix("x"))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a factor such as 0.5x") from None
-
-
-def _step_change(text: str) -> tuple[float, float | None]:
-    """Return the factor by which to multiply the time of a step, and the time in seconds to use instead, if any."""
-    for unit, seconds in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)):
-        if text.endswith(unit):
-            return 1.0, _factor(text.removesuffix(unit)) * seconds
-    return _factor(text), None
-
-
-def _stage(text: str) -> tuple[str, float]:
-    name, _, factor = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=0.5x")
-    return name, _factor(factor)
-
-
-def _token(text: str) -> int | bool:
-    try:
-        return True if text == "auto" else _at_least(0)(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a token id nor auto") from None
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _pixels(text: str) -> int | tuple[int, int]:
-    try:
-        width, _, height = text.lower().partition("x")
-        return (int(width), int(height)) if height else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a picture size such as 256 or 320x240") from None
-
-
-def _fields(text: str) -> dict[str, str]:
-    pairs = [(new.strip(), old.strip() or new.strip()) for new, _, old in (one.partition("=") for one in _names(text))]
-    if len({new for new, _ in pairs}) < len(pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} names a field twice")
-    return dict(pairs)

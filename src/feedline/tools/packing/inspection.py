@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.formats import SOURCES
 from feedline.datasets.manifest import Manifest
-from feedline.datasets.opening import SOURCES, Recognised, recognise
+from feedline.datasets.recognition import Recognised, recognise
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor

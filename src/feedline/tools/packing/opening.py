@@ -17,7 +17,8 @@ from typing import Any
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
 from feedline.datasets.manifest import FACTS
 from feedline.datasets.objects import open_object
-from feedline.datasets.opening import Recognised, recognise
+from feedline.datasets.opening import open_found
+from feedline.datasets.recognition import Recognised, recognise
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.datasets.tar import TarDataset, TarStream
 from feedline.errors import BadOption, SourceError
@@ -67,7 +68,7 @@ class Opened:
     left_out: int = 0
     """Number of files in the folder that are not samples."""
     format: str = "Python"
-    """A format of `feedline.datasets.opening`, or "Python" for `module:object`."""
+    """A format of `feedline.datasets.formats`, or "Python" for `module:object`."""
     files: tuple[Path, ...] = ()
     """The files that the dataset is read from, as far as they are known."""
     stored: JsonObject | None = None
@@ -113,7 +114,7 @@ def _open_folder(found: Recognised) -> Opened:
     has_labels = found.format == "pictures" and "labels" not in found.options()
     content, options = ("data", {}) if found.format == "files" else ("image", {"decode": "bytes"})
     fields = [content, "label", "path"] if has_labels else [content, "path"]
-    dataset = found.open(fields=fields, transform=Relative(found.path), **options)
+    dataset = open_found(found, fields=fields, transform=Relative(found.path), **options)
     files = tuple(Path(dataset.path_of(number)) for number in range(len(dataset)))
     return Opened(
         found.path,
@@ -133,7 +134,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     stored = _stored(found)
     fields = _fields(found, stored, wanted)
     options = {} if fields is None else {"fields": fields}
-    dataset = found.open(**options)
+    dataset = open_found(found, **options)
     files = tuple(found.files or _local_files(found.path, dataset))
     if stored is not None and wanted is None:
         suffix = FORMATS[found.format].suffixes[0]

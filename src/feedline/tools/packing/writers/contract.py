@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
 
-from feedline.datasets.opening import COMPRESSED, SUFFIXES
+from feedline.datasets.formats import COMPRESSED, SUFFIXES
 from feedline.errors import BadOption
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit
