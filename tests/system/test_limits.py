@@ -76,6 +76,9 @@ def test_the_memory_of_the_control_groups_counts(
         return texts[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) in texts)
+    limits._memory_limits.cache_clear()
     found = memory_limit()
     monkeypatch.undo()
+    limits._memory_limits.cache_clear()
     assert found == (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit)

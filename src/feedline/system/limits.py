@@ -18,13 +18,14 @@ def usable_cores() -> int:
 
 def memory_limit() -> int:
     """Return the memory this process may use: the machine's, or a lower limit of its control group or one above."""
-    granted = [
-        count[0]
-        for folder in own_groups()
-        for name in ("memory.max", "memory.limit_in_bytes")
-        if (count := _numbers(folder / name))
-    ]
+    granted = [count[0] for path in _memory_limits(tuple(own_groups())) if (count := _numbers(path))]
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *granted])
+
+
+@functools.lru_cache(1)  # most of them do not exist
+def _memory_limits(groups: tuple[Path, ...]) -> list[Path]:
+    paths = (folder / name for folder in groups for name in ("memory.max", "memory.limit_in_bytes"))
+    return [path for path in paths if path.exists()]
 
 
 def physical_bytes() -> tuple[int | None, int | None]:
@@ -102,7 +103,6 @@ def process_limit(groups: list[Path]) -> int | None:
 def _numbers(path: Path) -> list[int] | None:
     """Return the numbers in a file; None if there is no such file, or it says "max" or the like."""
     try:
-        words = path.read_text().split()
-    except OSError:
+        return list(map(int, path.read_text().split())) or None
+    except (OSError, ValueError):
         return None
-    return [int(word) for word in words] if words and all(word.lstrip("-").isdecimal() for word in words) else None
