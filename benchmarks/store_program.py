@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             super().handle()
-        except (BrokenPipeError, ConnectionResetError):  # somebody has seen enough
+        except (BrokenPipeError, ConnectionResetError):  # the client has closed the connection
             self.close_connection = True
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002  (the name is the base class's)

@@ -7,7 +7,7 @@ Knob: what the loader is prepared for. `nothing`: no worker is replaced (restart
 Held still: samples that are next to nothing (a worst case: everything the loader does shows), batches of 64, no faults.
 
 How to read it: `of nothing` is samples per second as a share of the first row of the same round: 1.00 costs nothing.
-Torch's loader, which replaces nobody, stands beside the default.
+Torch's loader, which replaces no worker, is measured beside the default.
 
     python -m benchmarks.supervision
     python -m benchmarks.supervision --workers 2 --rounds 9 --json supervision.jsonl
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mode, options in MODES.items()
         for entry in rows.loaders(arguments, {"prepared for": mode}, rows.same(dataset), ours=options)
         if entry.side.library == harness.FEEDLINE or mode == "deaths"
-        if entry.case["workers"] or mode != "limits"  # without workers there is nobody to limit
+        if entry.case["workers"] or mode != "limits"  # without workers there is nothing to limit
     ]
     outcomes = rows.measure(entries, arguments)
     for workers in arguments.workers:

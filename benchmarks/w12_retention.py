@@ -10,7 +10,7 @@ the program before it opens its loader.
 
 How to read it, in MB: `held` is what the program itself still has, `window` the batches that may be in flight.
 `running` is read with the last batch, `end` after half a second without work, `peak` is the highest reading between two
-batches. Each worker comes with some 10 MB. Beyond that, nobody needs more than `held` and `window`; what `end` has
+batches. Each worker comes with some 10 MB. Beyond that, no loader needs more than `held` and `window`; what `end` has
 above them is retained. `above torch` is the difference of `end` to torch's loader: below 0 is better. torch's own heap
 may be of another kind from system to system (mimalloc on ARM), and hold on to large batches for a while or for good.
 

@@ -91,7 +91,7 @@ def measure(
     first = min(len(loader) // 4, 8 * workers)
     last = max(first + 1, int(len(loader) * share))
     started = peak = began = read_at = 0.0
-    iterator = iter(loader)  # kept by name: workers that nobody holds any more would end before the last reading
+    iterator = iter(loader)  # kept by name: otherwise the workers would end before the last reading
     try:
         for number, batch in enumerate(iterator, start=1):
             workloads.touch(batch)

@@ -95,7 +95,7 @@ class GrowingFile(Feed):
             self._done[place.reader] = place
         written = self.offsets.with_suffix(".new")
         written.write_text(json.dumps({"places": list(self._done.values())}))
-        os.replace(written, self.offsets)  # at once: nobody ever sees half of it
+        os.replace(written, self.offsets)  # atomic: no reader ever sees half of it
 
     def _kept(self) -> dict[int, Place]:
         if self.offsets is None or not self.offsets.exists():

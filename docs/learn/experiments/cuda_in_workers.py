@@ -47,7 +47,7 @@ class HoldsDevice(torch.utils.data.Dataset):
 
 def outcome(loader_class: Any, dataset: Any, method: str) -> str:
     free = torch.cuda.mem_get_info()[0]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             batches = iter(loader_class(dataset, 4, num_workers=1, multiprocessing_context=method, timeout=60))
@@ -56,7 +56,7 @@ def outcome(loader_class: Any, dataset: Any, method: str) -> str:
             text = f"batch of {tuple(batch.shape)}; the worker takes {taken:.0f} MB of the GPU"
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).splitlines()[-1][:160]}"
-    return "\n        ".join([text, *(f"{one.category.__name__}: {str(one.message)[:200]}" for one in told)])
+    return "\n        ".join([text, *(f"{one.category.__name__}: {str(one.message)[:200]}" for one in caught)])
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ def _read(future: Future[object], read: Callable[[], object]) -> None:
         return
     try:
         found = read()
-    except BaseException:  # not kept, because it refers to the dataset: whoever wants the batch reads it and gets it
+    except (
+        BaseException
+    ):  # not kept, because it refers to the dataset: the reader of the batch fetches it and gets the error
         found = None
     future.set_result(found)
 

@@ -28,7 +28,7 @@ class Lap:
     epoch: int = 0
     number: int = 0
     worker: tuple[int, int] | None = None
-    """Number of the worker and of workers, for datasets that split themselves; None if they are not told."""
+    """Number of the worker and of workers, for datasets that split themselves; None if they are not passed on."""
     branch: int = 0
     """As in `Draws`."""
 

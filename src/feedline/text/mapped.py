@@ -54,7 +54,7 @@ class MappedTokens:
         self._cold = 0
         """For how many more reads blocks are requested ahead."""
         self._is_scattered = False
-        """True if the system was told that reads are in random order."""
+        """True if the system knows that reads are in random order."""
 
     @functools.cached_property
     def offsets(self) -> Numbers:

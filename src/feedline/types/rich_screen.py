@@ -113,6 +113,6 @@ class _RichBar:
 
     def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
         """Report how much is done."""
-        told: dict[str, Any] = {} if note is None else {"note": note}
-        told.update({"advance": advance} if done is None else {"completed": done})
-        self._progress.update(self._tasks[-1], refresh=self._refresh, **told)
+        fields: dict[str, Any] = {} if note is None else {"note": note}
+        fields.update({"advance": advance} if done is None else {"completed": done})
+        self._progress.update(self._tasks[-1], refresh=self._refresh, **fields)

@@ -1,4 +1,4 @@
-"""What a command prints, as values, and the contract of whoever prints it: see `terminal.py`."""
+"""What a command prints, as values, and the contract for printing it: see `terminal.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bar(Protocol):
     """A progress bar of one or more stages, one after the other; a context manager."""
 
     def begin(self, stage: str, total: int | None, *, done: int = 0, unit: str = "") -> None:
-        """Begin a stage; the total is None if nobody knows it. With a unit, the speed is shown."""
+        """Begin a stage; the total is None if it is not known. With a unit, the speed is shown."""
 
     def update(self, *, done: int | None = None, advance: int = 0, note: str | None = None) -> None:
         """Report how much is done, or how much more; a note appears beside it."""

@@ -266,7 +266,7 @@ def protocol_of(address: str) -> str:
 def load_libraries(addresses: Iterable[str]) -> None:
     """Import what reading these addresses needs, so that workers forked later need not: s3fs takes most of a second.
 
-    Nothing is opened. If a package is missing, whoever opens an address gets the error.
+    Nothing is opened. If a package is missing, opening an address raises the error.
     """
     for protocol in {protocol_of(address) for address in addresses} - {"", "http", "https"}:
         with contextlib.suppress(MissingExtra, BadOption):

@@ -87,7 +87,7 @@ class Epochs:
         if self._loaded is not None and own is not None:
             self._loaded = own(self._loaded)
         loaded = self._loaded
-        by_hand = self._told(order)
+        by_hand = self._epoch_set_by_user(order)
         if loaded is None or loaded.ended:
             follows = self._next_epoch if loaded is None else loaded.epoch + 1
             epoch = follows if by_hand is None else by_hand
@@ -108,7 +108,7 @@ class Epochs:
         if order.endless and loaded.order.get("endless"):
             order.check(loaded.order)
         if by_hand is not None and by_hand != loaded.epoch:
-            _tell_ignored(by_hand, loaded.epoch)
+            _warn_ignored(by_hand, loaded.epoch)
         return Start(loaded.epoch, loaded, is_resumed=True)
 
     def begun(self, start: Start, order: Order, checkpoint: Checkpoint) -> None:
@@ -130,11 +130,11 @@ class Epochs:
         """
         start, checkpoint = self._start, self.checkpoint
         assert checkpoint is not None
-        told = self._told(order)
-        is_stale = told is not None and (told != start.epoch or order.is_stale())
-        if told is not None and told != start.epoch and start.is_resumed:
-            _tell_ignored(told, start.epoch)
-        if told is None or not is_stale or start.is_resumed:
+        requested = self._epoch_set_by_user(order)
+        is_stale = requested is not None and (requested != start.epoch or order.is_stale())
+        if requested is not None and requested != start.epoch and start.is_resumed:
+            _warn_ignored(requested, start.epoch)
+        if requested is None or not is_stale or start.is_resumed:
             self._by_hand = None
             order.mark_epoch_begun(start.epoch)
             if not set_epoch_was_called:
@@ -144,8 +144,10 @@ class Epochs:
                 return True
             self._settled = checkpoint.snapshot()
         else:
-            before = start.snapshot if start.snapshot is not None and not start.is_settled else Snapshot(told)
-            self._settled = replace(before, epoch=told, seed=checkpoint.entry.key.seed, draw_seed=checkpoint.draw_seed)
+            before = start.snapshot if start.snapshot is not None and not start.is_settled else Snapshot(requested)
+            self._settled = replace(
+                before, epoch=requested, seed=checkpoint.entry.key.seed, draw_seed=checkpoint.draw_seed
+            )
         self._by_hand = self._settled.epoch
         return True
 
@@ -203,7 +205,7 @@ class Epochs:
         if self._loaded is not None:
             return self._loaded.as_dict()
         if self.checkpoint is None:
-            by_hand = self._told(order)
+            by_hand = self._epoch_set_by_user(order)
             epoch = self._next_epoch if by_hand is None else by_hand
             if self._settled is None or self._settled.epoch != epoch:
                 self._settled, self.settled_order = first(order, epoch), order
@@ -215,15 +217,15 @@ class Epochs:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
         return snapshot.as_dict()
 
-    def _told(self, order: Order) -> int | None:
+    def _epoch_set_by_user(self, order: Order) -> int | None:
         """Return the epoch set by hand on one of the samplers or the loader; None if neither was set."""
         by_hand = order.epoch_set_by_user()
         return self._by_hand if by_hand is None else by_hand
 
 
-def _tell_ignored(told: int, epoch: int) -> None:
+def _warn_ignored(requested: int, epoch: int) -> None:
     warn_user(
-        f"set_epoch({told}) was called, but the loaded state resumes epoch {epoch}, and so does this iteration. "
+        f"set_epoch({requested}) was called, but the loaded state resumes epoch {epoch}, and so does this iteration. "
         "set_epoch() takes effect again for the next one.",
         StateWarning,
     )

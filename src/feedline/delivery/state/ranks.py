@@ -64,11 +64,11 @@ def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
 
     Snapshots of streams contain their rank; older ones did only inside an epoch.
     """
-    told = [_rank_of(snapshot) for snapshot in snapshots]
-    if any(was not in (None, (place, len(told))) for place, was in enumerate(told)):
-        named = ", ".join("an unknown one" if was is None else f"{was[0]} of {was[1]}" for was in told)
+    ranks = [_rank_of(snapshot) for snapshot in snapshots]
+    if any(was not in (None, (place, len(ranks))) for place, was in enumerate(ranks)):
+        named = ", ".join("an unknown one" if was is None else f"{was[0]} of {was[1]}" for was in ranks)
         raise BadState(
-            f"These {len(told)} states are from ranks {named}. Give the states of all ranks, each once and ordered by "
+            f"These {len(ranks)} states are from ranks {named}. Give the states of all ranks, each once and ordered by "
             "rank, saved after the same step: the rest of a missing rank would be lost."
         )
     steps = {each.virtual for each in snapshots}

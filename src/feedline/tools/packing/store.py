@@ -246,7 +246,7 @@ class StoreWork(Work):
         return version_of(found, protocol_of(self._address)).tag
 
     def _read_back(self, name: str, size: int) -> int:
-        """Return the checksum of an object, of which the store has told none that can be compared."""
+        """Return the checksum of an object for which the store reports none that can be compared."""
         found = 0
         for start in range(0, size, _PIECE):
             stop = min(start + _PIECE, size)

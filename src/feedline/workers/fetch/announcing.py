@@ -30,7 +30,7 @@ class Announcer:
     """Announces the samples of tasks to one dataset.
 
     Args:
-        dataset: is told.
+        dataset: is notified.
         chosen: the indices of subsets around it, outermost first.
     """
 
