@@ -246,6 +246,10 @@ def test_errors_and_states() -> None:
     with numbers.live():
         assert numbers.stats().total.batches >= 0
     numbers.close()
+    with DataLoader(squares, 4) as entered:
+        assert_type(entered, DataLoader[tuple[torch.Tensor, int]])
+    with Loader(list(range(12)), 4) as also_entered:
+        assert len(list(also_entered)) == 3
 
 
 def test_what_type_checkers_refuse() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -274,6 +275,43 @@ def test_a_loop_that_is_under_way_goes_on_when_the_policy_changes(kind: Any, opt
     assert first + batches(begun) == [[0, 1], [4, 5]]
     assert batches(loader) == [[0, 1], [2], [4, 5]]
     loader.close()
+
+
+def who(samples: list[int]) -> int:
+    return os.getpid()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_with_statement_closes_the_loader(kind: Any, engine: str) -> None:
+    names = ("workers", "persistent") if kind is Loader else ("num_workers", "persistent_workers")
+    options = {} if engine == "inline" else dict(zip(names, (1, True), strict=True))
+    with kind(range(8), 2, collate_fn=who, engine=engine, **options) as loader:
+        assert type(loader) is kind
+        begun = iter(loader)
+        first = next(begun)
+    assert list(begun) == [], "the loop that was under way is over"
+    with loader as same:
+        assert same is loader
+        again = list(loader)
+    assert len(again) == 4
+    assert (first in again) == (engine != "process"), "its worker was another one"
+
+
+def leave_by_an_exception(loader: Any, begun: list[Iterator[Any]]) -> None:
+    with loader:
+        begun.append(iter(loader))
+        next(begun[0])
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_leaves_a_with_statement_and_closes_the_loader(kind: Any, engine: str) -> None:
+    workers = "workers" if kind is Loader else "num_workers"
+    begun: list[Iterator[Any]] = []
+    loader = kind(range(8), 2, engine=engine, **({} if engine == "inline" else {workers: 1}))
+    with pytest.raises(ZeroDivisionError):
+        leave_by_an_exception(loader, begun)
+    assert list(begun[0]) == []
 
 
 @pytest.mark.parametrize(("kind", "options"), STAYING)

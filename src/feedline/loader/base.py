@@ -155,11 +155,23 @@ class LoaderBase:
 
         A loop in another thread that is waiting for a batch ends as at the end of an epoch; `state_dict` returns its
         position. If another thread is inside `iter()` at that moment, its iterator has no batches. May be called from a
-        signal handler.
+        signal handler. A `with` statement closes the loader at its end.
+
+        Example:
+            >>> from feedline import Loader
+            >>> with Loader(list(range(6)), 2, workers=1, engine="thread") as loader:
+            ...     [batch.tolist() for batch in loader]
+            [[0, 1], [2, 3], [4, 5]]
         """
         self._feedline_run.close()
         self._iterator = None
         self._feedline_run.give_back()
+
+    def __enter__(self: L) -> L:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def faults(self) -> FaultLog:

@@ -56,6 +56,15 @@ def test_actor_i_makes_batch_i_mod_n(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert hold.moved == 0
 
 
+def test_a_with_statement_ends_the_actors() -> None:
+    with DataLoader(Noise(), 4, num_workers=2, engine="ray", persistent_workers=True) as loader:
+        begun = iter(loader)
+        next(begun)
+        assert run_of(loader).resources.worker_pids
+    assert list(begun) == []
+    assert not run_of(loader).resources.worker_pids
+
+
 class Doomed(Noise):
     """Sample 13 ends its worker, and sample 20 takes for ever, the first time that each is asked for."""
 
