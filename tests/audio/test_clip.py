@@ -44,6 +44,16 @@ def test_a_clip_is_cut_out_of_the_resampled_sound(
     assert not samples[:, stop - start :].any()
 
 
+@pytest.mark.parametrize("frames", [1, 2, 3])
+@pytest.mark.parametrize("short", ["pad", "repeat", "keep"])
+def test_a_sound_of_less_than_half_a_frame_keeps_one(frames: int, short: str) -> None:
+    whole = ArraySound(np.full((2, frames), 0.5, np.float32), 48_000)
+    first = soxr.resample(np.pad(np.full(frames, 0.5, np.float32), (0, 100)), 48_000, 6000)[0]
+    assert first > 0.01
+    samples = render(whole, Clip(whole.info, 6000, seconds=1.0 if short == "keep" else None, short=short))
+    assert samples == pytest.approx(np.full((2, 1), first), abs=1e-5)
+
+
 class Recorded:
     """A sound that notes what is read of it."""
 
