@@ -58,8 +58,11 @@ class Clip:
 
     @property
     def total(self) -> int:
-        """The number of frames of the whole sound at the rate of the clip: at least 1, otherwise as soxr rounds it."""
-        return max(1, (2 * self.info.frames * self.rate + self.info.rate) // (2 * self.info.rate))
+        """The number of frames of the whole sound at the rate of the clip: at least 1, otherwise as soxr rounds it.
+
+        The order of the operations is soxr's: halves are rounded up or down, depending on both rates.
+        """
+        return max(1, int(self.info.frames / (self.info.rate / self.rate) + 0.5))
 
     @property
     def frames(self) -> int:
