@@ -44,6 +44,25 @@ def test_a_clip_is_cut_out_of_the_resampled_sound(
     assert not samples[:, stop - start :].any()
 
 
+@pytest.mark.parametrize(
+    ("frames", "source", "rate"), [(60_000, 24_000, 11_025), (3, 16_000, 8000), (7, 48_000, 24_000)]
+)
+def test_half_a_frame_is_rounded_as_soxr_does(frames: int, source: int, rate: int) -> None:
+    assert 2 * frames * rate % (2 * source) == source
+    resampled = soxr.resample(np.zeros(frames, np.float32), source, rate)
+    assert Clip(AudioInfo("WAV", source, 1, frames), rate).total == len(resampled)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+@pytest.mark.parametrize("short", ["pad", "repeat", "keep"])
+def test_a_sound_of_less_than_half_a_frame_keeps_one(frames: int, short: str) -> None:
+    whole = ArraySound(np.full((2, frames), 0.5, np.float32), 48_000)
+    first = soxr.resample(np.pad(np.full(frames, 0.5, np.float32), (0, 100)), 48_000, 6000)[0]
+    assert first > 0.01
+    samples = render(whole, Clip(whole.info, 6000, seconds=1.0 if short == "keep" else None, short=short))
+    assert samples == pytest.approx(np.full((2, 1), first), abs=1e-5)
+
+
 class Recorded:
     """A sound that notes what is read of it."""
 

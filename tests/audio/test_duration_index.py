@@ -50,6 +50,33 @@ def test_seconds_of_a_dataset_a_part_and_paths(root: Path) -> None:
     assert audio.durations([]).tolist() == []
 
 
+def test_a_part_reads_only_its_own_headers(root: Path, tmp_path: Path, read: list[str]) -> None:
+    (root / "cat" / "victim.wav").write_bytes(encoded(sound(), "WAV")[:999])
+    dataset = audio.AudioFolder(root)
+    expected = [0.5, 1.5]
+    for index, seconds in zip((1, 3), expected, strict=True):
+        Path(dataset.path_of(index)).write_bytes(encoded(sound(seconds)))
+    part = feedline.datasets.split.Subset(dataset, np.array([3, 1, -7]))
+    assert audio.durations(part, cache=tmp_path / "cache").tolist() == [1.5, 0.5, 1.5]
+    assert sorted(read) == ["1.flac", "3.flac"]
+    inner = feedline.datasets.split.Subset(part, np.array([1]))
+    assert audio.durations(inner, cache=tmp_path / "cache").tolist() == [0.5]
+    assert len(read) == 2
+    with pytest.warns(DataWarning, match=r"1 of 10 audio files.*victim\.wav"):
+        whole = audio.durations(dataset, cache=tmp_path / "cache", damaged=0.25)
+    assert len(read) == 10
+    assert [whole[1], whole[3], whole[5]] == [0.5, 1.5, 0.25]
+
+
+def test_samples_that_are_not_files_are_refused_at_the_first_one() -> None:
+    def samples() -> Any:
+        yield np.zeros(3), 1
+        raise AssertionError("a second sample was made")
+
+    with pytest.raises(BadOption, match=r"tuple.*not a path"):
+        audio.durations(samples())
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_every_format_and_any_number_of_threads(tmp_path: Path, threads: int) -> None:
     for name in FORMATS:

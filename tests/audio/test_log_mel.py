@@ -109,6 +109,13 @@ def test_a_batch_has_the_values_of_its_sounds(kind: str, monkeypatch: pytest.Mon
             assert np.allclose(found[place, channel], one(batch[place, channel]), atol=2e-3)
 
 
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros])
+def test_a_batch_without_sounds(make: Any) -> None:
+    found = audio.LogMel(RATE, n_fft=400, hop_length=160, n_mels=64)(make((0, 1, RATE)))
+    assert tuple(found.shape) == (0, 1, 64, 101)
+    assert str(found.dtype).endswith("float32")
+
+
 def test_logarithms_and_the_floor() -> None:
     natural = audio.LogMel(RATE, floor=1e-5)(sound(0.3))
     assert natural.min() >= np.log(1e-5) - 1e-4

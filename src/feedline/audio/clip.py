@@ -58,8 +58,11 @@ class Clip:
 
     @property
     def total(self) -> int:
-        """The number of frames of the whole sound at the rate of the clip, as soxr rounds it."""
-        return (2 * self.info.frames * self.rate + self.info.rate) // (2 * self.info.rate)
+        """The number of frames of the whole sound at the rate of the clip: at least 1, otherwise as soxr rounds it.
+
+        The order of the operations is soxr's: halves are rounded up or down, depending on both rates.
+        """
+        return max(1, int(self.info.frames / (self.info.rate / self.rate) + 0.5))
 
     @property
     def frames(self) -> int:
@@ -102,6 +105,9 @@ def render(sound: Sound, clip: Clip) -> Samples:
         soxr = require("soxr", extra="audio", purpose="Resampling audio")
         start, stop = clip.window()
         begin = first * clip.rate // clip.info.rate  # exact: both rates have a frame here
+        least = -(-clip.info.rate // clip.rate)  # soxr returns nothing for less than half a frame
+        if len(samples) < least:
+            samples = np.pad(samples, ((0, least - len(samples)), (0, 0)))
         samples = soxr.resample(samples, clip.info.rate, clip.rate, quality=clip.quality)[start - begin : stop - begin]
     missing = clip.frames - len(samples)
     if missing > 0 and clip.short == "repeat":

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _QUIET_S = 2.0
 """A progress bar appears if it takes longer than this."""
 
 Seconds = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 # Any: a dataset, or paths.
@@ -44,6 +46,7 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
 
     Args:
         audio: an `AudioFolder` or another `FileDataset`, a part of one (`feedline.split`, torch's `Subset`), or paths.
+            Of a part, only the headers of its own files are read.
         cache: True to store the durations of 1,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False
             to store nothing, or a folder to store these in.
         damaged: seconds to return for files whose header cannot be read, with a warning; None to raise an error. Use it
@@ -71,31 +74,63 @@ def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, 
     require("soundfile", extra="audio", purpose="Reading the headers of audio files")
     checked_count("threads", threads, 1)
     instead = np.nan if damaged is None else checked_seconds("damaged", damaged)
-    if isinstance(audio, Selection) or (hasattr(audio, "dataset") and hasattr(audio, "indices")):  # torch's Subset
-        whole = durations(audio.dataset, cache=cache, damaged=damaged, threads=threads)
-        part: Seconds = whole[np.asarray(audio.indices, np.int64)]
-        return part
+    audio, part = _origin_of(audio)
     paths = _paths_of(audio)
-    stamps = np.array(list(_mapped(_stamp_of, paths, threads)), np.int64).reshape(-1, 2)
+    places = np.arange(len(paths)) if part is None else np.arange(len(paths))[part]
+    wanted = np.unique(places)
+    stamps = np.array(list(_mapped(_stamp_of, [paths[place] for place in wanted.tolist()], threads)), np.int64)
     digest = hashlib.blake2b("\0".join(map(os.path.abspath, paths)).encode("utf-8", "surrogatepass")).hexdigest()
     file = CacheFile.at(cache, "durations", {"version": _VERSION, "paths": digest})
-    found = np.full(len(paths), np.nan)
-    stored = None if file is None else file.read_as(lambda value: _usable(value, found, stamps))
-    unread = np.arange(len(paths)) if stored is None else np.flatnonzero(np.isnan(stored))
-    found = found if stored is None else stored
-    _read(found, unread, paths, threads, skip=damaged is not None)
+    index = None if file is None else file.read_as(lambda stored: _Index.of(stored, len(paths)))
+    index = index or _Index.of({}, len(paths))
+    unread = index.unread(wanted, stamps.reshape(-1, 2))
+    _read(index.seconds, unread, paths, threads, skip=damaged is not None)
     if file is not None and len(unread) and (cache is not True or len(paths) >= _WORTH_KEEPING):
-        file.write({"stamps": stamps, "seconds": found})
-    lost = np.flatnonzero(np.isnan(found))
+        file.write({"stamps": index.stamps, "seconds": index.seconds})
+    lost = wanted[np.isnan(index.seconds[wanted])]
     if len(lost):
         warn_user(
-            f"The headers of {len(lost)} of {len(paths)} audio files cannot be read, such as that of "
+            f"The headers of {len(lost)} of {len(wanted)} audio files cannot be read, such as that of "
             f"{paths[lost[0]]}. Their duration is taken to be {damaged} s. Loading them fails: see on_error= of the "
             "loader.",
             DataWarning,
         )
-        found = np.where(np.isnan(found), instead, found)
-    return found
+    found: Seconds = index.seconds[places]
+    return np.where(np.isnan(found), instead, found)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The durations of files, by place in the list of paths, and the stamp that each file had. NaN: not read."""
+
+    stamps: NDArray[np.int64]
+    seconds: Seconds
+
+    # Any: what a file holds, perhaps not arrays.
+    @classmethod
+    def of(cls, stored: dict[str, Any], count: int) -> _Index:
+        """Return a copy of what is stored. Raises ValueError: it is not for so many files."""
+        index = cls(np.full((count, 2), -1, np.int64), np.full(count, np.nan))
+        index.stamps[:] = stored.get("stamps", -1)
+        index.seconds[:] = stored.get("seconds", np.nan)
+        return index
+
+    def unread(self, places: Places, stamps: NDArray[np.int64]) -> Places:
+        """Note these stamps, and return the places whose header has to be read."""
+        changed = (self.stamps[places] != stamps).any(axis=1)
+        self.seconds[places[changed]] = np.nan
+        self.stamps[places] = stamps
+        return places[np.isnan(self.seconds[places])]
+
+
+def _origin_of(audio: Any) -> tuple[Any, Places | None]:
+    """Return the dataset that a part was taken from, and the places of its samples there; None for all of them."""
+    places: Places | None = None
+    while isinstance(audio, Selection) or (hasattr(audio, "dataset") and hasattr(audio, "indices")):  # torch's Subset
+        indices = np.asarray(audio.indices, np.int64)
+        places = indices if places is None else indices[places]
+        audio = audio.dataset
+    return audio, places
 
 
 def _paths_of(audio: Any) -> Sequence[str]:
@@ -106,14 +141,15 @@ def _paths_of(audio: Any) -> Sequence[str]:
             f"{audio!r} is neither a dataset of audio files nor a list of paths. Give an AudioFolder, or for example "
             "sorted(folder.glob('*.flac'))."
         )
-    paths = list(audio)
-    odd = next((path for path in paths if not isinstance(path, (str, os.PathLike))), None)
-    if odd is not None:
-        raise BadOption(
-            f"Durations are read from files, but a {type(odd).__name__} is among these, not a path. For audio in "
-            "shards or tables, call feedline.audio.info(sample[...]).seconds for each sample."
-        )
-    return [os.fspath(path) for path in paths]
+    paths = []
+    for path in audio:
+        if not isinstance(path, (str, os.PathLike)):
+            raise BadOption(
+                f"Durations are read from files, but a {type(path).__name__} is among these, not a path. For audio in "
+                "shards or tables, call feedline.audio.info(sample[...]).seconds for each sample."
+            )
+        paths.append(os.fspath(path))
+    return paths
 
 
 def _stamp_of(path: str) -> tuple[int, int]:
@@ -124,11 +160,6 @@ def _stamp_of(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _usable(stored: Any, empty: Seconds, stamps: NDArray[np.int64]) -> Seconds:
-    """Return the stored durations of files that have not changed; NaN for the others."""
-    return np.where((stored["stamps"] == stamps).all(axis=1), stored["seconds"], empty)
-
-
 def _seconds_of(path: str) -> float | CorruptSource:
     try:
         return info(path).seconds
@@ -136,7 +167,7 @@ def _seconds_of(path: str) -> float | CorruptSource:
         return exc
 
 
-def _read(found: Seconds, unread: NDArray[np.int64], paths: Sequence[str], threads: int, *, skip: bool) -> None:
+def _read(found: Seconds, unread: Places, paths: Sequence[str], threads: int, *, skip: bool) -> None:
     """Read the headers of these files."""
     wanted = [paths[place] for place in unread.tolist()]
     for place, answer in zip(unread.tolist(), _shown(_mapped(_seconds_of, wanted, threads), len(wanted)), strict=True):

@@ -169,6 +169,9 @@ class LogMel(ArrayTransform):
 
     def _with_torch(self, samples: Any) -> Any:
         torch = require("torch", extra="torch", purpose="LogMel of tensors")
+        if not samples.numel():  # torch.stft refuses a batch without sounds
+            steps = self.steps(samples.shape[-1])
+            return samples.new_empty((*samples.shape[:-1], self.n_mels, steps), dtype=torch.float32)
         window, bands = _on_device(self, samples.device)
         rows = samples.reshape(-1, samples.shape[-1]).to(torch.float32)
         spectrum = torch.stft(
