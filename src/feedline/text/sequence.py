@@ -11,6 +11,7 @@ import numpy as np
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
@@ -42,6 +43,8 @@ class TokenSequence:
         self, paths: Paths, raw_dtype: object = None, reading: Reading | None = None, cache_bytes: int = 0
     ) -> None:
         self._remote: RemoteTokens | None = None
+        self.cache_bytes = cache_bytes
+        self.shard_cache = None if reading is None else reading.shard_cache
         given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
         if any(isinstance(path, str) and protocol_of(path) for path in given):
             from feedline.text.remote import RemoteTokens, find_files  # most programs do not need it
@@ -112,6 +115,35 @@ class TokenSequence:
                 else:
                     parts += remote.parts(number, first, out)
         remote.fill(parts)
+        return found
+
+    def load(self, start: int, stop: int) -> None:
+        """Read pieces of remote files that tokens from one place to another are in, and keep them in memory."""
+        if self._remote is None:
+            return
+        parts: list[Part] = []
+        for number, file in enumerate(self.files):
+            begin = int(self._begins[number])
+            first, last = max(start - begin, 0), min(stop - begin, file.token_count)
+            if file.remote is not None and first < last:
+                parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
+        self._remote.fill(parts)
+
+    def parts_at(self, starts: Numbers, width: int) -> dict[str, Parts]:
+        """Return where tokens are in remote files, from each of these places to the next and `width` beyond it.
+
+        The result is by the name that a file has in a cache.
+        """
+        found: dict[str, Parts] = {}
+        edges = np.searchsorted(starts, np.append(self._begins, self._ends[-1]))
+        for number, file in enumerate(self.files):
+            first, stop = edges[number : number + 2].tolist()
+            if file.remote is None or first == stop:
+                continue
+            own = starts[first:stop] - self._begins[number]
+            ends = np.append(own[1:], file.token_count) + width
+            begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
+            found[disk_cache.name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
         return found
 
     def _across(self, number: int, start: int, out: Tokens) -> None:

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from feedline.datasets.form import Form
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.paths import Paths
+from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption
@@ -217,6 +219,23 @@ class TokenDataset(TableSource):
         sends a request for each. Raises BadOption: an option has an invalid value.
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
+
+    def _load_range(self, start: int, stop: int) -> None:
+        """Read samples that are needed soon into memory."""
+        self._sequence.load(start * self.stride, (stop - 1) * self.stride + self._width)
+
+    def _groups_in_memory(self) -> int:
+        """Return how many pieces of remote files can be in memory at a time."""
+        return self._sequence.cache_bytes // disk_cache.PIECE_BYTES
+
+    @property
+    def _shard_cache(self) -> DiskCache | None:
+        return self._sequence.shard_cache
+
+    def _group_parts(self) -> dict[str, Parts]:
+        """Return where samples begin in pieces of remote files, by the name of the file in a cache."""
+        sizes = self.row_group_sizes
+        return self._sequence.parts_at((np.cumsum(sizes) - sizes) * self.stride, self._width)
 
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)

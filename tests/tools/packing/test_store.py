@@ -228,6 +228,88 @@ def test_an_output_that_exists(memory: Any) -> None:
     assert len(below(memory, "bucket/out")) == 5, "nothing is left of the old one"
 
 
+def labels_in(address: str, format_: str, **options: Any) -> list[int]:
+    """Return the labels of all samples of an output."""
+    opened: Any = ParquetDataset if format_ == "parquet" else TarDataset
+    field = "label" if format_ == "parquet" else "cls"
+    with closing(opened(f"{address}/", field, cache=False, **options)) as dataset:
+        return [int(label) for label in dataset.__getitems__(list(range(len(dataset))))]
+
+
+OLD, NEW = [number % 10 for number in range(100)], [number % 10 for number in range(70)]
+
+
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    """The run ends at any request. What is there then is all of the old output or all of the new one."""
+    act = functools.partial(pack, format=format_, samples_per_shard=30)
+    replace = functools.partial(act, Mixed(70), overwrite=True)
+    plain, left = store.StoreWork._ask, [1000]
+
+    def ask(self: Any, *arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Lost
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(store.StoreWork, "_ask", ask)
+    point, seen, resumed = 0, [], set()
+    while True:
+        place = f"memory://bucket/at-{point}"
+        left[0] = 1000
+        act(Mixed(), place)
+        left[0] = point
+        try:
+            replace(place)
+        except Lost:
+            pass
+        else:
+            break
+        seen.append(labels_in(place, format_))
+        left[0] = 1000
+        resumed.add(replace(place).resumed)
+        assert labels_in(place, format_) == NEW
+        names = {name for name in below(memory, f"bucket/at-{point}") if not name.startswith(".index/")}
+        assert names == {"feedline.json", *(f"shard-v1-{number:06d}.{format_}" for number in range(3))}
+        point += 1
+    assert sorted(seen, key=len, reverse=True) == seen
+    assert seen[0] == OLD
+    assert seen[-1] == NEW
+    assert all(labels in (OLD, NEW) for labels in seen)
+    assert resumed == {0, 24, 47, 70}
+
+
+def test_what_an_interrupted_replacement_left(memory: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    shards(Mixed(), "memory://bucket/out")
+    with pytest.raises(KeyboardInterrupt):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, report=stop)
+    assert labels_in("memory://bucket/out", "tar") == OLD
+    with pytest.raises(BadOption, match=r"exists already.*--overwrite.* resume the interrupted run"):
+        shards(Mixed(70), "memory://bucket/out")
+    with pytest.raises(BadOption, match=r"was left by a run with samples=70"):
+        shards(Mixed(80), "memory://bucket/out", overwrite=True)
+    assert labels_in("memory://bucket/out", "tar") == OLD
+    pack(Mixed(80), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True, restart=True)
+    assert len(labels_in("memory://bucket/out", "tar")) == 80
+    assert len(below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest: the others are gone"
+    pack(Mixed(20), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True)
+    assert {"shard-v2-000000.tar", "feedline.json"} <= set(below(memory, "bucket/out"))
+
+
+def test_an_output_with_a_damaged_manifest_is_replaced(memory: Any) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    memory.pipe("/bucket/out/feedline.json", b"{")
+    shards(Mixed(70), "memory://bucket/out", overwrite=True)
+    assert labels_in("memory://bucket/out", "tar") == NEW
+    assert len(below(memory, "bucket/out")) == 11
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_objects_of_others_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
@@ -315,7 +397,7 @@ def test_a_local_output_is_read_by_its_manifest_and_without_a_scan(
         raise AssertionError("scanned")
 
     with monkeypatch.context() as patched:
-        patched.setattr("feedline.datasets.tar.dataset.scan", scan)
+        patched.setattr("feedline.datasets.tar.packed_index.scan", scan)
         patched.setattr("feedline.datasets.tar.index.scan", scan)
         for place in (tmp_path / "out", f"{tmp_path}/out/", f"{tmp_path}/out/shard-*.tar"):
             with closing(TarDataset(place, "cls", cache=False)) as dataset:
@@ -491,6 +573,29 @@ def test_faults_in_the_middle_of_a_run(s3: Any, proxy: StoreProxy, tmp_path: Pat
     proxy.fault = lambda method, path, headers: None
     assert shards(Mixed(), place, storage_options=options).resumed == 44
     assert without_place(objects(s3, fault)) == without_place(content(shards(Mixed(), tmp_path / "out").path))
+
+
+@needs_s3
+@pytest.mark.parametrize("format_", ["tar", "parquet"])
+def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: StoreProxy, format_: str) -> None:
+    place, options = f"s3://bucket/replaced-{format_}", options_for(proxy)
+    act = functools.partial(pack, format=format_, samples_per_shard=30, storage_options=options)
+    act(Mixed(), place)
+    field = "label" if format_ == "parquet" else "cls"
+    with closing(open_dataset(place, fields=field, storage_options=options)) as opened:
+        assert opened[0] == OLD[0]
+        proxy.fault = lambda method, path, headers: "AccessDenied" if "/shard-v1-000002" in path else None
+        with pytest.raises(PackError, match=r"2 complete shards.*the output that was there can still be read"):
+            act(Mixed(70), place, overwrite=True)
+        assert opened[99] == OLD[99]
+    assert labels_in(place, format_, storage_options=options) == OLD
+    proxy.fault = lambda method, path, headers: None
+    proxy.asked.clear()
+    assert act(Mixed(70), place, overwrite=True).resumed == 47
+    assert labels_in(place, format_, storage_options=options) == NEW
+    methods = [method for method, path in proxy.asked if "feedline.json" in path or "delete" in path]
+    assert methods.index("PUT") < methods.index("POST"), "nothing is deleted before the manifest is there"
+    assert not [name for name in objects(s3, f"replaced-{format_}") if "shard-0" in name or ".packing" in name]
 
 
 @needs_s3

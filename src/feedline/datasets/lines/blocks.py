@@ -8,7 +8,7 @@ own while it reads.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -180,24 +180,19 @@ class BlockReader:
 
         Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
         """
-        by_file: dict[int, list[int]] = {}
-        for block in blocks:
-            file, number = self._index.place(block)
-            by_file.setdefault(file, []).append(number)
-        contents: list[bytes] = []
+        wanted = [self._wanted(*self._index.place(block)) for block in blocks]
+        blobs = {one.shard: self._blob(one.shard) for one in wanted}
+        plain = [one for one in wanted if not self._index.files[one.shard].packing]
+        contents = dict(zip(plain, self._ranges(blobs, plain), strict=True))
         went_back = False
-        for file, numbers in by_file.items():
-            index = self._index.files[file]
-            blob = self._blob(file)
-            wanted = [self._wanted(file, number) for number in numbers]
-            if index.packing:
-                cursor = self._cursor(file, blob)
-                contents += [cursor.read(one.start, one.stop) for one in wanted]
+        for one in wanted:
+            if one not in contents:
+                cursor = self._cursor(one.shard, blobs[one.shard])
+                contents[one] = cursor.read(one.start, one.stop)
                 went_back = went_back or cursor.went_back
-            else:
-                contents += self._ranges(blob, wanted)
+        for blob in blobs.values():
             blob.check()  # what was read may be from another version
-        return contents, went_back
+        return [contents[one] for one in wanted], went_back
 
     def _wanted(self, file: int, number: int) -> _Wanted:
         index = self._index.files[file]
@@ -226,15 +221,16 @@ class BlockReader:
             self._cursors.put(file, cursor)
         return cursor
 
-    def _ranges(self, blob: Blob, wanted: list[_Wanted]) -> list[bytes]:
-        """Read blocks of a file in ascending order, merging nearby ones; several reads at a time from remote files."""
+    def _ranges(self, blobs: Mapping[int, Blob], wanted: list[_Wanted]) -> list[bytes]:
+        """Read blocks of plain files in ascending order, merging nearby ones; several reads at a time if remote."""
 
         def read(span: Span[_Wanted]) -> list[bytes]:
-            content = blob.read(span.start, span.stop)
+            content = blobs[span.shard].read(span.start, span.stop)
             return [content[one.start - span.start : one.stop - span.start] for one in span.ranges]
 
-        spans = coalesced(wanted, is_local=lambda _: blob.is_local)
-        contents = side_by_side(read, spans, 1 if blob.is_local else self._request_count)
+        spans = coalesced(wanted, is_local=lambda shard: blobs[shard].is_local)
+        are_local = all(blob.is_local for blob in blobs.values())
+        contents = side_by_side(read, spans, 1 if are_local else self._request_count)
         return [content for some in contents for content in some]
 
     def close(self) -> None:

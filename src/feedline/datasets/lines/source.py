@@ -25,7 +25,8 @@ from feedline.datasets.parquet.remote_files import is_remote
 from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.disk_cache import DiskCache, name_of
+from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
@@ -191,6 +192,31 @@ class LineSource(Source):
             raise bad.error(name, line, lines[bad.place])
         return samples
 
+    def _load_range(self, start: int, stop: int) -> None:
+        """Read samples that are needed soon into memory."""
+        first, last = self.index.find(np.array([start, stop - 1]))[0].tolist()
+        self._several_blocks(list(range(first, last + 1)))
+
+    def _groups_in_memory(self) -> int:
+        """Return about how many parts can be in memory at a time."""
+        return self.cache_bytes // (2 * self.part_bytes)  # with where their lines begin
+
+    @property
+    def _shard_cache(self) -> DiskCache | None:
+        return self.reading.shard_cache
+
+    def _group_parts(self) -> dict[str, Parts]:
+        """Return where parts are in remote files, by the name of the file in a cache."""
+        known, found = self._known, dict[str, Parts]()
+        for address, file, (first, starts) in zip(
+            known.addresses, known.index.files, known.index.group_starts(self.part_bytes), strict=True
+        ):
+            if is_remote(address) and len(starts):
+                # Where a compressed file has its content is estimated.
+                cuts = np.append(starts, file.starts[-1]) * file.size // max(1, int(file.starts[-1]))
+                found[name_of(address)] = Parts(first, cuts[:-1], cuts[1:], file.size)
+        return found
+
     def _line(self, block: int, number: int) -> tuple[str, int]:
         """Return the name of the file and the number of a line of a block, for errors."""
         file, own = self.index.place(block)
@@ -263,6 +289,7 @@ class _Indexed:
     """
 
     def __init__(self, addresses: list[str], index: LineIndex, reading: Reading, limit: int) -> None:
+        self.addresses = addresses
         self.index = index
         opener = functools.partial(
             BlockReader, reading.open_storage, addresses, index, limit=limit, request_count=reading.requests()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import VectorFields, check_count, check_shapes
 from feedline.datasets.parquet.layout import Footer
@@ -25,7 +27,8 @@ from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.disk_cache import DiskCache, name_of
+from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
 from feedline.errors import CorruptSource
@@ -115,12 +118,13 @@ class ParquetDataset(RowGroupSource):
         self.is_remote = any(map(is_remote, self._given()))
         self._inspected_at_once = REQUESTS if self.is_remote else self._inspected_at_once
         shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
+        self._shard_cache = None if shard_cache is None else DiskCache(shard_cache, shard_bytes)
         opener = partial(
             Storage,
             RetryPolicy(retries, timeout_s=timeout_s),
             checked_options(storage_options),
             unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
-            cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
+            cache=self._shard_cache,
         )
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
 
@@ -144,6 +148,15 @@ class ParquetDataset(RowGroupSource):
         blob = self._storage.get().open(path)
         blob.close()
         return RemoteFile(blob.name, blob.size, blob.tag, path)
+
+    def _group_parts(self) -> dict[str, Parts]:
+        layout, found = self._layout, dict[str, Parts]()
+        for number, file in enumerate(layout.files):
+            groups = np.flatnonzero(layout.group_files == number)
+            if isinstance(file, RemoteFile) and len(groups):
+                starts, stops = (layout.group_shares[groups].T * file.size).astype(np.int64)
+                found[name_of(file.address)] = Parts(int(groups[0]), starts, stops, file.size)
+        return found
 
     def _stored_in(self) -> Iterable[str]:
         local = [path for path in self._given() if not is_remote(path)]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, manifest_in
+from feedline.datasets.manifest import FACTS, Manifest, manifest_in
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
@@ -60,7 +60,7 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
     """Return the files that an address stands for: those of a pattern or folder, or the address of a single file.
 
     A folder ends with /, or its name has no dot. Files of a folder or pattern come in natural order. A folder with a
-    manifest is not listed.
+    manifest has the files that it names; where that has no versions, the folder is listed for them.
 
     Raises SourceError: there are none, or they cannot be listed.
     """
@@ -69,9 +69,12 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
     if address.endswith(f"/{FACTS}"):
         address = address.removesuffix(FACTS)
     place = address.partition("://")[2]
-    packed = _packed(address, storage)
-    if packed:
-        return packed
+    manifest = _packed(address, storage)
+    if manifest is not None and manifest.is_in_place and all(shard.tag for shard in manifest.shards):
+        return [
+            RemoteFile(shown_url(one), shard.bytes, shard.tag, one)
+            for one, shard in zip(manifest.addresses(), manifest.shards, strict=True)
+        ]
     patterns = [address]
     if not any(sign in place for sign in "*["):
         if "." in place.partition("/")[2].rpartition("/")[2]:
@@ -80,27 +83,22 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
     found = {one: version for pattern in patterns for one, version in storage.listed(pattern).items()}
     if patterns != [address]:
         found = {one: version for one, version in found.items() if not os.path.basename(one).startswith((".", "_"))}
+    if manifest is not None:  # a run that replaces the files may have put others there
+        found = {one: version for one, version in found.items() if os.path.basename(one) in manifest.by_name}
     return [RemoteFile(shown_url(one), *found[one], one) for one in sorted(found, key=natural)]
 
 
-def _packed(address: str, storage: Storage) -> list[RemoteFile | str]:
-    """Return the files that the manifest of a folder lists; none if there is no manifest, or it is of another place."""
+def _packed(address: str, storage: Storage) -> Manifest | None:
+    """Return the manifest of a folder of Parquet files that was packed; None if there is none."""
     if "." in address.rpartition("/")[2] or any(sign in address.partition("://")[2] for sign in "*?["):
-        return []  # a file, or a pattern, which matches whatever is there
+        return None  # a file, or a pattern, which matches whatever is there
     try:
         manifest = manifest_in(address, storage)
     except CorruptSource:
         raise
     except SourceError:
-        return []  # a listing of the folder then succeeds, or says why not
-    if manifest is None or manifest.format != "parquet" or not manifest.is_in_place:
-        return []
-    if not all(shard.tag for shard in manifest.shards):  # a listing says in which versions they are
-        return []
-    return [
-        RemoteFile(shown_url(one), shard.bytes, shard.tag, one)
-        for one, shard in zip(manifest.addresses(), manifest.shards, strict=True)
-    ]
+        return None  # a listing of the folder then succeeds, or says why not
+    return manifest if manifest is not None and manifest.format == "parquet" else None
 
 
 class BlobFile(io.RawIOBase):

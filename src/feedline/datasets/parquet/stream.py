@@ -2,10 +2,14 @@
 
 Seed and epoch determine the order of an epoch: row groups come in random order, and the samples of each window of row
 groups are shuffled together. So any position in the stream can be computed, and a pass can start anywhere.
+
+While a pass over remote files returns the samples of one window, the row groups of the next one arrive. And because the
+order of every epoch is known, the disk cache learns when each row group is needed next.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -14,6 +18,8 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import StreamSource
 from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, torch_worker
+from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote.foresight import PartForesight, Readers
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
@@ -60,6 +66,15 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         # feedline loaders distribute samples themselves; torch's loader leaves it to the dataset.
         return (0, 1) if is_in_loader() else torch_worker()
 
+    def foresight(self, epoch: int, part: Part) -> PartForesight | None:
+        """Return when pieces of files are needed next, as a part sees it; None if none are cached."""
+        source = self.source
+        if source._shard_cache is None:
+            return None
+        count, size = len(source.row_group_sizes), disk_cache.PIECE_BYTES
+        order = functools.partial(order_of, count, self.seed if self.shuffle else None)
+        return PartForesight(count, source._group_parts(), order, epoch, Readers(*part), piece_bytes=size)
+
     def close(self) -> None:
         """Drop the row groups that this process has cached."""
         self.source.close()
@@ -67,6 +82,17 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     def __repr__(self) -> str:
         order = f"shuffle=True, seed={self.seed}, window={self.window}" if self.shuffle else "in order"
         return f"RowGroupStream({self.source!r}, {order})"
+
+
+def order_of(count: int, seed: int | None, epoch: int) -> NDArray[np.int64]:
+    """Return row groups in the order of an epoch; as they are in the files if there is no seed."""
+    numbers = np.arange(count)
+    return numbers if seed is None or not count else Bijection(count, mix(epoch_key(seed, epoch), 0))(numbers)
+
+
+def _key_of(group: int) -> bytes:
+    """Return what identifies a row group that is read ahead."""
+    return b"row group %d" % group
 
 
 class RowGroupPass(ResumablePass[int]):
@@ -82,17 +108,19 @@ class RowGroupPass(ResumablePass[int]):
         """Samples already read, before their transform."""
         self._first = 0
         """The position of the first one."""
+        self._window = -1
+        """The window of row groups that was read last; -1 before the first."""
         self._begin(stream.epoch)
 
     def _begin(self, epoch: int) -> None:
         stream = self._stream
         sizes = stream.source.row_group_sizes
-        key = epoch_key(stream.seed, epoch)
         self._epoch = epoch
-        numbers = np.arange(len(sizes))
-        groups = Bijection(len(numbers), mix(key, 0))(numbers) if stream.shuffle and len(numbers) else numbers
+        groups = order_of(len(sizes), stream.seed if stream.shuffle else None, epoch)
         self._groups = groups[self._part[0] :: self._part[1]]
-        self._key = mix(key, 1)
+        self._key = mix(epoch_key(stream.seed, epoch), 1)
+        self._window = -1
+        self._foresight: PartForesight | None = None
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
         self._ends = np.cumsum(sizes[self._groups])
@@ -115,12 +143,51 @@ class RowGroupPass(ResumablePass[int]):
 
     def _read(self, place: int) -> list[Any]:
         """Read the sample at a position and some after it; only that sample if one of the others cannot be read."""
-        source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
+        places = np.arange(place, min(place + _RUN, len(self)))
         try:
-            found: list[object] = source._read(self._indices(places))
+            return self._samples(places)
         except SourceError:
-            found = source._read(self._indices(places[:1]))
+            return self._samples(places[:1])
+
+    def _samples(self, places: NDArray[np.int64]) -> list[Any]:
+        """Return the samples at some positions, and begin to read the row groups after them."""
+        source = self._stream.source
+        if not source.is_remote or not len(places):
+            found: list[Any] = source._read(self._indices(places))
+            return found
+        window = self._window_of(int(places[-1]))
+        is_new = window != self._window
+        if is_new:
+            self._foresee(window)
+            for group in self._groups_of(window):
+                source._upcoming.get().take(_key_of(group))  # waits for it
+        found = source._read(self._indices(places))
+        if is_new:
+            self._window = window
+            if 2 * self._stream.window <= source._groups_in_memory():
+                for group in self._groups_of(window + 1):
+                    start, count = int(self._starts[group]), int(self._sizes[group])
+                    load = functools.partial(source._load_range, start, start + count)
+                    source._upcoming.get().begin(_key_of(group), load)
         return found
+
+    def _window_of(self, place: int) -> int:
+        return int(np.searchsorted(self._ends, place, side="right")) // self._stream.window
+
+    def _groups_of(self, window: int) -> list[int]:
+        groups: list[int] = self._groups[window * self._stream.window : (window + 1) * self._stream.window].tolist()
+        return groups
+
+    def _foresee(self, window: int) -> None:
+        """Tell the disk cache where this pass is. Other workers may still be reading the window before."""
+        cache = self._stream.source._shard_cache
+        if cache is None:
+            return
+        if self._foresight is None:
+            self._foresight = self._stream.foresight(self._epoch, self._part)
+        cache.foresight = self._foresight
+        if self._foresight is not None:
+            self._foresight.turn = (window - 1) * self._stream.window * self._part[1] - 1
 
     # Any: samples of any kind.
     def take(self, count: int) -> list[Any]:
@@ -129,7 +196,7 @@ class RowGroupPass(ResumablePass[int]):
             self._failed = None
             places = np.arange(self._place, min(self._place + count, len(self)))
             try:
-                samples: list[Any] = self._stream.source._read(self._indices(places))
+                samples = self._samples(places)
             except SourceError:
                 pass  # one by one, to return those before it
             else:

@@ -32,6 +32,9 @@ from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.paths import File, Paths, found_files
+from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.foresight import Parts
+from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
 from feedline.system.failures import words
@@ -92,6 +95,9 @@ T = TypeVar("T")
 CACHE_BYTES = 256 << 20
 """Default limit for row groups in memory, per process."""
 
+_AT_ONCE = 8
+"""Row groups of remote files that are read at the same time, each with several requests. A guess."""
+
 _OWN_BYTES = 8192
 """Overhead of a cached row group besides its data. A guess: it bounds the number of row groups that hold mapped memory;
 a process can have some ten thousand maps."""
@@ -109,6 +115,8 @@ class RowGroupSource(TableSource):
     """The module that must be installed."""
     _most_open = 64
     """Limit on cached file state, such as maps: a number of files; for Parquet, bytes of footers."""
+    _shard_cache: DiskCache | None = None
+    """Caches pieces of remote files."""
     _inspected_at_once = 8
     """Files that are inspected concurrently at first use. A guess."""
 
@@ -201,7 +209,7 @@ class RowGroupSource(TableSource):
                 with reading(file, f"looking at {file.path!r}"):
                     schema, counts = self._schema_and_counts(file)
                     groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
-                    return Footer(file, types_of(schema, file), groups)
+                    return Footer(file, types_of(schema, file), groups, counts)
 
             def keep(number: int, footer: Footer) -> Footer:
                 with reading(footer.file, f"looking at {footer.file.path!r}"):
@@ -258,8 +266,21 @@ class RowGroupSource(TableSource):
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({*layout.group_files[present].tolist()})
-        blocks = [self._block(group) for group in present.tolist()]
+        blocks = side_by_side(self._block, present.tolist(), _AT_ONCE if self.is_remote else 1)
         return columns_of(blocks, owners, rows, empty)
+
+    def _load_range(self, start: int, stop: int) -> None:
+        """Read samples that are needed soon into memory."""
+        groups = self._layout.find(np.array([start, stop - 1]))[0].tolist()
+        side_by_side(self._block, range(groups[0], groups[1] + 1), _AT_ONCE)
+
+    def _groups_in_memory(self) -> int:
+        """Return about how many row groups can be in memory at a time, judging by those that are."""
+        return self._blocks.limit * len(self._blocks) // max(1, self._blocks.held)
+
+    def _group_parts(self) -> dict[str, Parts]:
+        """Return where row groups are in remote files, by the name of the file in a cache."""
+        return {}
 
     def _block(self, group: int) -> Block:
         block = self._blocks.get(group)

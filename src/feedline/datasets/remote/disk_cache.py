@@ -101,7 +101,8 @@ def _current_place(path: str, foresight: Foresight, versions: Mapping[str, str])
 
 
 def _place(path: str, foresight: Foresight) -> int:
-    return foresight.places.get(os.path.basename(path)[:_NAME_LENGTH], -1)
+    name = os.path.basename(path)
+    return foresight.place_of(name[:_NAME_LENGTH], int(name.rpartition("-")[2]))
 
 
 _COUNTS = struct.Struct("<4q")
@@ -119,11 +120,11 @@ class _Scan:
     at_s: float
     """When the folder was scanned."""
     places: NDArray[np.int64] | None = None
-    """The place of each piece's blob in `foresight`; -1 for pieces of other datasets."""
+    """The place of each piece in `foresight`; -1 for pieces of other datasets."""
     foresight: Foresight | None = None
 
     def places_in(self, foresight: Foresight, versions: Mapping[str, str]) -> NDArray[np.int64]:
-        """Return the place of each piece's blob; `_OUTDATED` if the blob has another version now."""
+        """Return the place of each piece; `_OUTDATED` if its blob has another version now."""
         if self.places is None or self.foresight is not foresight:
             self.foresight = foresight
             self.places = np.array([_current_place(path, foresight, versions) for path in self.paths], np.int64)
@@ -159,6 +160,8 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = Path(folder).absolute()
         self.max_bytes = max_bytes
+        self.foresight: Foresight | None = None
+        """When pieces are needed next, for blobs that were opened without a foresight of their own."""
         self._served = 0
         """Bytes read from the disk that were not counted yet."""
         self._scan: _Scan | None = None
@@ -316,7 +319,7 @@ class DiskCache:
 
     def __getstate__(self) -> dict[str, object]:
         # Each process counts its own bytes, and keeps its own pieces.
-        return {**self.__dict__, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
+        return {**self.__dict__, "foresight": None, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _last=threading.local())
@@ -402,7 +405,8 @@ class CachedBlob(Blob):
         kept = self._cache.last(path)
         if kept is not None:
             return kept
-        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), self._foresight)
+        foresight = self._foresight or self._cache.foresight
+        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), foresight)
         self._cache.keep_last(path, found)
         return found
 

@@ -1,5 +1,7 @@
 """When each shard of a stream is needed next. The order of every epoch is known, so the future is.
 
+A shard is a whole file (`Foresight`), or a part of one, such as a row group (`PartForesight`).
+
 Times are counted in epochs: 3.25 is a quarter into epoch 3. A cache that has to make room drops what is needed latest,
 which no other rule can beat (Belady, 1966).
 
@@ -9,12 +11,12 @@ Pure: no I/O and no clock. The cache asks while it reads, and the cost table and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Times = NDArray[np.float64]
 _EPOCHS = 8
@@ -52,7 +54,7 @@ class Foresight:
     """When shards are needed next, as seen by one part of a stream that reads them from beginning to end.
 
     Args:
-        names: identifies each shard.
+        names: identifies each shard: the name of its blob.
         order: returns the shards in the order of an epoch.
         epoch: the epoch that is being read.
         readers: who reads.
@@ -61,27 +63,31 @@ class Foresight:
 
     def __init__(
         self,
-        names: Sequence[str],
-        order: Callable[[int], Sequence[int]],
+        names: Sequence[object],
+        order: Callable[[int], ArrayLike],
         epoch: int,
         readers: Readers | None = None,
         *,
         shared: bool = False,
     ) -> None:
-        self.places = {name: place for place, name in enumerate(names)}
-        """The place of each shard in `names`."""
+        self.count = len(names)
+        """Number of shards."""
         self.turn = 0
         """The turn in the order of the epoch that this part has reached. Set it while reading."""
+        self._names = names
         self._order = order
         self._epoch = epoch
         self._readers = readers or Readers()
         self._shared = shared
         self._turns: dict[int, NDArray[np.int64]] = {}
 
-    @property
-    def count(self) -> int:
-        """Number of shards."""
-        return len(self.places)
+    @cached_property
+    def _places(self) -> dict[object, int]:
+        return {name: place for place, name in enumerate(self._names)}
+
+    def place_of(self, name: str, number: int) -> int:
+        """Return the place of a blob's piece in `times`; -1 if it is unknown."""
+        return self._places.get(name, -1)
 
     def after(self, place: int) -> float:
         """Return when a shard that is being read now is needed again."""
@@ -124,3 +130,63 @@ class Foresight:
             turns[np.asarray(self._order(epoch), np.int64)] = np.arange(self.count)
             self._turns[epoch] = turns
         return self._turns[epoch]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one blob that are shards, in ascending order."""
+
+    first: int
+    """The number of the first one among all shards."""
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    """Where each begins and ends in the blob. An estimate will do."""
+    size: int
+    """Bytes of the blob."""
+
+
+class PartForesight(Foresight):
+    """When pieces of blobs are needed next, if shards are parts of blobs: with the first of the shards that it is in.
+
+    Args:
+        count: number of shards, of which some may be in local files.
+        blobs: the shards in each remote blob, by its name.
+        order: returns the shards in the order of an epoch.
+        epoch: the epoch that is being read.
+        readers: who reads.
+        piece_bytes: the size of a piece.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        blobs: Mapping[str, Parts],
+        order: Callable[[int], ArrayLike],
+        epoch: int,
+        readers: Readers | None = None,
+        *,
+        piece_bytes: int,
+    ) -> None:
+        super().__init__(range(count), order, epoch, readers)
+        counts = [-(-parts.size // piece_bytes) for parts in blobs.values()]
+        self._first_pieces = dict(zip(blobs, np.cumsum([0, *counts]).tolist(), strict=False))
+        self._piece_counts = dict(zip(blobs, counts, strict=True))
+        begins, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for parts, pieces in zip(blobs.values(), counts, strict=True):
+            at = np.arange(pieces) * piece_bytes
+            begins.append(parts.first + np.searchsorted(parts.stops, at, side="right"))
+            ends.append(parts.first + np.searchsorted(parts.starts, at + piece_bytes, side="left"))
+        self._begins, self._ends = np.concatenate(begins), np.concatenate(ends)
+        """The first shard that each piece is in, and the one after the last."""
+
+    def place_of(self, name: str, number: int) -> int:
+        first = self._first_pieces.get(name)
+        return -1 if first is None or number >= self._piece_counts[name] else first + number
+
+    def after(self, place: int) -> float:
+        return float(self.times()[place])
+
+    def times(self) -> Times:
+        shards = np.append(super().times(), math.inf)
+        firsts = np.minimum.reduceat(shards, np.stack([self._begins, self._ends], axis=1).ravel())[::2]
+        return np.where(self._begins < self._ends, firsts, math.inf)

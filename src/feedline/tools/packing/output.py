@@ -26,6 +26,7 @@ class Output:
         sharded: True for a folder of shards.
         keep: takes complete shards, as `Work.keep` does; by default they are moved to `path`.
         place: the address of an output in a store; it becomes part of the manifest.
+        prefix: how the names of shards begin.
     """
 
     # object: JSON-compatible values.
@@ -38,6 +39,7 @@ class Output:
         sharded: bool,
         keep: Callable[[Path, dict[str, object], Indexing], None] | None = None,
         place: str = "",
+        prefix: str = "shard-",
     ) -> None:
         self._suffix = format_.suffixes[0]
         self.path = folder / ("output" if sharded else f"output{self._suffix}")
@@ -49,6 +51,7 @@ class Output:
         self._compression = compression
         self._keep = keep
         self._place = place
+        self._prefix = prefix
         self._writer: Writer | None = None
         self._count = 0
         """Number of samples in complete shards."""
@@ -96,7 +99,7 @@ class Output:
         if check is not None:
             check(writer.path)
         entry: dict[str, object] = {
-            "name": f"shard-{self.shard_count:06d}{self._suffix}",
+            "name": f"{self._prefix}{self.shard_count:06d}{self._suffix}",
             "bytes": writer.path.stat().st_size,
             "samples": summary.count,
         }

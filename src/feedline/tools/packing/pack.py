@@ -105,7 +105,7 @@ def pack(
         compression: "gzip" or "lzf" (hdf5); "snappy", "zstd", "lz4", "gzip" or "none" (parquet).
         on_error: "raise", or "skip" to leave out samples that cannot be read, or that do not fit the other samples or
             the format.
-        overwrite: True to replace an existing output.
+        overwrite: True to replace an existing output, which can be read until the new one is complete.
         restart: True to start over instead of resuming an interrupted run.
         verify: False to skip the final check, which reads everything again. In a store, each shard is read again before
             it is uploaded, and then compared with the checksum that the store computed.
@@ -184,7 +184,13 @@ def pack(
         else:
             work = WorkFolder(path, job, restart=restart)
         output = Output(
-            work.path, format_, options.compression, sharded=sharded, keep=work.keep, place=place_of(address)
+            work.path,
+            format_,
+            options.compression,
+            sharded=sharded,
+            keep=work.keep,
+            place=place_of(address),
+            prefix=work.prefix,
         )
         name = partial(called, dataset)
         run = Run(loader, work, output, format_, options, total, name, report or (lambda _: None))

@@ -4,9 +4,12 @@ A shard is written to a local temporary file, uploaded, compared with what the s
 thread uploads, while the next shard is being written: so there are at most two shards on the local disk. After each
 shard, the same thread writes the note. The manifest comes last: without one, the output is not complete.
 
+A run that replaces an older output gives its shards other names, so that the older output can be read until the new
+manifest takes its place. Only then are the older shards deleted.
+
 The store holds, below the address of the output:
 
-    shard-000000.tar, ...     the shards
+    shard-000000.tar, ...     the shards; shard-v1-000000.tar, ... if they replaced others
     .index/shard-000000.tar   the index of each tar shard
     .packing/                 the job, the note and the list of shards, until the output is complete
     feedline.json             the manifest
@@ -31,15 +34,17 @@ from hashlib import md5
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, INDEX_FOLDER
+from feedline.datasets.manifest import FACTS, INDEX_FOLDER, manifest_in
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
-from feedline.errors import BadOption, FeedlineWarning, PackError, SourceError, warn_user
+from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.tools.packing.work import ENDING, JOB, NOTE, Indexing, Work, crc32_of
 from feedline.types.shown import counted, identity_of, shown_url
 
-_OWN = re.compile(rf"shard-\d{{6,}}\.\w+|\{INDEX_FOLDER}/shard-\d{{6,}}\.\w+|\{ENDING}/[\w.-]+|{FACTS}", re.ASCII)
-"""Names that this module writes."""
+_SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
+"""Names of shards and of their indices."""
+_OWN = re.compile(rf"\{ENDING}/[\w.-]+|{FACTS}", re.ASCII)
+"""Other names that this module writes."""
 _S3 = ("s3", "s3a")
 _PART = 1 << 24
 """Bytes per part of an upload to S3, of which s3fs has ten in memory at a time. A guess."""
@@ -60,7 +65,7 @@ class StoreWork(Work):
         job: description of the job, in JSON-compatible values. Only the same job can be resumed.
         options: `storage_options=` of fsspec.
         restart: True to start over, discarding what an earlier run left.
-        overwrite: True to replace an older output.
+        overwrite: True to replace an older output, which can be read until the new one is complete.
         verify: True to compare the content of uploads, not only the size.
     """
 
@@ -82,6 +87,10 @@ class StoreWork(Work):
         self._has_note = False
         self._saved = 0
         """Complete shards in the most recent note."""
+        self._version = 0
+        """How many outputs were replaced here before; part of the names of shards."""
+        self._stale: list[str] = []
+        """Shards and indices of the output that is being replaced."""
         self._pending: Future[None] | None = None
         """The upload of a shard, and the note after it."""
         self._storage = Storage(options=options)
@@ -97,27 +106,49 @@ class StoreWork(Work):
     def _begin(self, job: dict[str, object], *, restart: bool, overwrite: bool) -> None:
         found = self._listed()
         is_left, is_complete = f"{ENDING}/{JOB}" in found, FACTS in found
-        others = [name for name in found if not _OWN.fullmatch(name)]
+        others = [name for name in found if not _SHARD.fullmatch(name) and not _OWN.fullmatch(name)]
         if others or (found and not is_left and not is_complete):
             raise BadOption(
                 f"{self.name} holds objects that feedline did not write, such as {(others or list(found))[0]!r}, and "
                 "nothing is packed among them. Give another address."
             )
-        if is_complete and not overwrite:
+        self._has_note = f"{ENDING}/{NOTE}" in found
+        note = None if restart else self.note
+        names = [] if note is None else [str(one["name"]) for one in note["entries"]]
+        packed = self._packed(found) if is_complete else []
+        is_delivered = names == packed  # its run was killed after the manifest, before it had deleted the rest
+        if is_delivered and note is not None and self._changed(job):
+            note = None
+        if is_complete and not overwrite and (note is None or not is_delivered):
+            resumed = " and resume the interrupted run that was replacing it" if self._has_note else ""
             raise BadOption(
-                f"{self.name} exists already. Use --overwrite (overwrite=True) to replace it, or give another address."
+                f"{self.name} exists already. Use --overwrite (overwrite=True) to replace it{resumed}, or give another "
+                "address."
             )
-        self._has_note = f"{ENDING}/{NOTE}" in found and not is_complete
-        if self._has_note and not restart:
+        if note is not None:
             self._check_job(job)
-            note = self.note
-            if note is not None and all(found.get(one["name"]) == one["bytes"] for one in note["entries"]):
-                self._saved = len(note["entries"])
-                return
-        self._has_note = False
-        self._delete(name for name in (FACTS, f"{ENDING}/{NOTE}") if name in found)  # the rest means nothing then
-        self._delete(name for name in found if name not in (FACTS, f"{ENDING}/{NOTE}"))
-        self._save(JOB, json.dumps(job).encode())
+        if note is not None and all(found.get(one["name"]) == one["bytes"] for one in note["entries"]):
+            self._saved, self._version = len(names), _version_of(names[0])
+        else:
+            self._has_note = False
+            kept = {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)} if is_complete else set[str]()
+            self._delete(name for name in (f"{ENDING}/{NOTE}",) if name in found)  # the rest means nothing then
+            self._delete(name for name in found if name not in kept and name != f"{ENDING}/{NOTE}")
+            found = {name: size for name, size in found.items() if name in kept}
+            self._version = max((_version_of(name) + 1 for name in packed), default=0)
+            self._save(JOB, json.dumps(job).encode())
+        self._stale = [name for name in found if _SHARD.fullmatch(name) and _version_of(name) != self._version]
+        self.prefix = f"shard-v{self._version}-" if self._version else "shard-"
+
+    def _packed(self, found: Iterable[str]) -> list[str]:
+        """Return the names of the shards of the output that is there."""
+        try:
+            manifest = manifest_in(self._address, self._storage)
+        except CorruptSource:
+            manifest = None
+        if manifest is None:  # whichever of them belong to it
+            return [name for name in found if _SHARD.fullmatch(name) and "/" not in name]
+        return [shard.name for shard in manifest.shards]
 
     def has_note(self) -> bool:
         return self._has_note
@@ -161,12 +192,17 @@ class StoreWork(Work):
         self.settle()
         with self._explained():
             self._put(FACTS, (built / FACTS).read_bytes())
-        self._has_note = False
         try:
+            self._delete(self._stale)
             pages = [f"shards-{number:06d}.json" for number in range(self._page_count)]
             self._delete(f"{ENDING}/{name}" for name in (NOTE, *pages, JOB))
         except SourceError as exc:
-            warn_user(f"{self.name} is complete, but {ENDING}/ in it cannot be deleted: {words(exc)}.", FeedlineWarning)
+            warn_user(
+                f"{self.name} is complete, but {ENDING}/ or replaced shards in it cannot be deleted: {words(exc)}. Run "
+                "the same command again to delete them.",
+                FeedlineWarning,
+            )
+        self._has_note = False
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -179,11 +215,12 @@ class StoreWork(Work):
         try:
             yield
         except SourceError as exc:
+            unchanged = ", and the output that was there can still be read" if self._stale else ""
             raise PackError(
                 f"{words(exc)}. {counted(self._saved, 'complete shard is', 'complete shards are')} in "
-                f"{self.name}. Correct the cause and run the same command again: it resumes after them."
+                f"{self.name}{unchanged}. Correct the cause and run the same command again: it resumes after them."
                 if self._saved
-                else f"{words(exc)}. Nothing was packed yet."
+                else f"{words(exc)}. Nothing was packed yet{unchanged}."
             ) from exc
 
     def _at(self, name: str) -> str:
@@ -258,6 +295,12 @@ class StoreWork(Work):
         addresses = [self._at(name) for name in names]
         if addresses:
             self._ask("", lambda system, _: system.rm(list(map(system._strip_protocol, addresses))), "deleted")
+
+
+def _version_of(name: str) -> int:
+    """Return how many outputs had been replaced when a shard was written, from its name."""
+    found = _SHARD.fullmatch(name)
+    return int(found["version"] or 0) if found else 0
 
 
 def _cat(system: Any, path: str, *, start: int, stop: int) -> bytes:

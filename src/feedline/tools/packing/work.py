@@ -38,6 +38,8 @@ class Work(ABC):
     name: str
     """The place, as messages show it."""
     is_remote = False
+    prefix = "shard-"
+    """How the names of shards begin."""
     _page_count = 0
     """Pages of the list that were written."""
 
@@ -94,13 +96,18 @@ class Work(ABC):
 
     def _check_job(self, job: dict[str, object]) -> None:
         """Refuse to resume what a different job left. Raises BadOption."""
+        difference = self._changed(job)
+        if difference:
+            raise BadOption(
+                f"{self.name} was left by a run with {difference} Run with --restart (restart=True) to start over, or "
+                "with everything as it was to resume."
+            )
+
+    def _changed(self, job: dict[str, object]) -> str:
+        """Return how the job that was left differs from this one; empty if it is the same."""
         left = json.loads(self._load(JOB) or b"{}")
         changed = [name for name in {**left, **job} if left.get(name) != job.get(name)]
-        if changed:
-            raise BadOption(
-                f"{self.name} was left by a run with {_difference(changed[0], left, job)} Run with --restart "
-                "(restart=True) to start over, or with everything as it was to resume."
-            )
+        return _difference(changed[0], left, job) if changed else ""
 
 
 def _page(number: int) -> str:
