@@ -69,6 +69,12 @@ def images(folder: Path) -> None:
     assert feedline.images.decode_image(path.read_bytes()).shape == (24, 32, 3)
 
 
+def jxl(folder: Path) -> None:
+    """Decode a JPEG XL of 6 x 4 pixels."""
+    data = bytes.fromhex("ff0a18401009080401005c004b188b15c24943593e80130100008e0600001802000000")
+    assert feedline.images.decode_image(data)[3, 5].tolist() == [10, 200, 30]
+
+
 def audio(folder: Path) -> None:
     """Write a file, and read and resample it."""
     sound = np.sin(np.linspace(0, 500, 8000)).astype(np.float32)
@@ -237,8 +243,8 @@ def gpu(folder: Path) -> None:
 TRIED: dict[str, Callable[[Path], None]] = {
     function.__name__.replace("json_lines", "json"): function
     for function in (
-        torch, jax, images, audio, video, hdf5, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord, json_lines, redis,
-        ray, notebook, demo, lab, pack, gpu, nothing,
+        torch, jax, images, jxl, audio, video, hdf5, lmdb, parquet, tar, text, sql, s3, gs, hf, tfrecord, json_lines,
+        redis, ray, notebook, demo, lab, pack, gpu, nothing,
     )
 }  # fmt: skip
 GROUPS = {

@@ -126,6 +126,7 @@ def zip_file() -> bytes:
         ("a.zip", zip_file(), "a zip archive"),
         ("a.png", b"\x89PNG\r\n\x1a\n", "a picture"),
         ("a.avif", b"\0\0\0 ftypavif\0\0\0\0", "a picture"),
+        ("a.jxl", b"\0\0\0\x0cJXL \r\n\x87\n", "a picture"),
         ("a.mp4", b"\0\0\0\x20ftypisom", "a video"),
         ("a.wav", b"RIFF\0\0\0\0WAVE", "a sound"),
         ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as MNIST's"),

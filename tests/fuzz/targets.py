@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import importlib.util
 import io
 import json
 import lzma
@@ -280,13 +281,16 @@ def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], byt
         out = io.BytesIO()
         y, x = np.mgrid[:height, :width]
         x, y = x * 60 / width, y * 40 / height
-        Image.fromarray(np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)).save(out, format_)
+        pixels = np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)
+        if format_ == "JXL":
+            return bytes(importlib.import_module("imagecodecs").jpegxl_encode(pixels, usecontainer=True))
+        Image.fromarray(pixels).save(out, format_)
         return out.getvalue()
 
     return make
 
 
-_UNCONFIRMED = ("gif", "tiff", "avif")
+_UNCONFIRMED = ("gif", "tiff", "avif", "jxl")
 """Pictures whose decoders fill up what the file has no pixels for."""
 
 
@@ -798,11 +802,13 @@ _FILES = [
     Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
     Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),
 ]
+_JXL = ["jxl"] if importlib.util.find_spec("imagecodecs") else []
 _DECODED = [
     *(_decoded(package, "jpg", "JPEG", TRUNCATE) for package in DECODERS),
     *(_decoded(package, "png", "PNG", *ALL) for package in DECODERS if package != "simplejpeg"),
     *(_decoded(package, "webp", "WEBP", TRUNCATE) for package in DECODERS if package != "simplejpeg"),
     *(_decoded("PIL", ending, ending.upper(), TRUNCATE) for ending in ("tiff", "bmp", "avif", "jpeg2000")),
+    *(_decoded("PIL", "jxl", "JXL", TRUNCATE) for _ in _JXL),
 ]
 _OTHERS = [
     Target(
@@ -834,6 +840,7 @@ _OTHERS = [
     _picture_target("tiff", "TIFF"),
     _picture_target("ppm", "PPM"),
     _picture_target("avif", "AVIF"),
+    *(_picture_target(ending, "JXL") for ending in _JXL),
     *_DECODED,
     _recording_target(".json"),
     _recording_target(".json.gz", *ALL),
@@ -865,7 +872,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
     "own": ["unpacked", "cache", "index", "record"],
     "fields": [name for name in TARGETS if name.startswith("field-")],
-    "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
+    "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", *_JXL, "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],
     "sounds": [one.name for one in _SOUNDS],
     "videos": [one.name for one in _VIDEOS],

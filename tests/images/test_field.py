@@ -24,6 +24,7 @@ Pair = namedtuple("Pair", ["image", "label"])
         ([3, PNG], 1),
         ({"webp": WEBP, "cls": 3, "json": b"{}"}, "webp"),
         ({"jpg": JPEG, "wav": b"RIFF0000WAVEfmt ", "mp4": b"0000ftypisom0000"}, "jpg"),
+        ({"jxl": b"\xff\x0a0000", "mov": b"0000ftypqt  0000"}, "jxl"),
         ({"avif": b"0000ftypavif0000", "mov": b"0000ftypqt  0000"}, "avif"),
         ({"x": photo(), "y": np.arange(3)}, "x"),
         ({"x": Image.new("RGB", (2, 2)), "y": "text"}, "x"),

@@ -63,7 +63,10 @@ def guess_kind(path: str) -> FileKind:
 
 
 _BINARY = (
-    (rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....WEBP|II\*\0|MM\0\*|....ftyp(avi[fs]|mif1)", "a picture"),
+    (
+        rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....WEBP|II\*\0|MM\0\*|....ftyp(avi[fs]|mif1)|\0\0\0\x0cJXL ",
+        "a picture",
+    ),
     (rb"RIFF....WAVE|fLaC|OggS|ID3", "a sound"),
     (rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI ", "a video"),
     (rb"Obj\x01", "Avro"),

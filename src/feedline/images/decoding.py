@@ -2,7 +2,7 @@
 
 All of them return the same upright image, 8-bit RGB unless `mode=` says otherwise, or raise `CorruptSource`. Truncated
 files are always detected. Changed bytes are detected in PNG, which has checksums; in JPEG only by simplejpeg, and only
-if they are no longer a valid code; in WebP and AVIF rarely.
+if they are no longer a valid code; in WebP, AVIF and JPEG XL rarely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
 from feedline.images.header import FileBytes, Header, file_bytes, read_header
 from feedline.images.parts import essential_png
-from feedline.images.pillow import converted, open_picture
+from feedline.images.pillow import converted, open_jxl, open_picture
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.types.sizes import SampleSize
@@ -218,7 +218,7 @@ def _opencv(data: bytes, header: Header, factor: int, mode: str) -> Pixels:
 def _pillow(data: bytes, header: Header, factor: int, mode: str) -> Pixels:
     if header.format == "PNG":
         open_picture(io.BytesIO(data)).verify()  # the checksums, which Pillow does not check otherwise
-    image = open_picture(io.BytesIO(data))
+    image = open_jxl(data) if header.format == "JXL" else open_picture(io.BytesIO(data))
     if header.format == "JPEG":
         width, height = header.stored_size
         image.draft("RGB" if mode == "RGB" else "L", (max(width // factor, 1), max(height // factor, 1)))

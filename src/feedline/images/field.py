@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import SourceError
+from feedline.images.jxl import CODESTREAM, CONTAINER
 from feedline.system.optional import is_tensor
 from feedline.types.fields import Medium, is_encoded, is_file
 
@@ -24,8 +25,10 @@ _BEGINNINGS = (
     b"P5",
     b"P6",
     b"qoif",
+    CODESTREAM,
+    CONTAINER,
 )
-"""The first bytes of image files: JPEG, PNG, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+"""The first bytes of image files: JPEG, PNG, GIF, BMP, TIFF, JPEG 2000, PPM, QOI, JPEG XL."""
 _SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)
 """The first bytes of WebP, AVIF and HEIF, whose containers also hold sound and video."""
 

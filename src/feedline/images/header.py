@@ -1,7 +1,8 @@
 """Headers of image files: format, size and orientation, read without decoding pixels.
 
-JPEG, PNG and WebP are read here, in a few microseconds; other formats are left to Pillow. Values in a file are never
-trusted: offsets are checked against the length of the file, sizes against what the file can hold and what is accepted.
+JPEG, PNG and WebP are read here, and JPEG XL in `jxl.py`, in a few microseconds; other formats are left to Pillow.
+Values in a file are never trusted: offsets are checked against the length of the file, sizes against what the file can
+hold and what is accepted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
+from feedline.images.jxl import is_jxl, jxl_size
 from feedline.images.parts import FRAMES, JPEG_MAGIC, PNG_MAGIC, check_scans, jpeg_segments, png_chunks
 from feedline.images.pillow import check_pixels, checked_picture
 from feedline.system.failures import words
@@ -86,6 +88,8 @@ def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
         read = _png
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         read = _webp
+    elif is_jxl(data):
+        read = _jxl
     else:
         read = _other
     try:
@@ -239,6 +243,11 @@ def _webp_orientation(data: bytes) -> int:
             return _exif_orientation(data[place + 8 : place + 8 + length].removeprefix(b"Exif\0\0"))
         place += 8 + length + length % 2
     return 1
+
+
+def _jxl(data: bytes) -> Header:
+    width, height = jxl_size(data)
+    return Header("JXL", width, height)  # the decoder turns it
 
 
 def _other(data: bytes) -> Header:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.images.jxl import is_jxl, jxl_pixels, jxl_size
 from feedline.images.parts import check_parts
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -46,10 +47,10 @@ EXTENSIONS = frozenset((
     "gbr", "gif", "grib", "h5", "hdf", "png", "apng", "jp2", "j2k", "jpc", "jpf", "jpx", "j2c", "icns", "ico", "im",
     "iim", "tif", "tiff", "jfif", "jpe", "jpg", "jpeg", "mpg", "mpeg", "msp", "pcd", "pxr", "pbm", "pgm", "ppm",
     "pnm", "psd", "bw", "rgb", "rgba", "sgi", "ras", "tga", "icb", "vda", "vst", "webp", "wmf", "emf", "xbm", "xpm",
-    "avif",
+    "avif", "jxl",
 ))
 # fmt: on
-"""Extensions of image fields: the list of the webdataset package, which is an older one of Pillow's, and AVIF."""
+"""Extensions of image fields: the list of the webdataset package, which is an older one of Pillow's; and two more."""
 
 _MODES = {"l": "L", "rgb": "RGB", "rgba": "RGBA"}
 
@@ -66,8 +67,11 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 
 
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Image:
-    """Open an image without decoding it, and check its size and number of parts."""
+    """Open an image without decoding it, and check its size and number of parts. A JPEG XL is decoded after that."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    if is_jxl(data):
+        check_pixels(*jxl_size(data), len(data), total)
+        return open_jxl(data)
     check_parts(data)
     try:
         image = open_picture(io.BytesIO(data))
@@ -107,6 +111,24 @@ def open_picture(file: object) -> Image:
         # Also accept formats that the user's program added to Pillow on purpose, for example with pillow_heif.
         added = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
         image = _opened(file, added)
+    return image
+
+
+def open_jxl(data: bytes) -> Image:
+    """Decode a JPEG XL with imagecodecs, or with a plugin that the program added to Pillow. Check its size first.
+
+    Raises CorruptSource if it is damaged, MissingExtra if neither is installed.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    try:
+        image: Image = pillow.fromarray(jxl_pixels(data))
+    except MissingExtra:
+        try:
+            return open_picture(io.BytesIO(data))
+        except pillow.UnidentifiedImageError:
+            pass
+        raise
+    image.format = "JXL"
     return image
 
 

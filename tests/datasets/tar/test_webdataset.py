@@ -212,7 +212,7 @@ def test_pictures_of_16_bits_are_white_in_the_package_alone(tmp_path: Path) -> N
 def test_tables_of_names_are_those_of_the_package() -> None:
     from webdataset import autodecode
 
-    assert {*autodecode.IMAGE_EXTENSIONS, "avif"} == EXTENSIONS
+    assert {*autodecode.IMAGE_EXTENSIONS, "avif", "jxl"} == EXTENSIONS
     assert set(autodecode.imagespecs) == set(SPECS)
     for name, (kind, values, mode) in autodecode.imagespecs.items():
         assert SPECS[name] == (kind, values == "float", mode)

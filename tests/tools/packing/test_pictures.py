@@ -35,6 +35,11 @@ def test_kinds_are_recognised(kind: str) -> None:
     assert opened(Pictures(encode="png").apply(encoded(PHOTO, kind))).format == "PNG"
 
 
+@pytest.mark.parametrize("data", [b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"])
+def test_jpeg_xl_is_recognised(data: bytes) -> None:
+    assert extension_of(data) == "jxl"
+
+
 @pytest.mark.parametrize("data", [b"", b"BM", b"BMW is a car, no picture", b"RIFF....WAVE", b"\xff\xd8"])
 def test_what_is_no_picture_stays(data: bytes) -> None:
     assert extension_of(data) == "bin"

@@ -15,8 +15,8 @@ from feedline.images.compose import image_transform
 from feedline.images.pipeline import PLACES, Pipeline
 from feedline.system.failures import words
 
-IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
-"""The endings that torchvision accepts as images, and the last two, which Pillow decodes as well."""
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jxl")
+"""The endings that torchvision accepts as images, and three more."""
 
 
 class ImageFolder(FileDataset):

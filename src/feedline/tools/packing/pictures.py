@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, PackError
+from feedline.images.jxl import is_jxl
 from feedline.images.pillow import checked_picture, eight_bits
 from feedline.system.failures import words
 from feedline.system.optional import require
@@ -34,11 +35,13 @@ _ARRAY_MODES = ("L", "RGB", "RGBA", "I", "F")
 
 
 def extension_of(data: bytes) -> str:
-    """Return the file type that bytes start like: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin"."""
+    """Return the extension of the picture that bytes start like: "jpg", "png", and so on; "bin" if there is none."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return "avif"
+    if is_jxl(data):
+        return "jxl"
     if data[:2] == b"BM" and (len(data) < 14 or int.from_bytes(data[2:6], "little") != len(data)):
         return "bin"  # by these two letters alone, many texts would look like pictures
     return next((extension for magic, extension in _MAGIC if data.startswith(magic)), "bin")

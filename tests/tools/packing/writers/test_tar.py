@@ -91,7 +91,7 @@ def test_every_picture_has_the_extension_of_its_own_bytes(tmp_path: Path) -> Non
 
 def test_the_comment_has_space_for_all_extensions(tmp_path: Path) -> None:
     names = [f"field{number}" for number in range(40)]
-    kinds = [JPG, PNG, GIF, b"II*\0", b"RIFF....WEBP", b"....ftypavif", b"?", b"BM\x10\0\0\0" + bytes(10)]
+    kinds = [JPG, PNG, GIF, b"II*\0", b"RIFF....WEBP", b"....ftypavif", b"\xff\x0a", b"?", b"BM\x10\0\0\0" + bytes(10)]
     samples = [dict.fromkeys(names, data) for data in kinds]
     path = written("tar", tmp_path, samples)
     assert samples_in("tar", path) == samples

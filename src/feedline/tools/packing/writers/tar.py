@@ -29,7 +29,7 @@ _BLOCK = 512
 _METADATA_BYTES = 512
 """Space in the comment for everything but the fields, which are known in advance: the count, the form, metadata."""
 _END = bytes(2 * _BLOCK)
-_PICTURES = ("jpg", "png", "gif", "bmp", "tiff", "webp", "avif")
+_PICTURES = ("jpg", "png", "gif", "bmp", "tiff", "webp", "avif", "jxl")
 
 
 class TarWriter(Writer):
