@@ -18,8 +18,8 @@ _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 def use_short_paths() -> None:
     """Let multiprocessing create the sockets of this process and its children in /tmp if TMPDIR is too long a path.
 
-    It creates them in the temporary folder. Up to Python 3.13, a long TMPDIR makes the fork server fail with "AF_UNIX
-    path too long", and so does receiving a tensor from a worker of torch's loader.
+    It creates them in the temporary folder. With a long TMPDIR the fork server fails with "AF_UNIX path too long", and
+    so does receiving a tensor from a worker of torch's loader. The newest Pythons fall back to /tmp themselves.
     """
     current: Any = process.current_process()  # Any: `_config` is private; children inherit it
     folder = current._config.get("tempdir") or os.path.join(tempfile.gettempdir(), "pymp-12345678")
