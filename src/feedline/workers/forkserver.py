@@ -33,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from feedline.system import openmp
+from feedline.system import openmp, socket_folder
 from feedline.system.failures import words
 from feedline.workers import session
 
@@ -151,6 +151,7 @@ def start(worker_module: str, values: Iterable[object]) -> Preloading:
     os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER] if python_path is None else [_FOLDER, python_path])
     try:
         with session.without_file():
+            socket_folder.use_short_paths()
             server.ensure_running()
     except BaseException:
         if file is not None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from feedline.system.socket_folder import use_short_paths
 from feedline.tools.bench import load
 
 TORCH = "torch"
@@ -62,6 +63,7 @@ class Side:
         if self.library == TORCH:
             from torch.utils.data import DataLoader as TorchLoader
 
+            use_short_paths()  # its workers create sockets, which feedline's do not need
             torch_loader: LoaderLike = TorchLoader(dataset, **arguments)  # type: ignore[arg-type]
             return torch_loader
         from feedline import DataLoader

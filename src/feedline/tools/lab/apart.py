@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 from feedline.errors import FeedlineError
+from feedline.system import socket_folder
 from feedline.tools.lab.controls import Values
 from feedline.tools.lab.pictures import Event, doing, failure
 from feedline.tools.lab.view import Actions
@@ -39,6 +40,7 @@ def apart(run: Run) -> Run:
         yield doing("Starting a process for this run. The first one imports torch.")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
+        socket_folder.use_short_paths()
         ours, theirs = context.Pipe()
         # A process that is killed does not delete its temporary files, so the lab does.
         with tempfile.TemporaryDirectory(prefix="feedline-lab-", ignore_cleanup_errors=True) as folder:

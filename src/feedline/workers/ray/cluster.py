@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import core_count
+from feedline.system.socket_folder import shorter_than
 from feedline.types.shown import counted
 from feedline.workers.ray.options import RayOptions
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 _KNOCK_S = 10.0
 """How long a cluster may take to accept a connection."""
+
+_SOCKET_BYTES = len("/session_2026-01-31_12-34-56_123456_1234567/sockets/plasma_store")
+"""How long the path of a socket is inside Ray's temporary folder."""
 
 OLDEST = (2, 49)
 """The oldest Ray that is tested."""
@@ -77,6 +82,7 @@ def connect(options: RayOptions, worker_count: int) -> Any:
                 resources={name: count * worker_count for name, count in (options.resources or {}).items()} or None,
                 include_dashboard=False,
                 logging_level=logging.WARNING,
+                _temp_dir=_short_folder(),
             )
     if ray.util.client.ray.is_connected():
         raise WorkerStartError(
@@ -84,6 +90,14 @@ def connect(options: RayOptions, worker_count: int) -> Any:
             "receive batches from. Run the training program on a node of the cluster."
         )
     return ray
+
+
+def _short_folder() -> str | None:
+    """Return a folder for Ray's sockets if the path of the default one is too long; None for the default."""
+    if "RAY_TMPDIR" in os.environ:
+        return None
+    base = shorter_than(os.path.join(tempfile.gettempdir(), "ray"), room=_SOCKET_BYTES)
+    return None if base is None else os.path.join(base, "ray")
 
 
 def _join(ray: ModuleType, address: str) -> None:

@@ -1,0 +1,121 @@
+"""A temporary folder with a long path, in programs of their own: no engine needs a socket with a longer one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feedline.errors import WorkerStartError
+from feedline.system import socket_folder
+
+PROGRAM = """
+import multiprocessing.util
+import sys
+import tempfile
+
+import numpy as np
+
+from feedline import Loader
+from feedline.workers import abilities
+
+
+class Rows:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return np.full(50_000, index)
+
+
+if __name__ == "__main__":
+    engine, method = sys.argv[1:]
+    assert len(tempfile.gettempdir()) >= 150
+    if engine == "portable":
+        abilities.can_share_arenas = lambda: False
+        engine = "process"
+    options = {} if engine == "inline" else {"workers": 2}
+    if method:
+        options["start_method"] = method
+    with Loader(Rows(), 2, engine=engine, **options) as loader:
+        assert [int(batch[0, 0]) for batch in loader] == [0, 2, 4, 6]
+    print(multiprocessing.util.get_temp_dir())
+"""
+
+LAB = """
+import queue
+import sys
+
+from feedline.tools.lab import apart
+
+apart._PRELOADED = ()
+
+
+def run(values, actions):
+    yield {"kind": "value", "value": values["value"] + 1}
+
+
+if __name__ == "__main__":
+    events = apart.apart(run)({"value": 6}, queue.SimpleQueue())
+    print([event["value"] for event in events if event["kind"] == "value"])
+"""
+
+ENGINES = [
+    pytest.param("inline", "", marks=pytest.mark.slow),
+    pytest.param("thread", "", marks=pytest.mark.slow),
+    pytest.param("process", "fork", marks=pytest.mark.slow),
+    pytest.param("process", "spawn", marks=pytest.mark.slow),
+    ("process", "forkserver"),
+    pytest.param("portable", "spawn", marks=pytest.mark.slow),
+    pytest.param("portable", "forkserver", marks=pytest.mark.slow),
+    pytest.param("ray", "", marks=pytest.mark.ray),
+]
+
+
+def output_of(text: str, *arguments: str, folder: Path) -> str:
+    """Run a program with a temporary folder whose path has 150 bytes; return what it prints."""
+    program = folder / "program.py"
+    program.write_text(text)
+    long = folder / ("x" * (149 - len(os.fsencode(folder))))
+    long.mkdir()
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {**os.environ, "TMPDIR": str(long), "PYTHONPATH": path}
+    command = [sys.executable, str(program), *arguments]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    assert os.listdir(long) == []
+    return ran.stdout.strip()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose own path leaves room for a long name in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("engine", "method"), ENGINES)
+def test_every_engine_with_a_long_temporary_folder(engine: str, method: str, short_path: Path) -> None:
+    folder = Path(output_of(PROGRAM, engine, method, folder=short_path))
+    assert not folder.exists(), "it goes with the program"
+
+
+def test_runs_of_the_lab_with_a_long_temporary_folder(short_path: Path) -> None:
+    assert output_of(LAB, folder=short_path) == "[7]"
+
+
+def test_a_folder_that_is_short_enough_is_kept() -> None:
+    assert socket_folder.shorter_than("/tmp/a", room=18) is None
+    assert socket_folder.shorter_than("/" + "é" * 40, room=18) is None
+    assert socket_folder.shorter_than("/" + "é" * 43, room=18) == "/tmp", "a path is counted in bytes"
+
+
+def test_no_short_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_folder, "_SHORT", ("/proc/nothing",))
+    with pytest.raises(WorkerStartError, match="Set TMPDIR to a shorter path"):
+        socket_folder.shorter_than("/" + "x" * 150, room=18)
