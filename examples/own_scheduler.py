@@ -84,8 +84,8 @@ def epoch_with(scheduler: Scheduler | None) -> tuple[list[list[float]], int]:
 def main() -> None:
     plain, opened_in_turn = epoch_with(None)
     ours, opened_by_affinity = epoch_with(Affinity())
-    print(f"in turn, the default: {opened_in_turn} shards opened by {WORKERS} workers, of {SHARDS} that there are")
-    print(f"affinity: {opened_by_affinity} shards opened")
+    print(f"in turn, the default: {WORKERS} workers opened {SHARDS} shards {opened_in_turn} times")
+    print(f"affinity: they opened them {opened_by_affinity} times")
     print(f"the batches are the same, in the same order: {ours == plain}")
     assert ours == plain
     assert SHARDS <= opened_by_affinity < opened_in_turn
