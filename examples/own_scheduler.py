@@ -2,9 +2,9 @@
 
     python examples/own_scheduler.py
 
-Shows: a scheduler decides which worker makes which batch, and which finished batch comes next. The default deals the
-batches out in turn, so every worker opens every shard. `Affinity`, below, gives a batch to the worker that has its
-shard open, unless that one is far behind. The training loop sees no difference: the same batches come in the same
+Shows: a scheduler decides which worker makes which batch, and which finished batch comes next. The default assigns
+batches in turn, so every worker opens every shard. `Affinity`, below, assigns a batch to the worker that has its shard
+open, unless that worker is far behind. The training loop sees no difference: it gets the same batches in the same
 order.
 
 Look at: how many times shards were "opened" with each scheduler, and that the "batches are the same".
