@@ -28,7 +28,9 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
         metavar="OUT.bin",
         help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
     )
-    pack.add_argument("--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one")
+    pack.add_argument(
+        "--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one"
+    )
     pack.add_argument("--workers", type=values.at_least(0), help="processes that read and encode (as many as cores)")
     pack.add_argument(
         "--fields",
