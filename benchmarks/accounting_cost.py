@@ -1,14 +1,14 @@
-"""Question: what does it cost that a loader measures its batches, which it always does?
+"""Question: what does it cost that a loader always measures its batches?
 
 Knob: accounting on, as users have it, or off by a private flag. How the dataset is written (torch's `TensorDataset`, or
 a plain map-style class of tiny samples), and the number of workers (0 or 2 processes).
 
-Held still: 64 samples of ten floats and a label per batch, shuffled: about the smallest batches there are, where
-everything that the loader does shows.
+Held still: 64 samples of ten floats and a label per batch, shuffled. These are about the smallest batches there are, so
+the loader's own work shows.
 
-How to read it: processor time, not wall time, so that other load on the machine matters less. On and off take turns,
-in short epochs; `on / off` is the median over the pairs, with the quartiles. How long each batch was waited for is
-summed up in both cases, for 0.2 us; workers measure their tasks: what that costs, `benchmarks/worker_cost.py` shows.
+How to read it: processor time, not wall time, so that other load on the machine matters less. On and off take turns, in
+short epochs; `on / off` is the median over the pairs, with the quartiles. Both sides sum up how long the loop waited
+for each batch, which costs 0.2 us. Workers also measure their tasks; `benchmarks/worker_cost.py` shows what that costs.
 
     python -m benchmarks.accounting_cost
     python -m benchmarks.accounting_cost --pairs 40 --batches 3000

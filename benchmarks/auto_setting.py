@@ -7,7 +7,7 @@ threads, 1 to `--most` workers in powers of two) is measured for some seconds, a
 which is measured when it has settled, or after `--settle` seconds.
 
 How to read it: `of best` is the median rate of "auto" as a share of the best median of all fixed settings. Choosing the
-best of many afterwards favours the fixed ones: of two equal settings the luckier one counts.
+best of many afterwards favours the fixed settings: of two equal ones, the luckier counts.
 
     python -m benchmarks.auto_setting
     python -m benchmarks.auto_setting --dataset sleep stragglers --most 32

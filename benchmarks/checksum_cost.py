@@ -3,11 +3,11 @@
 Knob: the format, and the bytes of a sample.
 
 Held still: samples of one array of bytes and a label, read in random order, in batches of 32, by the training process
-itself. The files are in the page cache. Both passes read the same files and begin with a new dataset; in one of them
-everything counts as compared already, as it does from the second epoch on.
+itself. The files are in the page cache. Both passes read the same files and start with a new dataset. In one of them,
+all checksums count as already compared, as they do from the second epoch on.
 
 How to read it: `compared` and `not compared` are microseconds of processor time per sample in a first epoch, and
-`ms/MB` is their difference for a megabyte of samples. Parquet and streams of tar files compare in every epoch.
+`ms/MB` is their difference per megabyte of samples. Parquet and streams of tar files compare in every epoch.
 
     python -m benchmarks.checksum_cost
     python -m benchmarks.checksum_cost --format npy lmdb --bytes 1e5 --json checksums.jsonl

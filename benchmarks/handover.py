@@ -1,14 +1,14 @@
 """Question: are batches that are cheap to make better made without workers, and does the loader's advice say so?
 
-Knob: how long a batch computes, or sleeps (`--sleep`), and the number of workers.
+Knob: how long making a batch computes, or sleeps (`--sleep`), and the number of workers.
 
 Held still: batches of one sample; the training loop does nothing with them. All settings take turns, round by round.
 
 How to read it: batches per second with each number of workers, the median of the rounds. `loop` is the CPU time of the
 training process per batch, `worker` what all workers compute beyond the batch itself, in microseconds: the two sides of
-a hand-over (`feedline.insight.worker_model.HANDOVER_S`). Below that, what the verdict says with each number of workers,
-and what `num_workers="auto"` has chosen. The advice is safe if no number of workers that it names is slower than what
-there was.
+a hand-over (`feedline.insight.worker_model.HANDOVER_S`). Below that are the verdict for each number of workers, and the
+number that `num_workers="auto"` chose. The advice is safe if no number of workers that it recommends is slower than the
+current one.
 
     python -m benchmarks.handover
     python -m benchmarks.handover --batch-us 100 300 1000 --workers 0 1 2 6 --rounds 5

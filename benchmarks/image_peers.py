@@ -1,7 +1,7 @@
 """Other libraries that load images, as their guides advise: Grain (`grain`) and SPDL (`spdl_core`).
 
-Both call the same function for a sample as torch's loader does, in threads or in processes, and stack arrays of NumPy.
-SPDL's pipeline runs in threads, or, if in processes, in one that has as many threads.
+Both call the same function for a sample as torch's loader does, in threads or in processes, and stack NumPy arrays.
+SPDL's pipeline runs in threads; instead of several processes, it uses one process with as many threads.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Knob: the number of workers and the batch size.
 
 Held still: a dataset that returns 0, no shuffling, a consumer that touches the one small tensor per batch.
 
-How to read it: `us/batch` is wall time per batch, so with workers it is the rate at which batches can be handed over at
-all; `consumer CPU` is what the training loop's own thread spends on one batch, `parent CPU` what its whole process does
-(other threads of the loader included): time taken from the training step. Lower is better for all three; `x torch`
-compares batches per second.
+How to read it: `us/batch` is wall time per batch, so with workers it shows how fast batches can be handed over.
+`consumer CPU` is what the training loop's own thread spends on one batch, and `parent CPU` what its whole process
+spends (other threads of the loader included): time taken from the training step. Lower is better for all three; `x
+torch` compares batches per second.
 
     python -m benchmarks.overhead
     python -m benchmarks.overhead --batch-size 1 --workers 0 2 4 --json overhead.jsonl

@@ -1,4 +1,4 @@
-"""Other libraries as loaders, for the benchmarks of language-model data: those that are not installed are left out."""
+"""Other libraries as loaders, for the benchmarks of language-model data; those that are not installed are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw what benchmarks wrote with `--json`: a point for each loader and configuration, with the spread over the rounds.
+"""Draw rows that benchmarks wrote with `--json`: a point per loader and configuration, with the spread over the rounds.
 
     python -m benchmarks.plot w1.jsonl --figure batches_per_s --out w1.png
     python -m benchmarks.plot w2.jsonl --figure gb_per_s --out w2.svg

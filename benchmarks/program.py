@@ -1,6 +1,6 @@
 """A measurement in a fresh interpreter: `run` starts the script again with `--program`, and `main` prints the figures.
 
-The script is the program's main module, as a training script would be: workers that are spawned import it anew.
+The script is the program's main module, as a training script would be: spawned workers import it again.
 """
 
 from __future__ import annotations

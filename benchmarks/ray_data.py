@@ -1,15 +1,15 @@
-"""Question: on a Ray cluster, what does feedline's engine give beside Ray Data, and beside feedline's own processes?
+"""Question: on a Ray cluster, how does feedline's engine compare with Ray Data, and with feedline's own processes?
 
 Knob: who makes the batches: `feedline/ray` (actors), `feedline/process` (no Ray at all), `ray/tasks` and `ray/actors`
 (the two ways of `map_batches`, with `iter_torch_batches`).
 
 Held still: the images of `w3_images` (synthetic JPEGs of 500x375, decoded, cropped to 224x224, flipped, normalised),
-batches of 64 in an order drawn at random, two workers of one CPU each, a local cluster that has been started before the
-clock is. Every measurement is a fresh program.
+batches of 64 in an order drawn at random, two workers of one CPU each, a local cluster that is started before the
+clock. Every measurement is a fresh program.
 
-How to read it: `first` is milliseconds from asking for an iterator to its first batch, with the start of the workers
-(which import torch); `images/s` is steady, from the fourth batch on; `PSS` is the highest sum over the program, its
-workers and, but for `feedline/process`, Ray's own processes.
+How to read it: `first` is milliseconds from requesting an iterator to its first batch, including the start of the
+workers (which import torch). `images/s` is the steady rate, from the fourth batch on. `PSS` is the highest sum over the
+program, its workers and, except for `feedline/process`, Ray's own processes.
 
     python -m benchmarks.ray_data
     python -m benchmarks.ray_data --batches 40 --workers 2 4 --json ray.jsonl

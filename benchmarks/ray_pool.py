@@ -2,12 +2,12 @@
 
 Knob: how many programs there are, how long each trains on a batch, and one that is killed with `kill -9`.
 
-Held still: two actors, a batch that takes 20 ms to make and is not computed (it sleeps, so that other load matters
-little), a local cluster. Each program is a process of its own.
+Held still: two actors, a batch that takes 20 ms to make (it sleeps instead of computing, so that other load matters
+little), a local cluster. Each program is its own process.
 
-How to read it: batches per second of each program over `--seconds`, and what part of all that is. Programs that always
-want more should have the same part each. One that trains for 200 ms on each batch can have 5 per second; the others
-should have the rest. When a program is killed, those that are left should have as many together as all had before.
+How to read it: batches per second of each program over `--seconds`, and its share of the total. Programs that always
+want more should have equal shares. A program that trains for 200 ms on each batch can use 5 per second; the others
+should get the rest. When a program is killed, the remaining ones together should get as many batches as all did before.
 
     python -m benchmarks.ray_pool
     python -m benchmarks.ray_pool --seconds 20

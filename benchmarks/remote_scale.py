@@ -5,10 +5,10 @@ fetched, and the clock jumps. One machine is simulated; all have equal shares.
 
 Knob: whether shards change machines from epoch to epoch (`reshuffled`) or stay (`sticky`), and the cache.
 
-Held still: the samples and their size, the shards, the line of a machine, and what training takes in.
+Held still: the samples and their size, the shards, the bandwidth of a machine, and the rate of training.
 
 How to read it: bytes and requests are those of one machine and epoch; `stall` is the share of the epoch that training
-waits for shards. An epoch that needs no bytes from the store can only wait for disks, which are not simulated.
+waits for shards. An epoch that needs no bytes from the store could only wait for disks, which are not simulated.
 
     python -m benchmarks.remote_scale
     python -m benchmarks.remote_scale --machines 64 --samples 1e8 --cache 0.3e12

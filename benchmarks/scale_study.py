@@ -1,24 +1,25 @@
-"""Question: what becomes of the promises with 10,000 workers on a hundred machines, and 1,000 ranks?
+"""Question: do the loader's promises hold with 10,000 workers on a hundred machines, and 1,000 ranks?
 
 The real plan, core and schedulers in virtual time (`feedline.simulation`): no process is started, and the clock jumps.
-Batches are made by workers that stand on nodes; every tenth minute a node is lost, and its workers are started anew
-elsewhere. One batch in a hundred takes five times as long. All ranks take a step together, as training with an
-all-reduce does: each waits for the slowest. Twice the states of all ranks are saved, and another number of ranks goes
-on from them. Training needs `--use` (80 %) of what the workers can make.
+Workers on nodes make the batches; every tenth minute a node is lost, and its workers are restarted elsewhere. One batch
+in a hundred takes five times as long. All ranks take a step together, as training with an all-reduce does: each waits
+for the slowest. Twice, the states of all ranks are saved, and another number of ranks continues from them. Training
+needs `--use` (80 %) of what the workers can make.
 
 Knob: one rank with all workers ("one"), or many that share them ("many"); the prefetch depth; who makes a batch, the
 worker whose turn it is or the one that has least to do ("least"); whether batches keep their order (not with "any").
 
 Held still: the number of workers, how long a batch takes, the seed. Every run of a seed is the same, event for event.
 
-How to read it: `checked` are batches that were compared with the plan, each in its place; the whole index space of
-10**12 samples is shuffled, and what all ranks together got is exactly its beginning, nothing twice (otherwise the
-program ends with an error). `of ideal` is the rate of training steps, as a share of steps that never wait, once the
-first stragglers are through; `start` is how many seconds of training were lost until then, after each time that ranks
-began. `recovery` is how long after the loss of a node training was back at 95 % of the pace before, in slices of 20 s:
-median and longest; it is `-` if the pace was not steady enough before to say. `under way` are batches of one rank in
-flight or ready, at most: times the size of a batch that is the memory of a rank. `state` is the size of a saved state
-as JSON. `us/batch` is what the simulated loader cost this machine: core, plan, checks and the simulation itself.
+How to read it: `checked` is the number of batches that were compared with the plan, each in its position. The whole
+index space of 10**12 samples is shuffled, and all ranks together got exactly its beginning, nothing twice (otherwise
+the program ends with an error). `of ideal` is the rate of training steps after the first stragglers, as a share of the
+rate of steps that never wait. `start` is how many seconds of training were lost until then, each time that ranks
+started. `recovery` is how long it took after the loss of a node until training was back at 95 % of its earlier pace, in
+slices of 20 s: median and longest; it is `-` if the earlier pace was not steady enough to say. `under way` is the
+largest number of batches of one rank that were in flight or ready; multiplied by the size of a batch, it is the memory
+of a rank. `state` is the size of a saved state as JSON. `us/batch` is what the simulated loader cost this machine:
+core, plan, checks and the simulation itself.
 
     python -m benchmarks.scale_study --svg scale.svg           # about a quarter of an hour
     python -m benchmarks.scale_study --workers 100 --ranks 10 6 8 --minutes 30

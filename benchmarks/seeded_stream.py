@@ -1,12 +1,12 @@
 """Question: what does `seed=` cost an iterable dataset that draws no random numbers?
 
-Knob: whether the loader has a seed; whether `__iter__` is a generator, which might draw at any sample, so that the
-generators of the process are seeded for each, or returns the iterator of a range, which cannot.
+Knob: whether the loader has a seed, and what `__iter__` is. A generator function might draw at any sample, so the
+process's random generators are seeded for each sample. The iterator of a range cannot draw.
 
 Held still: an iterable dataset of integers, no workers, batches of 64; the consumer touches the one small tensor.
 
 How to read it: `of unseeded` is samples per second as a share of the loader without a seed in the same round: 1.00
-costs nothing. Torch's loader, which knows no seed, stands beside it.
+costs nothing. Torch's loader, which has no `seed=`, is measured beside it.
 
     python -m benchmarks.seeded_stream
 """

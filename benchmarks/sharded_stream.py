@@ -1,14 +1,14 @@
-"""Question: what does it cost to split a stream over workers, when a sample is next to nothing?
+"""Question: what does it cost to split a stream over workers, when samples cost almost nothing?
 
-Knob: the number of workers; whether `__iter__` of the dataset that the loader splits is a generator, which every worker
-has to go through, or returns the iterator of a range, of which workers pass over what others deliver.
+Knob: the number of workers, and what `__iter__` of the dataset is that the loader splits. Every worker has to go
+through all of a generator. In the iterator of a range, workers skip what others deliver.
 
 Held still: an iterable dataset of 100,000 integers, batches of 64, all of which are consumed. The loaders that are
-marked `shard` split the stream themselves (`shard=True`). For the others the dataset does, as torch's documentation
-shows: each worker makes what it delivers and no more.
+marked `shard` split the stream themselves (`shard=True`). For the others, the dataset splits itself, as torch's
+documentation shows: each worker makes only what it delivers.
 
-How to read it: `first` is the seconds of a whole pass from `iter()` on, with the start of the workers, `again` those of
-the next pass, for which the workers are there. Lower is better.
+How to read it: `first` is the seconds of a whole pass from `iter()` on, including the start of the workers; `again` is
+those of the next pass, with workers already running. Lower is better.
 
     python -m benchmarks.sharded_stream
     python -m benchmarks.sharded_stream --workers 0 1 3 --samples 1e6

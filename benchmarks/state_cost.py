@@ -1,4 +1,4 @@
-"""Question: what does it cost to be able to resume, and to do so?
+"""Question: what does it cost to be able to resume, and to resume?
 
 Knob: the number of samples and of workers.
 
@@ -8,8 +8,8 @@ torchdata's StatefulDataLoader with the same arguments (and no seed, which it do
 
 How to read it: `save` is microseconds of one `state_dict()`, `bytes` its size as a pickle, `steps/s` the rate at which
 batches come while no state is taken, `restore` milliseconds from `load_state_dict()` to the first batch. With workers,
-torchdata pays for its state at every step, so that `save` is next to nothing there and `steps/s` is not. Ratios are
-round by round; above 1 is better.
+torchdata pays for its state at every step: this shows in `steps/s`, while `save` is almost free there. Ratios are round
+by round; above 1 is better.
 
     python -m benchmarks.state_cost
     python -m benchmarks.state_cost --sizes 1e6 --workers 0 2 --json state.jsonl

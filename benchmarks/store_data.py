@@ -1,7 +1,7 @@
 """The same samples in the formats of several libraries, as objects in a bucket, for `w20_object_storage`.
 
 `jpeg`: a JPEG file of about 48 KB, as bytes, and its number. `tokens`: a window of uint16 tokens, which begins with its
-number in two tokens. So a benchmark can tell that every sample came once.
+number in two tokens. So a benchmark can check that every sample arrived once.
 """
 
 from __future__ import annotations

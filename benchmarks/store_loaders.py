@@ -1,6 +1,6 @@
 """Loaders over objects in a store that speaks S3, by library, for `w20_object_storage`.
 
-To add a way of feedline's, write a function that opens it, and add a row to `WAYS`.
+To add another way to read with feedline, write a function that opens it, and add a row to `WAYS`.
 """
 
 from __future__ import annotations

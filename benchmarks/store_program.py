@@ -1,8 +1,8 @@
-"""A store that is far away: serves a folder over HTTP on the loopback, and takes its time. A benchmark runs this.
+"""A simulated remote store for benchmarks: serves a folder over HTTP on the loopback interface, with delays.
 
-Every request waits before it is answered. Each connection has a speed limit, and so have all of them together; there
-can be any number of connections. Clients of S3 may use it as their endpoint: each folder in the served folder is a
-bucket, whose objects they can read, in whole or by range, ask for their size, and list. Signatures are not checked.
+Every request waits before it is answered. Each connection has a speed limit, and so do all of them together; there can
+be any number of connections. S3 clients can use it as their endpoint: each folder in the served folder is a bucket,
+whose objects they can list, measure, and read in whole or by range. Signatures are not checked.
 
 `GET /-/counts` answers at once with what was sent so far, in JSON. The program prints its port, and ends when its
 standard input is closed.

@@ -1,10 +1,11 @@
 """Question: what does looking after workers and samples cost while nothing goes wrong?
 
-Knob: what the loader is prepared for. `nothing`: no worker is replaced (restarts=0), what a sample raises is raised.
-`deaths`: the default, dead workers are replaced and their memory is watched. `skip`: samples that fail are left out.
-`retry`: a policy by the kind of exception with a budget. `limits`: a time-out and a limit on memory as well.
+Knob: what the loader is prepared for. `nothing`: no worker is replaced (restarts=0), and exceptions of samples are
+raised. `deaths`: the default, dead workers are replaced and their memory is watched. `skip`: samples that fail are left
+out. `retry`: a policy by the kind of exception, with a budget. `limits`: also a timeout and a limit on memory.
 
-Held still: samples that are next to nothing (a worst case: everything the loader does shows), batches of 64, no faults.
+Held still: samples that cost almost nothing (a worst case, which shows the loader's own work), batches of 64, no
+faults.
 
 How to read it: `of nothing` is samples per second as a share of the first row of the same round: 1.00 costs nothing.
 Torch's loader, which replaces no worker, is measured beside the default.

@@ -1,13 +1,14 @@
-"""Question: with samples that have to be fetched from far away, what are coroutines worth against worker processes?
+"""Question: for samples in a remote store, how do coroutines compare with worker processes?
 
-Knob: the number of workers. torch's loader reads one sample after the other in each worker; feedline's has
-the same dataset with `async def __getitem__`, of which it awaits all samples of a batch at once.
+Knob: the number of workers. torch's loader reads one sample after the other in each worker; feedline's has the same
+dataset with `async def __getitem__`, and awaits all samples of a batch at once.
 
-Held still: a simulated object store that answers after a fixed time (20 ms) with 16 KiB, whatever the number of
-requests: waiting takes no CPU, as with a real one. Batches of 64.
+Held still: a simulated object store that answers after a fixed time (20 ms) with 16 KiB, for any number of requests.
+Waiting takes no CPU, as with a real store. Batches of 64.
 
-How to read it: `x torch` is at the same number of workers, `x torch's best` against the best number of torch's in this
-run. The most that one request at a time can reach is workers / 20 ms. With a real store its own limits come first.
+How to read it: `x torch` compares at the same number of workers, `x torch's best` with torch's best number of workers
+in this run. The most that one request at a time can reach is workers / 20 ms. A real store reaches its own limits
+first.
 
     python -m benchmarks.w10_async
     python -m benchmarks.w10_async --latency-ms 5 --workers 1 8 64

@@ -1,16 +1,16 @@
-"""Question: in which form should samples lie in object storage?
+"""Question: in which form should samples be kept in object storage?
 
 Knob: how they are stored and read, and the number of workers. `webdataset`: shards through the webdataset package in
 torch's loader (it fetches them with curl). `stream` and `random`: the same shards through `TarDataset`, from beginning
 to end or every sample by a ranged request of its own. `objects`: an object per sample, one request after the other in
 torch's loader; `async`: the same objects through a dataset with `async def __getitem__`.
 
-Held still: a server on this machine that answers each request after 30 ms and sends no more than 50 MB/s on one
-connection, but has any number of them, as object stores do. Samples are arrays of 3x32x32 float32 (12 KB), batches of
+Held still: a server on this machine that answers each request after 30 ms and sends at most 50 MB/s on one connection,
+but accepts any number of connections, as object stores do. Samples are arrays of 3x32x32 float32 (12 KB), batches of
 64.
 
-How to read it: `x torch` is the ratio to the webdataset package. The server takes CPU time of the same cores, which
-`CPU s per 1,000` does not count. Real stores have slower answers now and then, and limits of their own.
+How to read it: `x torch` is the ratio to the webdataset package. The server uses the same cores, which `CPU s per
+1,000` does not count. Real stores sometimes answer more slowly, and have their own limits.
 
     python -m benchmarks.w11_remote
     python -m benchmarks.w11_remote --latency-ms 100 --mb-per-s 20 --workers 0 2

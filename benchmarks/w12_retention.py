@@ -1,4 +1,4 @@
-"""Question: how much memory does a program retain that keeps little, or needed much for a moment?
+"""Question: how much memory does a program retain if it keeps little, or needed much for a moment?
 
 Knob: what the program does. It keeps the labels of every batch; every tenth batch; one of two large tensors of each. A
 sample needs much memory once while it is made; a few batches are large and the others are not. Four loaders are closed
@@ -10,9 +10,9 @@ the program before it opens its loader.
 
 How to read it, in MB: `held` is what the program itself still has, `window` the batches that may be in flight.
 `running` is read with the last batch, `end` after half a second without work, `peak` is the highest reading between two
-batches. Each worker comes with some 10 MB. Beyond that, no loader needs more than `held` and `window`; what `end` has
-above them is retained. `above torch` is the difference of `end` to torch's loader: below 0 is better. torch's own heap
-may be of another kind from system to system (mimalloc on ARM), and hold on to large batches for a while or for good.
+batches. Each worker takes some 10 MB. Beyond that, no loader needs more than `held` and `window`; anything in `end`
+above them is retained. `above torch` is `end` minus that of torch's loader: below 0 is better. torch's own heap differs
+between systems (mimalloc on ARM), and may keep large batches for a while or for good.
 
     python -m benchmarks.w12_retention
     python -m benchmarks.w12_retention --case "keep labels" --batches 150

@@ -1,15 +1,15 @@
 """Question: how many tokens per second come from a token file in random order?
 
-Knob: against whom (`torch`: the usual dataset around `np.memmap` in torch's loader; `litdata`: its `TokensLoader` and
+Knob: the peer (`torch`: the usual dataset around `np.memmap` in torch's loader; `litdata`: its `TokensLoader` and
 `StreamingDataLoader`; `megatron`: Megatron's `IndexedDataset`, read as its `GPTDataset` does, in torch's loader) and
 the number of workers.
 
 Held still: the same 10^8 tokens as 16-bit numbers, in documents of 600 tokens on average, shuffled, in blocks of 2,048,
 batches of 32. A batch is the tokens and the tokens after them, both int64; every page of both is touched. litdata
-returns blocks of 2,049 tokens, which its users cut and convert in the training loop: so does this script.
+returns blocks of 2,049 tokens, which this script, like litdata's users, cuts and converts in the training loop.
 
-How to read it: `x torch` is the ratio to the usual dataset at the same number of workers. A batch has 1 MB, so that at
-some rate only the memory counts. Files are read from the page cache. litdata shuffles within its chunks only.
+How to read it: `x torch` is the ratio to the usual dataset at the same number of workers. A batch has 1 MB, so high
+rates are limited only by memory bandwidth. Files are read from the page cache. litdata shuffles within its chunks only.
 
     python -m benchmarks.w13_tokens
     python -m benchmarks.w13_tokens --block 512 --workers 0 --peers litdata

@@ -1,19 +1,19 @@
 """Question: how quickly are documents packed into rows of one length, and how full are the rows?
 
-Knob: what is packed (`whole`: documents stay whole; `cut`: they are cut at the ends of rows), by whom, and the number
-of workers. `torch`: what people write, a generator in torch's loader that fills one row after the other. `grain`: its
-`FirstFitPackIterDataset` or `BestFitPackIterDataset`, and `ConcatThenSplitIterDataset`. `trl`: `pack_dataset` with
-"bfd" or "wrapped", packed only, and packed and then read by torch's loader. `feedline`: `pipe(documents).pack(...)`,
-over a list of arrays, and over the documents of a token file, whose lengths are known without reading them (`known`).
+Knob: what is packed (`whole`: documents stay whole; `cut`: they are cut at the ends of rows), by which library, and the
+number of workers. `torch`: what people usually write, a generator in torch's loader that fills one row after the other.
+`grain`: its `FirstFitPackIterDataset` or `BestFitPackIterDataset`, and `ConcatThenSplitIterDataset`. `trl`:
+`pack_dataset` with "bfd" or "wrapped", packed only, and packed and then read by torch's loader. `feedline`:
+`pipe(documents).pack(...)`, over a list of arrays, and over the documents of a token file, whose lengths are known
+without reading them (`known`).
 
 Held still: 40,000 documents whose lengths are log-normal (mean 600, sigma 1) but at most 2,048; rows of 2,048, batches
-of 32. All but TRL deliver token ids, segment ids and positions as batches; those of TRL are token ids and lengths of
-documents. Planning windows have 2,048 documents in feedline, 1,000 in TRL (its own default); Grain has `--bins` open
-rows.
+of 32. All but TRL deliver batches of token ids, segment ids and positions; TRL delivers token ids and document lengths.
+Planning windows have 2,048 documents in feedline, 1,000 in TRL (its own default); Grain has `--bins` open rows.
 
 How to read it: `full` is the share of an epoch's rows that are tokens of documents, not padding. `M tokens/s` counts
 these tokens only. `x torch` is the ratio to the generator of the same kind, with as many workers. TRL packs everything
-before the first batch: its rate is that of the whole, with `num_proc` as the number of workers.
+before the first batch: its rate covers the whole run, with `num_proc` as the number of workers.
 
     python -m benchmarks.w14_packing
     python -m benchmarks.w14_packing --kind whole --workers 2 --peers grain

@@ -1,8 +1,8 @@
 """Question: how many tokens per second come from compressed JSON lines that are tokenized and packed on the fly?
 
 Knob: the library, and the tokenizer (`bytes`: the bytes of the text; `words`: a number for each word, in Python; `hf`:
-a fast tokenizer of Hugging Face's, trained on the texts, if the package is installed). `torch` is a generator in
-torch's loader, as people write it: gzip, json, a buffer of tokens. `datasets` is Hugging Face's streaming in torch's
+a fast Hugging Face tokenizer, trained on the texts, if the package is installed). `torch` is a generator in torch's
+loader, as people usually write it: gzip, json, a buffer of tokens. `datasets` is Hugging Face's streaming in torch's
 loader, with `group_texts` as in their examples. `torchdata` is nodes that read lines, a `ParallelMapper` in processes
 that parses and tokenizes them, and a node that packs. `feedline` is `JSONLines(shard).stream()` of each shard, mapped,
 repeated, packed and batched, and interleaved with the other shards.
@@ -11,7 +11,7 @@ Held still: 8 shards of gzip with 1,000 texts of 100 to 1,000 words each; rows o
 concatenated texts, batches of 32, two workers. Shards are read over and over. feedline also delivers segment ids and
 positions.
 
-How to read it: `x torch` is the ratio to the plain generator. Unpacking and parsing JSON are C code in all of them.
+How to read it: `x torch` is the ratio to the plain generator. Decompressing and parsing JSON are C code in all of them.
 
     python -m benchmarks.w15_json_lines
     python -m benchmarks.w15_json_lines --tokenizer words --workers 0 2 --peers datasets

@@ -1,16 +1,16 @@
-"""Question: what do operators cost when samples are next to nothing?
+"""Question: what do operators cost when samples cost almost nothing?
 
 Knob: the library, and the number of worker processes. All of them shuffle the numbers below a million, apply a function
 to each, keep half of them with another one, and make batches of 64. `feedline` uses `pipe(range(n)).shuffle().map(f)
 .filter(g)`, `torchdata` its nodes (`ParallelMapper` in processes, if there are workers), and `grain` a `MapDataset`
 (with `mp_prefetch`). `torch` is torch's loader over a generator that does the same in plain Python, with the order of
-`torch.randperm`, of which every worker makes its own part.
+`torch.randperm`; every worker makes its own part of it.
 
-Held still: the functions, the size of batches, and their content: int64 tensors or arrays. Before the clock starts,
-an epoch of every library is checked: each number that passes the filter is there exactly once.
+Held still: the functions, the size of batches, and their content: int64 tensors or arrays. Before the clock starts, the
+script checks an epoch of every library: each number that passes the filter occurs exactly once.
 
 How to read it: `x torch` is the ratio to the plain generator at the same number of workers, which has no operators at
-all and cannot resume. The functions take 0.1 us each, so that everything else is the library.
+all and cannot resume. The functions take 0.1 us each; everything else is the library.
 
     python -m benchmarks.w16_operators
     python -m benchmarks.w16_operators --workers 0 --peers grain

@@ -3,11 +3,12 @@
 Knob: the number of tokens and of workers, and the loader: feedline's over a `TokenDataset`, or torchdata's
 `StatefulDataLoader` over the usual dataset around `np.memmap`.
 
-Held still: blocks of 2,048 tokens, shuffled, batches of 32. The file is sparse: it has its size, but takes no space, so
-that nothing is read from a disk. The state is that of a random place, another one in each round and the same for both.
+Held still: blocks of 2,048 tokens, shuffled, batches of 32. The file is sparse: it has its full size but takes no
+space, so nothing is read from a disk. The state is that of a random position, which differs between rounds and is the
+same for both loaders.
 
-How to read it: `restore` is milliseconds from `load_state_dict()` to the first batch, of a new loader; with workers it
-contains their start. `open` is milliseconds that opening dataset and loader took before.
+How to read it: `restore` is milliseconds from `load_state_dict()` to the first batch of a new loader; with workers, it
+includes their start. `open` is the milliseconds before that, for opening the dataset and the loader.
 
     python -m benchmarks.w17_token_resume
     python -m benchmarks.w17_token_resume --tokens 1e10 --workers 0 --rounds 20

@@ -8,7 +8,7 @@ same with a seek, written by hand: `soundfile.read(path, start=..., frames=...)`
 
 Held still: 24 FLAC files of 60 s, clips of 4 s, batches of 16, two workers, one thread each for torch; files are drawn
 with replacement. All deliver one channel at 16 kHz. The others resample the clip alone; feedline decodes a margin
-around it, so that a clip equals that of the resampled file.
+around it, so that a clip equals the same clip of the resampled file.
 
 How to read it: `x torch` is the ratio to decoding whole files. `peak PSS` is the memory of all processes.
 

@@ -2,19 +2,19 @@
 
 Knob: the library that decodes, and the distance between key frames (`--gop`). `torch` is torch's loader with PyAV as
 `torchvision.io.read_video` uses it: seek, decode a range of times, convert all of its frames, then pick every second
-one. `decord` and `torchcodec` are these libraries in torch's loader, with one thread per worker, and are asked for the
-16 frames by number. All three crop, resize, flip and normalise the clip with torch as torchvision (v2) does.
-`feedline` is `VideoFolder` with `feedline.video`.
+one. `decord` and `torchcodec` are these libraries in torch's loader, with one thread per worker; they get the 16 frames
+by number. All three crop, resize, flip and normalise the clip with torch as torchvision (v2) does. `feedline` is
+`VideoFolder` with `feedline.video`.
 
-Held still: 640 x 360 pixels, 30 frames per second, 10 seconds, a moving picture with noise; random clips of 16 frames
-at a stride of 2, a random crop resized to 224 x 224, the same for all frames; float32 with the channel first, batches
-of 4 clips, two workers, random files with replacement.
+Held still: 640 x 360 pixels, 30 frames per second, 10 seconds, a moving image with noise; random clips of 16 frames at
+a stride of 2, a random crop resized to 224 x 224, the same for all frames; float32 with the channel first, batches of 4
+clips, two workers, random files with replacement.
 
 How to read it: `x torch` is the ratio of clips per second to torch's loader with PyAV; to compare with another library,
 divide. `peak` is the memory of the program and its workers.
 
-torchcodec finds FFmpeg by the names of its shared libraries; without an FFmpeg of the system, links to those that PyAV
-brings, in a folder of `LD_LIBRARY_PATH`, do as well.
+torchcodec finds FFmpeg by the names of its shared libraries. If the system has no FFmpeg, put links to PyAV's copies
+into a folder of `LD_LIBRARY_PATH`.
 
     python -m benchmarks.w19_video
     python -m benchmarks.w19_video --gop 12 --engine thread --peers

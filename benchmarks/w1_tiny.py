@@ -1,4 +1,4 @@
-"""Question: what does the loader itself cost when a sample is next to nothing?
+"""Question: what does the loader itself cost when samples cost almost nothing?
 
 Knob: the number of workers (0, 1, 2), and how the dataset is written: torch's array-backed `TensorDataset`, which can
 be gathered a batch at a time, or a plain map-style class that returns `(tensor(10), int)` for one index at a time.
@@ -7,7 +7,8 @@ Held still: 100,000 samples of ten floats and a label, batches of 64, shuffled b
 touches both tensors. Both loaders get the same dataset object and the same arguments.
 
 How to read it: `x torch` compares at the same number of workers, `x torch's best` with whatever number of workers suits
-torch best (often none), `x own inline` with the same library without workers: below 1 means that workers do harm.
+torch best (often none), `x own inline` with the same library without workers: below 1 means that workers make it
+slower.
 
     python -m benchmarks.w1_tiny
     python -m benchmarks.w1_tiny --dataset map --workers 0 2 --json w1.jsonl

@@ -12,11 +12,11 @@ Held still: 2,000 synthetic JPEGs of 500x375, about 100 KB each with a noise-lik
 cropped at random to 224x224, flipped and normalised to float32 CHW. The crop depends on the index alone, so both
 loaders do the same work. Batches of 64, shuffled, two workers; OpenCV runs single-threaded within a worker.
 
-How to read it: both loaders decode with the same library, so the difference is the loader's; a row such as
-"feedline : pillow" is all of feedline against what people use with torch's loader. Pillow smooths an image that becomes
-smaller, feedline nearly so (see `feedline/images/rendering.py`), OpenCV not at all. The ceiling is the number of cores
-times the rate without workers; `CPU s per 1,000` shows what is spent beside decoding. The files are read from the page
-cache: the first, untimed pass brings them there.
+How to read it: both loaders decode with the same library, so the difference is the loader's; a row such as "feedline :
+pillow" is all of feedline against what people use with torch's loader. When it shrinks an image, Pillow antialiases,
+feedline does nearly the same (see `feedline/images/rendering.py`), and OpenCV does not. The ceiling is the number of
+cores times the rate without workers; `CPU s per 1,000` shows what is spent besides decoding. The files are read from
+the page cache, which the first, untimed pass fills.
 
     python -m benchmarks.w3_images
     python -m benchmarks.w3_images --decoder opencv --engine thread --workers 0 2

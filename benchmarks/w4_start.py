@@ -3,8 +3,8 @@
 Knob: the start method (fork, forkserver, spawn) and the number of workers.
 
 Held still: a dataset holding 1 GB of NumPy arrays whose samples are cheap, batches of 16, 32 batches per epoch. Every
-measurement is a fresh program that has torch loaded, because the first loader of a program pays for things that
-later ones find done.
+measurement is a fresh program that has torch loaded, because the first loader of a program does work that later ones
+need not repeat.
 
 How to read it, in milliseconds from `iter()` to the first batch in hand:
   first          the first loader of a program

@@ -1,4 +1,4 @@
-"""Question: what does an order of indices cost before the first batch, and after?
+"""Question: what does an order of indices cost, before the first batch and after it?
 
 Knob: the number of samples, from a million to a billion, and the sampler: `RandomSampler`, `DistributedSampler` (rank
 3 of 8) and `WeightedRandomSampler` (with replacement, as many draws as weights).
@@ -10,8 +10,8 @@ run. torch draws from 2**24 weights at most.
 How to read it: `first` is milliseconds from constructing the sampler to its 64th index, `next` those to the 64th index
 of the next epoch. `indices/s` counts from `iter()` on, over a whole epoch for torch (whose work comes first) and over
 at most `--count` indices for feedline (whose work is the same all along). `in blocks` is the rate at which feedline's
-own loader gets them, as arrays. `memory` is how far the program's resident memory rose above what it was before
-the sampler, at its highest; weights themselves are not counted. Ratios are round by round; above 1 is better.
+own loader gets them, as arrays. `memory` is the largest increase of the program's resident memory over its value before
+the sampler; the weights themselves are not counted. Ratios are round by round; above 1 is better.
 
     python -m benchmarks.w5_index_space
     python -m benchmarks.w5_index_space --sampler random --sizes 1e6 1e7 --json w5.jsonl

@@ -4,13 +4,13 @@ Knob: the number of workers and feedline's engine; `--unordered` lets batches co
 feedline's loader a seed: then work moves from a late worker process to an idle one. Without a seed each process keeps
 its share, as in torch's loader, and idle ones run ahead in theirs; threads share all work in any case.
 
-Held still: samples sleep 1 ms and a fixed 1 % of them 200 ms, which ones depending on the index alone; batches of 16,
-four workers, no shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the
-number of cores does not matter.
+Held still: samples sleep 1 ms, and a fixed 1 % of them, chosen by index, 200 ms; batches of 16, four workers, no
+shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the number of cores
+does not matter.
 
-How to read it: `of ideal` is the time the counted samples sleep, divided by the number of workers, as a share of the
-time it took. 100 % would mean that no worker ever waited for another one. Counting starts and stops in mid-epoch, so a
-single measurement may be off by a slow sample or two; the spread over the rounds shows it.
+How to read it: `of ideal` is the time that the counted samples sleep, divided by the number of workers, as a share of
+the elapsed time. 100 % would mean that no worker ever waited for another one. Counting starts and stops in mid-epoch,
+so a single measurement may be off by a slow sample or two; the spread over the rounds shows it.
 
     python -m benchmarks.w6_stragglers
     python -m benchmarks.w6_stragglers --seed 1

@@ -1,16 +1,16 @@
 """Question: how much memory do workers add, at the start and while they run?
 
 Knob: what the dataset holds: 1 GB of NumPy arrays, or with `--strings` a Python list of five million path strings, and
-besides what `feedline.share` makes of this list; and the start method.
+the result of `feedline.share` for this list; and the start method.
 
 Held still: four workers, half an epoch in shuffled order, a fresh program for every measurement. Memory is the summed
 PSS of parent and workers, in which a shared page counts once.
 
-How to read it, in MB: `started` is what stands above the dataset alone after the first batches, `growth` what came on
-top by the end of the half epoch. Reading a Python object writes its reference count, so forked workers unshare lists
-page by page as they go: that is the growth. Arrays do not grow; with spawn and forkserver their cost is in `started`:
-one copy for each worker, unless the loader shares them. A growth of a few MB either way is the allocator at work.
-What `feedline.share` makes of a list is arrays. `dataset` is the whole program with the dataset and torch loaded.
+How to read it, in MB: `started` is the memory beyond the dataset alone after the first batches, `growth` the increase
+from there to the end of the half epoch. Reading a Python object writes its reference count, so forked workers unshare
+lists page by page as they go: that is the growth. Arrays do not grow; with spawn and forkserver their cost is in
+`started`: one copy for each worker, unless the loader shares them. A growth of a few MB either way comes from the
+allocator. `feedline.share` turns a list into arrays. `dataset` is the whole program with the dataset and torch loaded.
 
     python -m benchmarks.w7_memory
     python -m benchmarks.w7_memory --strings

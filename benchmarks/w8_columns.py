@@ -1,4 +1,4 @@
-"""Question: what does a Parquet file of many columns cost, compared with a dict of arrays in memory by hand?
+"""Question: what does a Parquet file of many columns cost, compared with a hand-written dict of arrays in memory?
 
 Knob: what a sample is (`numbers`: 18 columns of numbers; `text`: the same and one column of strings), how feedline gets
 it (`arrays`: the hand-written dataset of the peer, a dict of arrays of which `__getitem__` takes one value each; `map`:

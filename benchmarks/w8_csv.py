@@ -1,10 +1,10 @@
 """Question: how many rows per second come from a CSV file in random order?
 
-Knob: what the dataset that people write holds (`pandas`: a data frame, a row of which is taken with `iloc`; `csv`: the
-rows that the csv module read, whose cells become numbers when a sample is asked for), and the number of workers.
+Knob: what the dataset that people usually write holds (`pandas`: a data frame, whose rows are read with `iloc`; `csv`:
+the rows that the csv module read, whose cells become numbers when a sample is requested), and the number of workers.
 
 Held still: 200,000 rows of 16 numbers and a label, batches of 64; the consumer touches every page. torch's loader reads
-them through the dataset that people write, feedline's through `CSVDataset`.
+them through that dataset, feedline's through `CSVDataset`.
 
 How to read it: `x torch` compares at the same number of workers. Both peers hold the whole table in memory, in every
 worker that touches it; `CSVDataset` holds what it has parsed, which is all of it here. Reading the file for the first

@@ -8,7 +8,7 @@ Held still: the samples, batches of 64, no transform: what is measured is readin
 the files. Both loaders read through the same dataset object.
 
 How to read it: compare rows of one order and one kind of sample. `MB` is the size on the disk. Files are read from the
-page cache, which the first, untimed pass fills: with a disk that is slower than memory the sizes decide, and for single
+page cache, which the first, untimed pass fills: on a disk that is slower than memory, the sizes decide, and for single
 files the number of reads.
 
     python -m benchmarks.w8_formats

@@ -4,12 +4,13 @@ Knob: how the file is laid out (contiguous; chunks of 16 samples; chunks of one 
 (every sample anywhere, or `BlockSampler`, which shuffles 16 chunks at a time) and the number of workers.
 
 Held still: 20,000 samples of 3x64x64 float32 and a label, batches of 64; the consumer touches every page. torch's
-loader reads them through the dataset that people write: it opens `h5py.File` when the first sample is asked for, and
-returns one sample per index. feedline's loader reads them through `HDF5Dataset`. Samples and order are the same.
+loader reads them through the dataset that people usually write: it opens `h5py.File` when the first sample is
+requested, and returns one sample per index. feedline's loader reads them through `HDF5Dataset`. Samples and order are
+the same.
 
 How to read it: `x torch` compares at the same number of workers, `x own inline` tells whether workers help. The file is
-read from the page cache, which the first, untimed pass fills: a disk would be slower for both. Of a packed file nearly
-all of the time goes to unpacking, which both leave to the same library.
+read from the page cache, which the first, untimed pass fills: a disk would be slower for both. For a compressed file,
+nearly all of the time goes to decompression, which both leave to the same library.
 
     python -m benchmarks.w8_hdf5
     python -m benchmarks.w8_hdf5 --layout gzip-16 --order blocks --workers 2

@@ -4,8 +4,8 @@ Knob: what the values are (`raw`: the memory of an image; `record`: image and la
 the number of workers.
 
 Held still: 20,000 samples of 3x64x64 float32, batches of 64; the consumer touches every page. torch's loader reads them
-through the dataset that people write: it opens the database, read-only and without locks, when the first sample is
-asked for, and returns one sample per index; image and label are a pickle. feedline's loader reads them through
+through the dataset that people usually write: it opens the database, read-only and without locks, when the first sample
+is requested, and returns one sample per index; image and label are a pickle. feedline's loader reads them through
 `LMDBDataset`.
 
 How to read it: `x torch` compares at the same number of workers, `x own inline` tells whether workers help. The

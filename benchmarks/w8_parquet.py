@@ -1,19 +1,19 @@
 """Question: how many samples per second come from Parquet files in random order?
 
-Knob: against whom (`pyarrow`: the dataset that people write around pyarrow; `datasets`: Hugging Face's datasets, which
-turn the files into Arrow files first; `same object`: the same Hugging Face dataset in both loaders), what a sample is
-(`image`: 3x64x64 float32 and a label; `table`: 16 numbers, a string and a label), how much of the file fits into what
-each worker keeps (`all`, a `quarter`, or a quarter with `cache=`: `unpacked`) and the number of workers.
+Knob: the peer (`pyarrow`: the dataset that people usually write around pyarrow; `datasets`: Hugging Face's datasets,
+which turn the files into Arrow files first; `same object`: the same Hugging Face dataset in both loaders), what a
+sample is (`image`: 3x64x64 float32 and a label; `table`: 16 numbers, a string and a label), how much of the file fits
+into what each worker keeps (`all`, a `quarter`, or a quarter with `cache=`: `unpacked`) and the number of workers.
 
 Held still: 20,000 samples in row groups of 500, snappy, batches of 64, shuffled; the consumer touches every page. The
 hand-written dataset keeps as many row groups as feedline does, and returns one sample per index. Hugging Face's has the
-format "torch" and is asked for whole batches, as torch's loader does by itself. Except for `same object`, feedline
-reads the Parquet file through `ParquetDataset`.
+format "torch", and torch's loader requests whole batches from it. Except for `same object`, feedline reads the Parquet
+file through `ParquetDataset`.
 
 How to read it: `x torch` compares at the same number of workers. Files come from the page cache. With `quarter`, most
 of the time goes to reading and unpacking row groups that were dropped before: random access to Parquet beyond what fits
-into memory is a bad idea with any library. `unpacked` is what compares best with Hugging Face's, which keep everything
-in Arrow files. Both libraries' files are made before the clock starts.
+into memory is a bad idea with any library. `unpacked` is the fairest comparison with Hugging Face's datasets, which
+keep everything in Arrow files. The files of both libraries are written before the clock starts.
 
     python -m benchmarks.w8_parquet
     python -m benchmarks.w8_parquet --against datasets --sample image --workers 2

@@ -9,8 +9,8 @@ Held still: the shards, which the package wrote; two workers, batches of 64, the
 shards and have a buffer of 1,000; random access is shuffled by the loader.
 
 How to read it: `x torch` is the ratio to the webdataset package with batches cut by torch's loader. With `jpeg` most of
-the time is Pillow's, which is the same for all. Files are read from the page cache: the first, untimed pass brings them
-there.
+the time is Pillow's, which is the same for all. Files are read from the page cache, which the first, untimed pass
+fills.
 
     python -m benchmarks.w8_tar
     python -m benchmarks.w8_tar --sample jpeg --engine thread

@@ -7,10 +7,10 @@ measurement is a fresh program that lists the folder once. `torch` stands for wh
 `sorted(os.walk(...))` into a list of tuples, written out here. `feedline` is `ImageFolder` that lists the folder and
 keeps the listing in a cache, `feedline/cache` the same when it finds the listing of an earlier program there.
 
-How to read it: `seconds` until paths and labels are there; `held` what the program keeps for them, in MB; `bytes` the
-same for each file; `peak` the most it had meanwhile. A list grows again in every worker that reads it, as `w7_memory`
-shows; what feedline keeps does not. The directories are in the memory of the system: on a network file system
-waiting takes far longer than anything measured here, and there threads help.
+How to read it: `seconds` is the time until paths and labels are ready; `held` what the program keeps for them, in MB;
+`bytes` the same per file; `peak` the most it held meanwhile. A list grows again in every worker that reads it, as
+`w7_memory` shows; what feedline keeps does not. The directories are in the system's cache. On a network file system,
+waiting takes far longer than anything measured here, and threads help.
 
     python -m benchmarks.w9_listing
     python -m benchmarks.w9_listing --full

@@ -1,4 +1,4 @@
-"""Question: how much time does a worker spend on a batch beyond what the dataset and the stack take themselves?
+"""Question: how much time does a worker spend on a batch beyond the dataset and the stacking?
 
 Knob: the number of workers.
 

@@ -1,4 +1,4 @@
-"""The datasets and consumers the benchmarks share.
+"""The datasets and consumers that the benchmarks share.
 
 They live in a module of their own because workers started by spawn or forkserver import them by name. Every dataset
 is plain: nothing in it knows which loader reads it.

@@ -4,13 +4,13 @@
 
 Shows: `feedline.audio.AudioFolder` with one class per folder, and one pipeline for training. `RandomClip` chooses half
 a second of each file from its header, and only that is decoded. `Resample` brings files of different rates to one, and
-`Mono` mixes their channels. The volume is changed at random by a function in the same pipeline, with `feedline.rng()`.
-`LogMel` makes spectrograms of whole batches as `device_transform=`, which runs where the batch goes: give the loader
-`device="cuda"`, and it runs on the GPU, ahead of the training loop. Validation uses `CenterClip`, so that it always
-hears the same.
+`Mono` mixes their channels. A function in the same pipeline changes the volume at random, with `feedline.rng()`.
+`LogMel` makes spectrograms of whole batches as `device_transform=`, which runs on the device of the batch: with
+`device="cuda"`, it runs on the GPU, ahead of the training loop. Validation uses `CenterClip`, so that it always gets
+the same clips.
 
-Look at: how much of the sound an epoch "decodes", the loss of each "epoch", and the "accuracy" on files that were not
-trained on.
+Look at: how much of the audio an epoch "decodes", the loss of each "epoch", and the "accuracy" on files that were not
+used for training.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     python examples/ddp_resume.py
 
-That runs these two commands, and then looks at which samples the model has been trained on:
+It runs these two commands, and then checks which samples the model was trained on:
 
     torchrun --standalone --nproc-per-node 2 examples/ddp_resume.py --folder run --stop-after 8
     torchrun --standalone --nproc-per-node 2 examples/ddp_resume.py --folder run
 
-Shows: feedline's `DistributedSampler` shares one order out over the ranks. The model, the optimizer and the loader's
-state go into one checkpoint. All ranks go through one order, so the state of rank 0 is enough for all of them. No
-`set_epoch` is needed: the loader counts the epochs. examples/torchrun_training.py does the same with shards that each
-rank reads on its own, and goes on with another number of ranks.
+Shows: feedline's `DistributedSampler` splits one order over the ranks. The model, the optimizer and the loader's state
+go into one checkpoint. All ranks go through one order, so the state of rank 0 is enough for all of them. No `set_epoch`
+is needed: the loader counts the epochs. examples/torchrun_training.py does the same with shards that each rank reads on
+its own, and continues with another number of ranks.
 
 Look at: where the first run "stopped", where the second "goes on", the loss of each "epoch", and "each sample once".
 """

@@ -3,9 +3,10 @@
     python examples/detection.py
 
 Shows: `images.Compose(..., targets={"boxes": images.Boxes()})` crops, flips and rotates an image together with its
-boxes, clips them at the edges, and leaves out those that are gone, with their labels. `feedline.collate.detection()`
-stacks the images and leaves the targets a list, because every image has its own number of boxes (none at all in some).
-With `seed=`, augmentation follows from the seed, the epoch and the sample, and not from the worker that makes it.
+boxes, clips them at the edges, and drops those that are no longer visible, with their labels.
+`feedline.collate.detection()` stacks the images and keeps the targets as a list, because every image has its own number
+of boxes (some have none). With `seed=`, augmentation depends on the seed, the epoch and the sample, not on the worker
+that makes it.
 
 Look at: "boxes per image", which differ within a batch; the loss of each "epoch"; and the "recall", the share of boxes
 that the model finds with an overlap (IoU) of at least one half. The script also checks that each box still frames its

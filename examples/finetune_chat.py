@@ -5,7 +5,7 @@
 Shows: `chat_document` joins the turns of a chat and marks the tokens of the assistant. `.pack(labels=True)` puts whole
 chats into rows, with a label of -100, which the loss ignores, for every other token. Chats are not cut: with
 `too_long="raise"`, one that does not fit is an error. Attention stays within a chat (`attention_mask`), so a chat in a
-packed row gets the same loss as in a row of its own. The script checks that at the end, for every token.
+packed row gets the same loss as in a row of its own. The script checks this for every token at the end.
 
 Look at: the number of "tokens with loss", how full the rows are with one chat each ("alone") and "packed", the loss of
 each "epoch", an "answer" of the model, and the "largest difference" between packed and alone, which is only rounding.

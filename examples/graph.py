@@ -2,10 +2,10 @@
 
     python examples/graph.py
 
-Shows: a batch of graphs is one large graph of several parts. `batch_graphs` puts the nodes of all graphs one after the
-other, adds to the edges of each graph the number of nodes before it, and notes which graph each node belongs to.
-Nothing is padded. `TokenBudgetBatchSampler` chooses the graphs so that no batch has more nodes than the memory allows,
-however large the graphs are. For PyG's own loaders, see docs/frameworks/pyg.md.
+Shows: a batch of graphs is one large graph of several parts. `batch_graphs` concatenates the nodes of all graphs, adds
+the number of preceding nodes to the edges of each graph, and records which graph each node belongs to. Nothing is
+padded. `TokenBudgetBatchSampler` chooses the graphs so that no batch has more nodes than the memory allows, however
+large the graphs are. For PyG's own loaders, see docs/frameworks/pyg.md.
 
 Look at: the "nodes" of the batches, which stay below the budget; the loss of each "epoch"; the "accuracy"; and the
 "largest difference" between the scores of a graph in a batch and of the same graph alone, which is only rounding.

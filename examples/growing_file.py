@@ -1,9 +1,9 @@
-"""Train on the lines of a file that another program appends to, and go on after a crash where the last run was.
+"""Train on the lines of a file that another program appends to, and continue after a crash where the last run stopped.
 
     python examples/growing_file.py
 
-Shows: `GrowingFile` is a feed of your own over `StreamDataset`: copy it, and change what a line is. It follows one file
-that grows; it knows nothing of files that are rotated or cut off.
+Shows: `GrowingFile` is a feed of your own over `StreamDataset`: copy it, and change what a line is. It follows one
+growing file; it does not handle files that are rotated or truncated.
 
 Look at: the second loader, which delivers only the line that was appended since the first one ended.
 """

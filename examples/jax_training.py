@@ -3,8 +3,8 @@
     python examples/jax_training.py                                              # one process
     torchrun --nproc-per-node 2 examples/jax_training.py --launched              # or any launcher that sets RANK
 
-On TPUs and under SLURM `jax.distributed.initialize()` without arguments finds the other processes by itself. To try it
-without accelerators, `XLA_FLAGS=--xla_force_host_platform_device_count=2` gives each process two devices of its CPU.
+On TPUs and under SLURM, `jax.distributed.initialize()` finds the other processes without arguments. To try it without
+accelerators, `XLA_FLAGS=--xla_force_host_platform_device_count=2` gives each process two devices of its CPU.
 
 Shows: `feedline.Loader` and `DistributedSampler` without torch, and one global array made of the rows that each process
 has loaded.

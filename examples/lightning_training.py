@@ -1,8 +1,9 @@
-"""Train with Lightning on feedline's loader, save a checkpoint in the middle of an epoch, and go on from there.
+"""Train with Lightning on feedline's loader, save a checkpoint in the middle of an epoch, and continue from there.
 
     python examples/lightning_training.py
 
-Shows: Lightning saves the loader's state with the model. A checkpoint of any step goes on with the next sample.
+Shows: Lightning saves the loader's state with the model. Training continues from a checkpoint of any step with the next
+sample.
 
 Look at: the last line. The samples before the checkpoint and those after it are all samples of the epoch, each once.
 """

@@ -2,11 +2,11 @@
 
     python examples/mixed_datasets.py
 
-Shows: `feedline.datasets.mix` makes one dataset of several, here of a Parquet file, a tar shard and a list. Proportions
-hold all along the epoch, not only on average. A small dataset is repeated as often as its share demands, each time in
-another order, and an epoch goes on where the one before it ended, so that every sample has its turn.
-`loader.broadcast("set_weights", ...)` changes the proportions in all workers. The mixture is resumed from a state like
-any dataset.
+Shows: `feedline.datasets.mix` makes one dataset out of several, here a Parquet file, a tar shard and a list. The
+proportions hold throughout the epoch, not only on average. A small dataset is repeated as often as its share requires,
+each time in another order. An epoch continues where the previous one ended, so that every sample has its turn.
+`loader.broadcast("set_weights", ...)` changes the proportions in all workers. The mixture can be resumed from a state
+like any dataset.
 
 Look at: the "share" of each dataset in each epoch beside what was "asked for", how often "each sample" of it came, and
 the batches that a resumed loader delivers "as before".

@@ -2,13 +2,13 @@
 
     python examples/own_sampler.py
 
-Shows: a sampler is a function from places to indices. Subclass `feedline.abc.Sampler` with `size` (how many indices an
-epoch has) and `at` (which indices stand at these places of this epoch), and the loader does the rest: it can enter the
-order anywhere, so an interrupted epoch goes on without going through the first part again, and `distribute` shares the
-order out over ranks. `at` must be pure: the same places and the same key give the same indices in every process.
+Shows: a sampler is a function from positions to indices. Subclass `feedline.abc.Sampler` with `size` (how many indices
+an epoch has) and `at` (which indices are at these positions of this epoch), and the loader does the rest. It can enter
+the order anywhere, so an interrupted epoch continues without reading its first part again, and `distribute` splits the
+order over ranks. `at` must be pure: the same positions and the same key give the same indices in every process.
 
 Look at: the "difficulty" at the beginning and the end of each epoch, which start far apart and come together; and that
-the "resumed" loader and the "two ranks" deliver exactly the samples that are due.
+the "resumed" loader and the "two ranks" deliver exactly the right samples.
 """
 
 from __future__ import annotations

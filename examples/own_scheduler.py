@@ -2,9 +2,9 @@
 
     python examples/own_scheduler.py
 
-Shows: a scheduler decides which worker makes which batch, and which finished batch comes next. The default deals the
-batches out in turn, so every worker opens every shard. `Affinity`, below, gives a batch to the worker that has its
-shard open, unless that one is far behind. The training loop sees no difference: the same batches come in the same
+Shows: a scheduler decides which worker makes which batch, and which finished batch comes next. The default assigns
+batches in turn, so every worker opens every shard. `Affinity`, below, assigns a batch to the worker that has its shard
+open, unless that worker is far behind. The training loop sees no difference: it gets the same batches in the same
 order.
 
 Look at: how many times shards were "opened" with each scheduler, and that the "batches are the same".
@@ -84,8 +84,8 @@ def epoch_with(scheduler: Scheduler | None) -> tuple[list[list[float]], int]:
 def main() -> None:
     plain, opened_in_turn = epoch_with(None)
     ours, opened_by_affinity = epoch_with(Affinity())
-    print(f"in turn, the default: {opened_in_turn} shards opened by {WORKERS} workers, of {SHARDS} that there are")
-    print(f"affinity: {opened_by_affinity} shards opened")
+    print(f"in turn, the default: {WORKERS} workers opened {SHARDS} shards {opened_in_turn} times")
+    print(f"affinity: they opened them {opened_by_affinity} times")
     print(f"the batches are the same, in the same order: {ours == plain}")
     assert ours == plain
     assert SHARDS <= opened_by_affinity < opened_in_turn

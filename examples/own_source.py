@@ -2,12 +2,12 @@
 
     python examples/own_source.py
 
-Shows: any class with `__getitem__` and `__len__` is a dataset. Three things make a good source of it. It opens its file
-when the first sample is read, not in the constructor, and does not take the open file along when it is pickled: so it
-works in every kind of worker. It says which file is damaged. And as a `feedline.abc.ColumnSource` it reads the samples
-of a batch together, in `read_columns`, where the cost of Python is paid once for a batch and not once for a sample. The
-loader calls it if the default collate function is used, and `__getitem__` otherwise.
-`feedline.testing.SourceContract` is a set of tests that a source should pass.
+Shows: any class with `__getitem__` and `__len__` is a dataset. Three things make it a good source. It opens its file
+when the first sample is read, not in the constructor, and does not pickle the open file, so it works in every kind of
+worker. It says which file is damaged. And as a `feedline.abc.ColumnSource` it reads the samples of a batch together, in
+`read_columns`, which pays the cost of Python once per batch instead of once per sample. The loader calls `read_columns`
+if the default collate function is used, and `__getitem__` otherwise. `feedline.testing.SourceContract` is a set of
+tests that a source should pass.
 
 Look at: the "calls" with and without `read_columns`, the samples per second of both on your machine, and the error for
 a file that was "cut off".

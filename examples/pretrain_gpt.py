@@ -2,13 +2,13 @@
 
     python examples/pretrain_gpt.py
 
-Shows: the whole way from texts to a trained model. The script writes JSON lines (`.jsonl.gz`), tokenizes them once into
-a token file, and packs the documents of that file into rows. Two worker processes make the rows. A small GPT learns
+Shows: every step from texts to a trained model. The script writes JSON lines (`.jsonl.gz`), tokenizes them once into a
+token file, and packs the documents of that file into rows. Two worker processes make the rows. A small GPT trains on
 them; its attention stays within a document. A checkpoint has the model, the optimizer, the loader's state and the state
-of torch's generator, from which dropout draws.
+of torch's generator, which dropout uses.
 
-The script then starts itself as a second process, kills that with SIGKILL in the middle of training, and continues from
-the last checkpoint. The losses after that equal those of a run without interruption, bit by bit.
+The script then starts itself as a second process, kills it with SIGKILL in the middle of training, and continues from
+the last checkpoint. The losses after that equal those of an uninterrupted run, bit for bit.
 
 Look at: how full the rows are ("of each row"), the step at which the second process was "killed", the step at which
 training "resumes", the "loss" at the end, and "the same losses".

@@ -2,7 +2,8 @@
 
     python examples/ray_workers.py
 
-Without an address (RAY_ADDRESS, or `RayOptions(address=...)`), a local cluster is started, and ends with the program.
+Without an address (RAY_ADDRESS, or `RayOptions(address=...)`), the script starts a local cluster, which ends with the
+program.
 
 Shows: `engine=RayOptions(...)` moves the workers of a loader to a cluster; nothing else changes.
 

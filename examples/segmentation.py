@@ -3,9 +3,9 @@
     python examples/segmentation.py
 
 Shows: `images.Compose(..., targets={"mask": images.Mask()})` crops, flips and rotates an image together with its mask,
-which may be an array or, as here, the bytes of a PNG file. Class numbers are never mixed, and what lies beyond the
-image gets a number that the loss ignores. The default collate function stacks images and masks, so the last steps of
-the images are left to it.
+which may be an array or, as here, the bytes of a PNG file. Class numbers are never mixed, and the area beyond the image
+gets a number that the loss ignores. The default collate function stacks images and masks, so the last steps of the
+images are left to it.
 
 Look at: the shapes of "images and masks", the loss of each "epoch", and the "mean IoU" of the classes. The script also
 checks that masks still fit their images, and that the batches are the same with two workers as without any.

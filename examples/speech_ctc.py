@@ -1,13 +1,13 @@
-"""Speech: sounds of different lengths, in batches of similar duration, with CTC.
+"""Speech: recordings of different lengths, in batches of similar duration, with CTC.
 
     python examples/speech_ctc.py
 
 Shows: a `FileDataset` of FLAC files with transcripts. `feedline.audio.durations` reads the durations from the headers,
-and `TokenBudgetBatchSampler` makes batches of so many seconds from them, padding included. `collate.pad` pads sounds
-and transcripts, and adds their lengths. `LogMel` runs in `device_transform=`, on the device of the batch; its method
-`steps` turns lengths in frames into lengths in steps, which the CTC loss and `audio.length_mask` need. One file is
-damaged: `on_error="skip"` leaves it out. The "speech" is sung by a computer, a tone for each letter, so that a small
-model learns it in seconds.
+and `TokenBudgetBatchSampler` uses them to fill batches up to a budget of seconds, padding included. `collate.pad` pads
+recordings and transcripts, and adds their lengths. `LogMel` runs in `device_transform=`, on the device of the batch;
+its method `steps` turns lengths in frames into lengths in steps, which the CTC loss and `audio.length_mask` need. One
+file is damaged: `on_error="skip"` skips it. The "speech" is synthetic, a tone for each letter, so that a small model
+learns it in seconds.
 
 Look at: the "padding" with and without buckets, how many files were "skipped", the loss of each "epoch", and the share
 of "letters" that were recognised.

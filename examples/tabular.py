@@ -2,7 +2,7 @@
 
     python examples/tabular.py
 
-Shows: `ParquetDataset` reads only the columns and rows that are asked for: a list of columns becomes one vector, and
+Shows: `ParquetDataset` reads only the columns and rows that you request: a list of columns becomes one vector, and
 `filters=` keeps the rows of one split. `HDF5Dataset` reads the same samples from arrays. Both read a whole batch at
 once, as columns, without making single samples; with the same seed, both deliver the same batches.
 

@@ -2,10 +2,10 @@
 
     python examples/text_classification.py
 
-Shows: `feedline.collate.pad` pads the texts of a batch to the longest of them. How much padding that makes depends on
-which texts meet in a batch, and the sampler decides that. `LengthBucketBatchSampler` puts texts of similar length
-together; `TokenBudgetBatchSampler` also bounds the tokens of a batch, so that a batch of long texts has fewer of them.
-Both shuffle: which texts meet, and the order of the batches, differ from epoch to epoch.
+Shows: `feedline.collate.pad` pads the texts of a batch to the longest of them. How much padding this adds depends on
+which texts share a batch, which the sampler decides. `LengthBucketBatchSampler` puts texts of similar length together;
+`TokenBudgetBatchSampler` also bounds the tokens of a batch, so that a batch of long texts has fewer texts. Both
+shuffle: the texts of a batch and the order of the batches differ from epoch to epoch.
 
 Look at: the "padding" of each sampler, the largest batch in tokens, and the "accuracy" after training with buckets.
 """

@@ -1,12 +1,12 @@
-"""Train with DistributedDataParallel on tar shards, stop, and go on with another number of ranks.
+"""Train with DistributedDataParallel on tar shards, stop, and continue with another number of ranks.
 
     torchrun --nproc-per-node=2 examples/torchrun_training.py folder --stop-after 5
     torchrun --nproc-per-node=3 examples/torchrun_training.py folder
 
-Shows: shards of different sizes are streamed, each rank reads its own, and `shard="pad"` lets the ranks end together.
-The states of all ranks go into the checkpoint, because each rank has its own; any number of ranks goes on from there.
+Shows: each rank streams its own shards, which differ in size, and `shard="pad"` lets the ranks end together. The
+checkpoint has the states of all ranks, because each rank has its own; any number of ranks can continue from it.
 
-Look at: the numbers of the samples that each rank has seen. The second run has those that the first did not get to.
+Look at: the numbers of the samples that each rank has seen. The second run has those that the first did not reach.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/two_views.py
 
-Shows: `images.Views([pipeline, pipeline])` decodes an image once and crops and colours it twice. A batch has one tensor
-for each view. DINO's multi-crop is the same with more views: `images.Views([large] * 2 + [small] * 6)`.
+Shows: `images.Views([pipeline, pipeline])` decodes an image once, and crops it and changes its colours twice. A batch
+has one tensor for each view. DINO's multi-crop is the same with more views: `images.Views([large] * 2 + [small] * 6)`.
 
 Look at: the shapes of the "views", the loss of each "epoch", and the "matches", the share of images whose second view
 is nearest to their first one among all images of a batch. The script also checks that the views are the same with two

@@ -2,9 +2,9 @@
 
     python examples/video.py
 
-Shows: `VideoFolder` finds the frames and key frames of its videos once, so that a random clip is decoded from the last
-key frame before it, and no more frames than it takes. `feedline.video.Compose` draws a crop and a flip once per clip.
-For validation, `EvenClips` takes several clips of each video, and the predictions for them are averaged. The same
+Shows: `VideoFolder` finds the frames and key frames of its videos once, so decoding a random clip starts at the last
+key frame before it, and decodes no more frames than needed. `feedline.video.Compose` draws a crop and a flip once per
+clip. For validation, `EvenClips` takes several clips of each video, and the predictions for them are averaged. The same
 transform reads videos from tar shards and Parquet columns.
 
 Look at: the loss of each "epoch", the milliseconds of a batch in "decoding", and the "accuracy": the direction of a

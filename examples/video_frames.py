@@ -3,8 +3,8 @@
     python examples/video_frames.py
 
 Shows: `EvenFrames` takes one frame from each part of a video, random ones for training and those in the middle for
-validation; a sampler of your own takes one frame per second, whatever the frame rates of the videos. Frames far apart
-are decoded from the key frame before each of them, so what lies between is not decoded. The videos are fields of tar
+validation; the script's own sampler takes one frame per second, regardless of the videos' frame rates. Decoding starts
+at the key frame before each wanted frame, so the frames in between are not decoded. The videos are fields of tar
 shards: the transform receives their bytes.
 
 Look at: the "frames" that each sampler takes of a video, the loss of each "epoch", and the "accuracy".

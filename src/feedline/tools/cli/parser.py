@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
         "demo", help="train a small network with torch's loader and with feedline, and compare them (about a minute)"
     )
     demo.add_argument(
-        "--images", type=values.at_least(64), default=320, help="pictures to draw and train on (%(default)s)"
+        "--images", type=values.at_least(64), default=320, help="images to draw and train on (%(default)s)"
     )
     demo.add_argument(
         "-o",
@@ -147,7 +147,7 @@ def _add_bench(commands: _Commands) -> None:
         choices=("process", "thread"),
         nargs="+",
         default=["process", "thread"],
-        help="feedline's engines (process thread); 0 workers always run inline",
+        help="engines of feedline (process thread); 0 workers always run inline",
     )
     _add_plot(own)
 
