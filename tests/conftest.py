@@ -389,5 +389,8 @@ def _open_files() -> dict[int, str]:
     # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
     # matrices torch opens a file for profilers, and multiprocessing keeps the memory of its shared values.
     # torch's own loader, in parity tests, leaves the memory of a worker that was killed while it sent a batch.
-    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map", f"/dev/shm/pym-{os.getpid()}-", "/dev/shm/torch_")
+    # On ARM, importing torch opens the descriptions of the processor and leaves them open.
+    processor = "/sys/devices/system/cpu/"
+    own = (f"/tmp/perf-{os.getpid()}.map", f"/dev/shm/pym-{os.getpid()}-")
+    kept = ("/dev/nvidia", *own, "/dev/shm/torch_", processor)
     return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith(kept)}
