@@ -6,7 +6,8 @@ are far apart and never meet again.
 
 Orders that stay within a part of a file for a while ask for the same piece of it again and again. Such a piece, as
 large as those of the disk cache, is fetched as a whole and kept in memory, as soon as single requests for it have cost
-a good part of that. With a disk cache, which has whole pieces only, every piece is kept.
+a good part of that. With a disk cache, which has whole pieces only, every piece is kept, unless a stream knows that it
+needs only a few bytes of it now.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ class RemoteTokens:
         return Span(number, start, min(start + disk_cache.PIECE_BYTES, self._files[number].size), parts)
 
     def _is_worth_whole(self, key: tuple[int, int], parts: list[Part]) -> bool:
-        remote = self._files[key[0]].remote
-        if self._reading.shard_cache is not None and remote is not None and remote.tag:
+        remote, cache = self._files[key[0]].remote, self._reading.shard_cache
+        if cache is not None and cache.foresight is None and remote is not None and remote.tag:
             return True
         cost = (self._costs.get(key) or 0) + sum(part.stop - part.start + ranges.REMOTE_GAP for part in parts)
         whole = self._whole(key, parts)

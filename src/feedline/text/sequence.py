@@ -129,8 +129,8 @@ class TokenSequence:
                 parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
         self._remote.fill(parts)
 
-    def parts_at(self, starts: Numbers, width: int) -> dict[str, Parts]:
-        """Return where tokens are in remote files, from each of these places to the next and `width` beyond it.
+    def parts_at(self, starts: Numbers) -> dict[str, Parts]:
+        """Return where tokens are in remote files, from each of these places to the next.
 
         The result is by the name that a file has in a cache.
         """
@@ -141,7 +141,7 @@ class TokenSequence:
             if file.remote is None or first == stop:
                 continue
             own = starts[first:stop] - self._begins[number]
-            ends = np.append(own[1:], file.token_count) + width
+            ends = np.append(own[1:], file.token_count)
             begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
             found[disk_cache.name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
         return found

@@ -235,7 +235,7 @@ class TokenDataset(TableSource):
     def _group_parts(self) -> dict[str, Parts]:
         """Return where samples begin in pieces of remote files, by the name of the file in a cache."""
         sizes = self.row_group_sizes
-        return self._sequence.parts_at((np.cumsum(sizes) - sizes) * self.stride, self._width)
+        return self._sequence.parts_at((np.cumsum(sizes) - sizes) * self.stride)
 
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)

@@ -22,7 +22,7 @@ from feedline.types.shown import identity_of, shown_url
 _GAP = 1 << 18
 """Ranges at most this many bytes apart are fetched in one request. A guess."""
 _PART = 8 << 20
-"""Approximate bytes per request: large enough that its latency does not matter, small enough to have several in flight.
+"""Bytes per request, at most: large enough that its latency does not matter, small enough to have several in flight.
 A guess."""
 REQUESTS = 32
 """Requests in flight for a row group, and for the footers of many files. A guess."""
@@ -152,7 +152,7 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
 
     Example:
         >>> parts_of([(400_000, 500_000), (0, 100), (200, 300), (800_000, 20_000_000)])
-        [(0, 300), (400000, 500000), (800000, 10400000), (10400000, 20000000)]
+        [(0, 300), (400000, 500000), (800000, 8388608), (8388608, 16777216), (16777216, 20000000)]
     """
     spans: list[Range] = []
     for start, stop in sorted(range_ for range_ in ranges if range_[0] < range_[1]):
@@ -162,9 +162,8 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
             spans.append((start, stop))
     parts: list[Range] = []
     for start, stop in spans:
-        count = max(1, round((stop - start) / _PART))
-        cuts = [start + (stop - start) * cut // count for cut in range(count + 1)]
-        parts += itertools.pairwise(cuts)
+        cuts = range((start // _PART + 1) * _PART, stop, _PART)  # a cache has whole pieces of a part
+        parts += itertools.pairwise([start, *cuts, stop])
     return parts
 
 

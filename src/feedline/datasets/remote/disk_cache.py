@@ -12,6 +12,9 @@ When there are too many bytes, what is needed latest goes first: a stream knows 
 A new piece that is needed later than all others is not stored at all. Readers that do not know the future drop the
 least recently used pieces. Pieces of other datasets stay as long as somebody uses them.
 
+A stream of parts of blobs, such as row groups, needs the same piece at several times. Once there is no room left, it
+fetches the bytes that it needs of such a piece, and only pieces that it needs as a whole replace others.
+
 One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
 uncounted file; the next process that deletes pieces deletes it too.
 """
@@ -251,6 +254,15 @@ class DiskCache:
                 PerformanceWarning,
             )
 
+    def is_full(self) -> bool:
+        """True if a piece that is added replaces others."""
+        try:
+            with open(self.folder / MARK, "rb") as mark:
+                held = self._counts(mark.fileno()).held
+        except OSError:  # there is no folder yet
+            return False
+        return held + PIECE_BYTES + 4 > self.max_bytes
+
     def stats(self) -> CacheStats:
         """Return what the folder holds, and what went through it."""
         try:
@@ -392,23 +404,26 @@ class CachedBlob(Blob):
         self._foresight = foresight
 
     def read(self, start: int, stop: int) -> bytes:
-        parts = []
-        for number in range(start // PIECE_BYTES, -(-stop // PIECE_BYTES)):
-            first = number * PIECE_BYTES
-            parts.append(self._piece(number)[max(0, start - first) : stop - first])
+        numbers = range(start // PIECE_BYTES, -(-stop // PIECE_BYTES))
+        parts = [self._part(number, start, stop) for number in numbers]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _piece(self, number: int) -> bytes:
+    def _part(self, number: int, start: int, stop: int) -> bytes:
+        """Return the bytes of a piece that are in a range."""
         first = number * PIECE_BYTES
         size = min(PIECE_BYTES, self.size - first)
+        start, stop = max(start, first), min(stop, first + size)
         path = self._cache.path_of(self, number)
-        kept = self._cache.last(path)
-        if kept is not None:
-            return kept
-        foresight = self._foresight or self._cache.foresight
-        found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), foresight)
+        found = self._cache.last(path)
+        if found is None and stop - start < size and self._cache.foresight is not None and self._foresight is None:
+            found = self._cache.read(path, size)
+            if found is None and self._cache.is_full():
+                return self._blob.read(start, stop)
+        if found is None:
+            foresight = self._foresight or self._cache.foresight
+            found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), foresight)
         self._cache.keep_last(path, found)
-        return found
+        return found[start - first : stop - first]
 
     def check(self) -> None:
         self._blob.check()

@@ -1,0 +1,175 @@
+"""Streams of parts of remote files (row groups, parts of lines, pieces of tokens): read ahead, cached by next use."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import feedline
+from feedline.datasets import JSONLines, ParquetDataset
+from feedline.datasets.lines import blocks, index
+from feedline.datasets.parquet import remote_files
+from feedline.datasets.remote import disk_cache, ranges
+from feedline.text import TokenDataset
+from tests.datasets.remote.servers import Request, WebServer, web_server
+from tests.text.token_files import write
+
+PIECE = 10_000
+GROUPS = 20
+"""Parts of a file, each as large as a piece of the cache, except row groups."""
+LARGE = 3
+"""Pieces of a row group."""
+FILES = 6
+ROWS = 10
+"""Samples of a part."""
+KINDS = {"parquet": ".parquet", "lines": ".jsonl", "tokens": ".bin"}
+MOST_S = 60.0
+"""How long to wait for what must happen."""
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
+    monkeypatch.setattr(remote_files, "_GAP", 64)
+    monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 64)
+    for module in (index, blocks):
+        monkeypatch.setattr(module, "BLOCK_BYTES", PIECE // 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of each kind, with numbers from 0 up."""
+    folder, random, per_file = tmp_path_factory.mktemp("www"), np.random.default_rng(0), GROUPS * ROWS
+    for file in range(FILES):
+        numbers = np.arange(file * per_file, (file + 1) * per_file)
+        pads = [random.bytes(LARGE * PIECE // ROWS - 20) for _ in numbers]
+        pq.write_table(
+            pa.table({"x": numbers, "pad": pads}),
+            folder / f"{file}.parquet",
+            row_group_size=ROWS,
+            use_dictionary=False,
+            write_statistics=False,
+        )
+        lines = [
+            json.dumps({"x": int(x), "pad": pad.hex()[: PIECE // ROWS - 30]})
+            for x, pad in zip(numbers, pads, strict=True)
+        ]
+        (folder / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
+        tokens = np.repeat(numbers, PIECE // ROWS // 2)
+        write(folder / f"{file}.bin", [tokens.tolist()], "uint16")
+    return folder
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[WebServer]:
+    with web_server(folder) as server:
+        yield server
+
+
+# Any: options of three classes.
+def opened(kind: str, server: WebServer, home: Path, **options: Any) -> Any:
+    """Return the samples of all files of a kind. Two windows of two parts fit into memory, and not much more."""
+    addresses = [f"{server.address}/{file}{KINDS[kind]}" for file in range(FILES)]
+    if kind == "parquet":
+        return ParquetDataset(addresses, ("x", "pad"), cache_bytes=5 * (LARGE * PIECE + 9000), **options)
+    if kind == "lines":
+        return JSONLines(addresses, cache=home / "index", part_bytes=PIECE, cache_bytes=10 * PIECE, **options)
+    return TokenDataset(addresses, PIECE // ROWS // 2, labels=None, cache_bytes=5 * PIECE, **options)
+
+
+def number_of(sample: Any) -> int:
+    if isinstance(sample, dict):
+        return int(sample["x"])
+    return int(sample[0])
+
+
+def size_of(kind: str, server: WebServer) -> int:
+    """Return the bytes of all files of a kind."""
+    return sum(path.stat().st_size for path in server.folder.glob(f"*{KINDS[kind]}"))
+
+
+def fetched(server: WebServer) -> int:
+    """Return the bytes that were asked for since the last call."""
+    count = sum(request.stop - request.start for request in server.requests)
+    server.requests.clear()
+    return count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_path: Path) -> None:
+    """Two epochs with a cache of 30 %: in the second, what is held is not fetched. The least recently used would be."""
+    size = size_of(kind, server)
+    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=size * 3 // 10)
+    stream = dataset.stream(shuffle=True, seed=4, window=2)
+    fetched(server)
+    counts = []
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        assert sorted(map(number_of, stream)) == list(range(FILES * GROUPS * ROWS))
+        counts.append(fetched(server))
+    stream.close()
+    assert sum(counts[1:]) < 2 * 0.9 * size, [count / size for count in counts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_window_is_fetched_while_this_one_is_used(kind: str, server: WebServer, tmp_path: Path) -> None:
+    dataset = opened(kind, server, tmp_path)
+    stream = dataset.stream(shuffle=True, seed=4, window=2)
+    iterator = iter(stream)
+    server.requests.clear()
+    enough, most = threading.Event(), 3 * size_of(kind, server) // FILES // GROUPS
+
+    def count(request: Request) -> None:
+        if sum(one.stop - one.start for one in [*server.requests]) >= most:
+            enough.set()
+
+    server.fault = count
+    first = number_of(next(iterator))
+    assert enough.wait(MOST_S), "only the first window was fetched"
+    found = [first, *map(number_of, iterator)]
+    assert sorted(found) == list(range(FILES * GROUPS * ROWS))
+    assert fetched(server) < 1.2 * size_of(kind, server), "nothing is fetched twice"
+    stream.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_batch_needs_of_several_files_is_asked_for_at_once(kind: str, server: WebServer, tmp_path: Path) -> None:
+    dataset = opened(kind, server, tmp_path)
+    firsts = [file * GROUPS * ROWS for file in range(4)]
+    dataset.__getitems__(firsts)  # opens the files
+    together, lock, seen = threading.Barrier(len(firsts), timeout=MOST_S), threading.Lock(), set[str]()
+
+    def wait(request: Request) -> None:
+        with lock:
+            is_first = request.path not in seen
+            seen.add(request.path)
+        if is_first:
+            together.wait()  # until a request for each file is there
+
+    server.fault = wait
+    found = dataset.__getitems__([first + 55 for first in firsts])
+    assert [number_of(sample) for sample in found] == [first + 55 for first in firsts]
+    assert not together.broken
+    dataset.close()
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_share_the_cache(kind: str, engine: Any, server: WebServer, tmp_path: Path) -> None:
+    size = size_of(kind, server)
+    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=2 * size)
+    stream = dataset.stream(shuffle=True, seed=4, window=2)
+    loader: Any = feedline.Loader(stream, 8, workers=2, engine=engine, collate_fn=list)
+    for _ in range(2):
+        assert sorted(number_of(one) for batch in loader for one in batch) == list(range(FILES * GROUPS * ROWS))
+    assert fetched(server) < 1.1 * size, "every piece is fetched once"
+    stream.close()
