@@ -191,7 +191,7 @@ _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
-    """Return an error with how a worker died and the usual cause; WorkerStartError if others would end alike."""
+    """Return an error with how a worker died and the usual cause; WorkerStartError if a new one would end alike."""
     process.join(1.0)
     code = process.exitcode
     if code == _IMPORTED:
@@ -219,7 +219,7 @@ def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartEr
             else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
         )
     else:
-        how = f"left with exit code {code}"
+        how = f"ended with exit code {code}"
         hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
     death = WorkerDied(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}")
     death.was_killed = name in ("SIGKILL", *_SENT)

@@ -15,7 +15,7 @@ def timed_steps(dataset: object) -> Callable[[], None]:
 
     A transform has steps if its attribute `transforms` is a list, as in torchvision's `Compose`. Transforms that are
     containers, such as those of MONAI and albumentations, are not changed, because other code inspects their steps.
-    MONAI's `CacheDataset`, for example, would apply a step twice if it does not know its class.
+    MONAI's `CacheDataset`, for example, would apply a step twice if it did not recognise the step's class.
     """
     wrapped = []
     for steps in _lists_of_steps(dataset):
