@@ -136,7 +136,7 @@ def _order(shares: Numbers, key: int) -> Numbers:
 def _drawn(left: list[int], due: list[tuple[int, int]], place: int, majority: int | None, chance: random.Random) -> int:
     """Draw a member so that each turn is equally likely at each of its positions.
 
-    A member with more than half of all turns has what the others leave.
+    A member with more than half of all turns gets the positions that the others leave.
     """
     urgency = [0 if number == majority else 1 / (due[number][1] - place + 1) for number in left]
     if majority in left:

@@ -1,8 +1,8 @@
 """The heap of a worker process: keeps freed memory for the next batch, and returns to the system what no batch needs.
 
 glibc would return large blocks at once, and every page of the next one would fault, which costs more than filling it.
-So glibc is configured to keep all memory. But then a sample that once needed gigabytes would cost them for good, in
-every worker. `Heap` returns free memory
+So glibc is configured to keep all memory. But then every worker would keep the gigabytes that a single large sample
+once needed. So `Heap` returns free memory
 
 - when the worker has been idle for a while. If that happens again and again, because the training loop is slow, it
   waits longer each time;
