@@ -29,7 +29,7 @@ Warnings, grouped by what you would silence or turn into errors together:
     FeedlineWarning (UserWarning)
     ├── DataWarning                       samples may be repeated, missing, wrong, or differ between runs
     ├── StateWarning                      training may not resume where it stopped
-    ├── WorkerWarning                     a worker died, grows, or cannot be placed; another does its work
+    ├── WorkerWarning                     a worker died, hung, grows or is slow to start; nothing is lost so far
     ├── PerformanceWarning                the same samples could be loaded much faster
     └── OptionWarning                     an argument has almost no effect, or a framework drops it
 
@@ -91,7 +91,7 @@ class FeedlineError(Exception):
         'BadOption'
     """
 
-    def __reduce__(self) -> Any:  # workers send these; the arguments of __init__ are not always the text
+    def __reduce__(self) -> Any:  # workers pickle these; `args` are not always the arguments of __init__
         return _remade, (type(self), self.args, self.__dict__)
 
 
@@ -115,7 +115,7 @@ class BadOption(FeedlineError, ValueError):
 
 
 class DatasetFailed(BadOption):
-    """A dataset named by the user whose code failed.
+    """The dataset that the user named could not be created, or failed when it was tried.
 
     Args:
         text: what happened, and what to do.
@@ -137,7 +137,7 @@ class DatasetFailed(BadOption):
 
 
 class BadState(FeedlineError, ValueError):
-    """A saved state that is damaged, of another version, or of a loader with other data.
+    """A saved state that is damaged, from another version, or from a loader with other data.
 
     Example:
         >>> from feedline import Loader
@@ -149,7 +149,7 @@ class BadState(FeedlineError, ValueError):
 
 
 class BadRecording(FeedlineError, ValueError):
-    """A file that is truncated, of another version, or not a recording.
+    """A file that is truncated, from another version, or not a recording.
 
     Example:
         >>> import feedline
@@ -209,7 +209,7 @@ class TooManyBadSamples(FeedlineError, RuntimeError):
 
     Args:
         message: what happened.
-        faults: the samples, as a list of `feedline.faults.Fault`, which this rung may not name.
+        faults: the failed samples, each a `feedline.faults.Fault`. This module may not import that class.
 
     Example:
         >>> from feedline import Loader, errors
@@ -261,8 +261,8 @@ class SourceChanged(SourceError):
         >>> try:
         ...     raise SourceChanged("train.csv has changed since it was indexed.")
         ... except SourceError:  # rebuild the dataset, or stop
-        ...     "the file is another one now"
-        'the file is another one now'
+        ...     "the file has changed"
+        'the file has changed'
     """
 
 
@@ -304,7 +304,7 @@ class WorkerDied(WorkerError):
         >>> next(iter(Loader(Photos([1, 2]), workers=1, start_method="fork", restarts=0)))
         Traceback (most recent call last):
             ...
-        feedline.errors.WorkerDied: ... worker 0 left with exit code 3...
+        feedline.errors.WorkerDied: ... worker 0 ended with exit code 3...
     """
 
     was_ready = True
@@ -464,7 +464,7 @@ class StateWarning(FeedlineWarning):
 
 
 class WorkerWarning(FeedlineWarning):
-    """A worker died, was stuck, keeps growing in memory, or cannot be placed. Nothing is lost so far.
+    """A worker died, hung, keeps growing in memory, or is slow to start. Nothing is lost so far.
 
     Example:
         >>> import warnings

@@ -248,8 +248,8 @@ def test_a_nested_field_is_named_from_the_outside_in() -> None:
         ([(1, 2), (1,)], "Samples 0 and 1 of the batch have 2 and 1 fields"),
         ([[1, 2], [1, 2, 3]], "Samples 0 and 1 of the batch have 2 and 3 fields"),
         ([Point(1, 2), (1, 2, 3)], "Samples 0 and 1 of the batch have 2 and 3 fields"),
-        ([2**70, 1], "no integer type of 64 bits in common"),
-        ([{"a": 2**63}, {"a": -1}], "numbers in field 'a' have no integer type"),
+        ([2**70, 1], "do not fit into one 64-bit integer type"),
+        ([{"a": 2**63}, {"a": -1}], "numbers in field 'a' do not fit into one 64-bit integer type"),
     ],
 )
 def test_samples_that_do_not_fit_together(samples: list[Any], message: str) -> None:

@@ -173,7 +173,7 @@ def test_what_is_no_action_is_refused_with_its_rule() -> None:
 
 @pytest.mark.parametrize("rules", ["skip", [OSError], Skip()])
 def test_rules_are_a_mapping(rules: Any) -> None:
-    with pytest.raises(BadOption, match="given as otherwise="):
+    with pytest.raises(BadOption, match="use otherwise="):
         Policy(rules)
 
 

@@ -62,7 +62,7 @@ def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_map_style_datasets_have_nothing_to_share_out() -> None:
     assert split(None, is_map=True) is None
     assert split(False, is_map=True) is None
-    with pytest.raises(BadOption, match=r"shard='exact' is about iterable datasets.*DistributedSampler"):
+    with pytest.raises(BadOption, match=r"shard='exact' is for iterable datasets.*DistributedSampler"):
         split("exact", is_map=True)
 
 
@@ -211,7 +211,7 @@ def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -
 
 
 def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
-    with pytest.raises(BadOption, match="shard=True is about iterable datasets"):
+    with pytest.raises(BadOption, match="shard=True is for iterable datasets"):
         DataLoader(EIGHT, sampler=half(), shard=True)
 
 

@@ -175,5 +175,5 @@ def test_counts() -> None:
 def test_a_sampler_is_not_taken_for_lengths_or_labels(make: Any) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     for sampler in (RandomSampler(range(9)), torch_data.DistributedSampler(range(9), 2, 0)):
-        with pytest.raises(BadOption, match=f"is a {type(sampler).__name__}: .*distribute"):
+        with pytest.raises(BadOption, match=rf"is a {type(sampler).__name__}\. .*distribute"):
             make(sampler, 4)

@@ -68,7 +68,7 @@ def test_more_weights_than_torch_takes() -> None:
         ([1, -2, 3], r"weights\[1\]=-2"),
         ([1, 2, float("nan"), float("inf")], r"weights\[2\]=nan.*1 more"),
         ([float("inf")], r"weights\[0\]=inf"),
-        ([0.0, 0.0], "all 2 weights are zero"),
+        ([0.0, 0.0], "All 2 weights are zero"),
         ([], "empty"),
         ([[1.0]], "shape"),
     ],

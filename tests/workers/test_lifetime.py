@@ -89,7 +89,7 @@ def test_what_cannot_be_pickled_is_named() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (lambda: os._exit(7), "worker 5 left with exit code 7. Look for sys.exit()"),
+        (lambda: os._exit(7), "worker 5 ended with exit code 7. Look for sys.exit()"),
         (
             lambda: os.kill(os.getpid(), signal.SIGKILL),
             "killed by signal 9 (SIGKILL). The system running out of memory",

@@ -18,10 +18,10 @@ class ErrorPolicy(ABC):
     the properties have defaults that suit every policy.
 
     Example:
-        >>> class SkipWhatIsCold(ErrorPolicy):
+        >>> class SkipTimeouts(ErrorPolicy):
         ...     def decide(self, failure: Failure, chance: float) -> Verdict:
         ...         return Verdict("skip" if isinstance(failure.error, TimeoutError) else "raise")
-        >>> SkipWhatIsCold().decide(Failure(7, TimeoutError(), "fetch", 1, None), chance=0.5).action
+        >>> SkipTimeouts().decide(Failure(7, TimeoutError(), "fetch", 1, None), chance=0.5).action
         'skip'
     """
 

@@ -85,7 +85,7 @@ class Framework(Protocol):
         """Start another epoch in a persistent worker; returns the dataset to use."""
 
     def announce_worker(self, worker: WorkerIdentity) -> None:
-        """Set which worker this process is from now on, if it is several in turn. `open_worker` was called for each."""
+        """Set which worker this process is from now on, if it serves as several. `open_worker` was called for each."""
 
     def worker_info_was_read(self) -> bool:
         """True if code in this worker has queried its worker id, as a dataset that splits itself does."""

@@ -15,7 +15,7 @@ class Rebuilding(Protocol):
         """True if each rank already gets a share of the samples: by the loader, its dataset or its sampler."""
 
     def with_torch_parts(self, loader: L, other: Any) -> L:
-        """Return the loader with the dataset, the samplers and the other arguments of `other`, a loader of torch's.
+        """Return the loader with the dataset, the samplers and the other arguments of `other`, a torch loader.
 
         The code that made `other` is responsible for the ranks.
         """

@@ -1,8 +1,8 @@
 """The sampler contracts: an order is a function from positions to indices.
 
 A sampler holds no position of its own. Its consumer (the loader's plan, `iter(sampler)`) tracks the position and
-requests the indices at the positions it needs, under the key of the epoch. So any rank can enter an order anywhere, and
-the order uses no memory.
+requests the indices at the positions it needs, under the key of the epoch. So any rank can start anywhere in an order,
+and the order uses no memory.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class IterableSource(ABC):
-    """An iterable dataset of feedline's. torch treats it as an `IterableDataset`, although it is not a subclass."""
+    """Base of feedline's iterable datasets. torch treats them as `IterableDataset`, although they are no subclasses."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:

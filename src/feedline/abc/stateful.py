@@ -135,8 +135,8 @@ FORMAT = "feedline"
 def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> None:
     """Raise an error if a state has a later format than this feedline reads.
 
-    Every part that saves a state of its own calls this first: what it would say of entries that it does not know
-    describes another problem.
+    Every part that saves a state of its own calls this first. Otherwise it would report unknown entries, which are not
+    the actual problem.
 
     Args:
         state: the state.
@@ -159,11 +159,11 @@ def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> N
     if type(found) is int and found > known:
         raise BadState(
             f"The state of {what} has format {found}, and this feedline reads formats up to {known}: a newer feedline "
-            "saved it. Upgrade with pip install --upgrade feedline, or begin the epoch anew, without the state."
+            "saved it. Upgrade with pip install --upgrade feedline, or start the epoch again without the state."
         )
     raise BadState(
         f"The state of {what} has format {found!r:.100}, which no release of feedline has saved. Load the state as "
-        "state_dict() returned it, or begin the epoch anew, without the state."
+        "state_dict() returned it, or start the epoch again without the state."
     )
 
 

@@ -108,8 +108,8 @@ def _collate_numbers(values: Sequence[object], path: Path) -> NDArray[np.generic
         if isinstance(value, (str, bytes)) or not isinstance(value, (int, float, complex, np.generic)):
             raise _cannot_stack(values, position, path)
     raise CollateError(
-        f"The numbers{fields.inside(path)} have no integer type of 64 bits in common: {list(values)[:4]}... Return "
-        "them as strings or floats."
+        f"The numbers{fields.inside(path)} do not fit into one 64-bit integer type: {list(values)[:4]}... Return them "
+        "as strings or floats."
     )
 
 

@@ -123,7 +123,7 @@ def _is_active(driver: Any, device: int) -> bool:
 def _record_everything(event: Any) -> None:
     """Record an event for the current stream of the current device, and for pending work on its other streams.
 
-    The copy may have started on another stream than the one that is current when the batch is dropped. Drivers from
+    The copy may have started on a stream other than the one that is current when the batch is dropped. Drivers from
     CUDA 12.5 on can record an event for a whole context; with older ones, the event covers only the current stream.
     """
     event.record()

@@ -19,8 +19,8 @@ class StaticBuffers:
     """The memory of one loader's batches. A loader keeps it from epoch to epoch.
 
     Args:
-        batch_size: the number of samples of whole batches, if it is known. The first batch after resuming may be a
-            shorter one, the last of its epoch.
+        batch_size: the number of samples in a full batch, if it is known. The first batch after resuming may be the
+            last of its epoch, and smaller.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
@@ -55,14 +55,14 @@ class StaticBuffers:
 
 
 def _allocated(value: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return memory for tensors like this one, with at least so many rows."""
+    """Return memory for tensors like this one, with at least `rows` rows."""
     if not value.ndim or not 0 < len(value) < rows or value.stride(0) * len(value) != value.numel():
         return torch.empty_like(value)
     return torch.empty_strided((rows, *value.shape[1:]), value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _room(place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return the memory for a tensor; of its length, if the batch is smaller than the first one."""
+    """Return the memory for a tensor: only its first rows, if the batch is smaller than the first one."""
     if value.shape == place.shape and value.dtype is place.dtype:
         return place
     fits = value.ndim > 0 and place.ndim > 0 and value.shape[1:] == place.shape[1:] and len(value) <= len(place)

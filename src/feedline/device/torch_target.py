@@ -91,7 +91,7 @@ class CudaTarget(Target):
         """The memory that copies and kernels of the side stream read, each with the event that marks their end."""
 
     def begin(self, batch: object) -> object:
-        self._drop_what_is_through()
+        self._drop_finished()
         stream = self._streams.pop()  # not shared with another thread that begins a batch
         sources = Sources([batch], [])
         late = False
@@ -135,7 +135,7 @@ class CudaTarget(Target):
         batch = moved(batch, lambda value: value.to(self._device, non_blocking=True))
         return batch if self._transform is None else self._transform(batch)
 
-    def _drop_what_is_through(self) -> None:
+    def _drop_finished(self) -> None:
         """Release the sources of copies that have finished. Another thread may do the same concurrently."""
         while self._kept:
             try:
@@ -206,7 +206,7 @@ def device_of(device: Any) -> torch.device:
         if index is None:
             return torch.device("cuda", torch.cuda.current_device())
         if index >= count:
-            raise BadOption(f"device={device!r} does not exist: this machine has {count} GPUs, counted from 0.")
+            raise BadOption(f"device={device!r} does not exist: this machine has {count} GPUs, numbered from 0.")
     return found
 
 

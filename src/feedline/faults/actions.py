@@ -17,8 +17,8 @@ from feedline.errors import BadOption
 from feedline.types.indices import index_key
 
 ALLOWED = (
-    "Use 'raise', 'skip', 'retry' or 'replace', or with options one of Raise(), Skip(...), Retry(...), Replace(...) "
-    "of feedline.faults."
+    "Use 'raise', 'skip', 'retry' or 'replace', or an action from feedline.faults with options: Raise(), Skip(...), "
+    "Retry(...) or Replace(...)."
 )
 """Ends every message about an invalid action."""
 
@@ -86,7 +86,7 @@ class Replace:
         Raises:
             BadOption: `by` does not return another sample.
         """
-        if failure.stage == "collate":  # `by` expects no list of indices
+        if failure.stage == "collate":  # `by` takes one index, not a list
             return Verdict("raise")
         if self.by is None:
             return Verdict("replace", index=NEIGHBOUR)
@@ -128,8 +128,8 @@ class Retry:
         attempts: object = self.attempts  # any value from the user
         if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
             raise BadOption(
-                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use the "
-                "action that follows them on its own, such as 'skip'."
+                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. If a sample should "
+                "not be tried again, use another action, such as 'skip'."
             )
         object.__setattr__(self, "attempts", int(attempts))
         then = action_of(self.then, "Retry(then=...)")

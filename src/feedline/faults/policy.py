@@ -32,8 +32,8 @@ class Policy(ErrorPolicy):
     The rule of the most specific class wins: the first class of the exception's method resolution order that has one. A
     name refers to a class if it is the class's own name ("UnidentifiedImageError"), or that name after its module or a
     package above it: "json.decoder.JSONDecodeError" and "json.JSONDecodeError" are both right. If several rules fit one
-    class, the rule by the class itself comes first, then the one with the longest name. A name costs no import, and a
-    name that no exception has is never noticed.
+    class, the rule by the class itself comes first, then the one with the longest name. A name needs no import, but a
+    misspelled name is not detected.
 
     Interrupts and exits are never caught: anything that is not an `Exception` is raised.
 
@@ -69,7 +69,7 @@ class Policy(ErrorPolicy):
         if not isinstance(rules, Mapping):
             raise BadOption(
                 f"rules={rules!r:.200} is not a mapping from exceptions to actions, such as {{OSError: 'skip'}}. "
-                "An action for all exceptions is given as otherwise=."
+                "To choose one action for all exceptions, use otherwise=."
             )
         self._rules: dict[Rule, ActionObject] = {
             _check_rule(rule): action_of(action, f"The rule for {_shown(rule)}") for rule, action in rules.items()
@@ -244,11 +244,11 @@ def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> s
         >>> print(exceeded(Policy(max_share=0.1), failures=11, seen=100, ended=False))
         11 of 100 samples failed (11.0%), and max_share=0.1 allows 10.0%. ...
     """
-    advice = "The loader's `faults` list the samples and the reasons."
+    advice = "The loader's `faults` lists the samples and the reasons."
     if policy.max_failures is not None and failures > policy.max_failures:
         return (
             f"{failures} of {max(seen, failures)} samples failed, and max_failures={policy.max_failures} allows no "
-            f"more. {advice} If that many may fail, raise max_failures of the policy."
+            f"more. {advice} If that many may fail, raise the policy's max_failures."
         )
     share = policy.max_share
     if share is None or share >= 1 or not (ended or seen >= SHARE_COUNTS_FROM):
@@ -259,7 +259,7 @@ def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> s
         return None
     return (
         f"{failures} of {seen} samples failed ({failures / seen:.1%}), and max_share={share} allows {share:.1%}. "
-        f"{advice} If that many may fail, raise max_share of the policy; 1.0 turns this check off."
+        f"{advice} If that many may fail, raise the policy's max_share; 1.0 turns this check off."
     )
 
 
@@ -285,11 +285,11 @@ def _check_rule(rule: Any) -> Rule:
     if not isinstance(kind, type):
         raise BadOption(
             f"A rule is for {rule!r:.200}, which is neither an exception class nor the name of one. "
-            "Several classes need a rule each."
+            "Give each class a rule of its own."
         )
     if not issubclass(kind, Exception):
         raise BadOption(
-            f"A rule is for {_shown(rule)}, which is not an Exception. Only these are failures of a sample; "
+            f"A rule is for {_shown(rule)}, which is not an Exception. Only an Exception is a failure of a sample; "
             "interrupts and exits are never caught."
         )
     checked: Rule = rule

@@ -84,7 +84,7 @@ def _batch_sampler(arguments: Mapping[str, object]) -> str:
     others = [f"{name}=" for name, value in usual.items() if arguments.get(name, value) not in (value, False)]
     return (
         f"batch_sampler= decides which samples make a batch, so {', '.join(others) or 'the others'} cannot be given "
-        "with it. Drop one or the other: the batch sampler also decides the order and drops incomplete batches or not."
+        "with it. Drop one or the other: the batch sampler also decides the order, and whether to drop the last batch."
     )
 
 
@@ -93,7 +93,7 @@ def _iterable(arguments: Mapping[str, object]) -> str:
     given = [f"{name}=" for name in ("shuffle", "sampler", "batch_sampler") if arguments.get(name) is not None]
     return (
         f"{kind} is an iterable dataset, which decides the order of its samples itself: drop {' and '.join(given)}. To "
-        "shuffle, do so in its __iter__: shuffle the list of files, and yield random samples from a buffer of some "
+        "shuffle, do so in its __iter__: shuffle the list of files, and yield random samples from a buffer of a few "
         "thousand. feedline's streams do both: ParquetDataset(...).stream(shuffle=True)."
     )
 

@@ -34,11 +34,15 @@ if TYPE_CHECKING:
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
-_OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "start_method": "multiprocessing_context"}
+_OTHER_NAME = {
+    "generator": "seed",
+    "multiprocessing_context": "start_method",
+    "start_method": "multiprocessing_context",
+}
 """The other loader's name for an argument, where the two names have nothing in common."""
 
 
-_OF_TENSORS = ("device_buffers", "pin_memory", "pin_memory_device", "snapshot_every_n_steps")
+_TORCH_ONLY = ("device_buffers", "pin_memory", "pin_memory_device", "snapshot_every_n_steps")
 """Arguments that only `feedline.DataLoader` has."""
 
 
@@ -79,7 +83,10 @@ def depth_of(prefetch: object) -> object:
 
 
 def warn_dubious(dataset: object, shuffle: object, timeout_s: float, workers: int) -> None:
-    """Warn about arguments that are valid but probably not intended. In the last case, torch's assertion fails."""
+    """Warn about arguments that are valid but probably not intended.
+
+    For the timeout without workers, torch's own loader fails with an AssertionError when it is iterated over.
+    """
     if isinstance(dataset, str) and _looks_like_path(dataset):
         warn_user(
             f"dataset={dataset!r:.200} is a string, so each of its {len(dataset)} characters is a sample. "
@@ -120,10 +127,10 @@ _LEAST_BUDGET = 1024
 
 def _meant(name: str, known: Collection[str]) -> str:
     """Return a sentence that names the argument that was probably meant."""
-    if name in _OF_TENSORS:
+    if name in _TORCH_ONLY:
         return "Only feedline.DataLoader, the loader for torch, has it."
     inside = sorted((one for one in known if one in name or name in one), key=lambda one: abs(len(one) - len(name)))
-    close = [_OTHERWISE.get(name, ""), *inside, *difflib.get_close_matches(name, known)]
+    close = [_OTHER_NAME.get(name, ""), *inside, *difflib.get_close_matches(name, known)]
     meant = next((one for one in close if one in known), None)
     if meant is not None:
         return f"Did you mean {meant}=?"
@@ -195,7 +202,7 @@ def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
         if isinstance(action, Replace) or (isinstance(action, Retry) and isinstance(action.then, Replace)):
             raise BadOption(
                 "on_error='replace' needs the index of another sample, but the dataset is iterable: its samples have "
-                "none. Use 'skip', or 'retry', which calls its iterator again."
+                "none. Use 'skip', or 'retry', which calls next() on it again."
             )
 
 
@@ -241,14 +248,17 @@ def check_timeout(timeout_s: Any) -> float:
 
 
 def keeps_workers(given: bool | None, workers: int, device: object) -> bool:
-    """Return whether workers are kept from epoch to epoch: as given, otherwise if a device would wait for new ones."""
+    """True if workers are kept from epoch to epoch: as given, or by default if a device would wait for new ones."""
     return bool(workers) and device is not None if given is None else given
 
 
 def check_persistent(persistent: bool, workers: int) -> bool:
     """Reject `persistent` without workers."""
     if persistent and workers == 0:
-        raise BadOption("persistent=True keeps workers from epoch to epoch, but there are none: workers=0. Drop it.")
+        raise BadOption(
+            "persistent=True keeps workers from epoch to epoch, but workers=0. Drop persistent=, or use at least one "
+            "worker."
+        )
     return bool(persistent)
 
 
@@ -261,8 +271,8 @@ def context_of(start_method: str | None, workers: int, engine: str | RayOptions)
         raise BadOption(f"start_method={start_method!r} is not one of {', '.join(map(repr, known))}.")
     if workers == 0 or engine not in ("auto", "process"):
         raise BadOption(
-            f"start_method={start_method!r} needs worker processes, and there are none: workers={workers}, "
-            f"engine={engine!r}. Drop it."
+            f"start_method={start_method!r} needs worker processes, but there are none: workers={workers}, "
+            f"engine={engine!r}. Drop start_method=."
         )
     return multiprocessing.get_context(start_method)
 
@@ -300,7 +310,7 @@ class Options:
         if self.device_buffers == "static" and self.device is None:
             raise BadOption("device_buffers='static' needs device=, for example device='cuda'.")
         if self.seed is not None:
-            object.__setattr__(self, "seed", int(self.seed))  # NumPy's integers are not plain values
+            object.__setattr__(self, "seed", int(self.seed))  # a plain integer, not NumPy's
 
     # Any: the other fields of `Settings`, which each loader stores under its own names.
     def settings(self, **others: Any) -> Settings:

@@ -73,7 +73,7 @@ class LoaderBase:
         policy = policy_of(on_error)
         check_policy(policy, is_map=view_of(self).is_map)
         vars(self)["on_error"], self._feedline_run.fault_budget.policy = on_error, policy
-        self._iterator = None  # its workers use the old policy, and a loop that is under way ends with them
+        self._iterator = None  # its workers use the old policy; a loop that is under way finishes with them
 
     @property
     def tuning(self) -> Tuning | None:
@@ -202,8 +202,8 @@ class LoaderBase:
         The order continues where the last virtual epoch stopped. When all samples have been delivered, it starts over,
         reshuffled. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by
         `rank` and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader
-        save and restore the position. With other samplers and iterable datasets, ordinary epochs follow one another,
-        and keep their own last batch and split over ranks.
+        save and restore the position. With samplers that are not feedline's, and with iterable datasets, ordinary
+        epochs follow one another: each keeps its own last batch, and its split over ranks.
 
         Example:
             >>> from itertools import islice
@@ -239,8 +239,8 @@ class LoaderBase:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was taken.
 
-        If ranks read their own shards and the number of ranks may have changed, give each rank the states of all:
-        `feedline.merge_states`.
+        If each rank reads its own shards and the number of ranks may have changed, give each rank the states of all
+        ranks, merged with `feedline.merge_states`.
 
         Raises:
             BadState: the state is damaged, or from another version or from a loader with other data.
@@ -267,7 +267,7 @@ class LoaderBase:
         """Call a method of the dataset in this process and in every worker.
 
         A worker makes the call after the batches already assigned to it, so the change shows after all batches in
-        flight: about thirty if they are tiny. The next `next()` raises an exception that the call raised in a worker.
+        flight: about thirty if they are tiny. If the call raises an exception in a worker, the next `next()` raises it.
 
         Example:
             >>> from feedline import Loader

@@ -17,7 +17,7 @@ from feedline.loader.torch import DataLoader
 _TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may refer to our class
 
 _originals: dict[type, type] = {}
-"""By the class that replaces it. Entries stay after `uninstall`: other code may have kept a replacement."""
+"""The original class of each replacement. Entries stay after `uninstall`: other code may have kept a replacement."""
 
 _installed: list[type] = []
 """The replacements that are active now."""

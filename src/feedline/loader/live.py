@@ -32,9 +32,9 @@ VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines even on a terminal."""
 _EVERY_S = 1.0
 _LINES_EVERY = 5
-"""Looks per line, when the view writes lines."""
+"""Readings per line, if the view writes lines."""
 _LOOKS = 6
-"""Looks that the figures cover: a batch may take seconds."""
+"""Readings that the figures cover: several, because a batch may take seconds."""
 _BARS = 8
 """Up to this many workers have a line each."""
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -131,7 +131,7 @@ class _Shown:
 def figures_of(
     name: str, looks: deque[tuple[int, Totals]], *, workers: int, faults: int = 0, restarts: int = 0
 ) -> Figures | None:
-    """Return the figures between the first look and the last; None if there was only one."""
+    """Return the figures between the first reading and the last; None if there was only one."""
     (begun, before), (now, total) = looks[0], looks[-1]
     passed = now - begun
     if passed <= 0:
@@ -169,7 +169,7 @@ class LiveView:
         self._in_place = stream.isatty() and has_rich() if in_place is None else in_place
         self._shown: list[_Shown] = []
         self._looks = 0
-        self._display: Any = None  # of rich
+        self._display: Any = None  # a `rich.live.Live`
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self._ending = threading.Event()
@@ -293,12 +293,12 @@ def _view() -> LiveView:
         in_place = False if os.environ.get(VARIABLE) == "lines" else None
         _views[pid] = LiveView(sys.stderr, in_place=in_place)
         atexit.register(_views[pid].close)
-        _care_for_forks()
+        _register_fork_hooks()
     return _views[pid]
 
 
 @functools.cache
-def _care_for_forks() -> None:
+def _register_fork_hooks() -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_leave_to_parent)
 

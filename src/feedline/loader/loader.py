@@ -61,14 +61,14 @@ class Loader(LoaderBase):
             inline without workers, otherwise processes; with workers="auto" also threads, if the dataset is as fast
             with them.
         prefetch: batches per worker that are in flight or waiting; by default more while batches are small and quick to
-            make. "auto" for more while workers wait.
+            make. "auto" to prefetch more while workers wait.
         in_order: False to get batches as they finish.
         timeout_s: the longest wait for a batch; 0 for no limit.
         seed: makes batches, augmentation included, depend only on it and the epoch, not on the number of workers; None
             for a different order every time.
         shard: how a dataset with only `__iter__` is split over workers and ranks. True: each sample once; "pad",
             "drop" or "exact" choose what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
-            For a dataset that splits itself, such as a stream of shards: with "pad" or "drop" ranks end together.
+            If the dataset splits itself, as a stream of shards does, "pad" and "drop" make all ranks end together.
         persistent: True to keep the workers from epoch to epoch. Default: None, which is True with workers and
             `device`, so that the device does not wait for workers to start; otherwise False.
         start_method: how worker processes start: "fork", "forkserver" or "spawn"; None for Python's default.
@@ -183,7 +183,7 @@ class Loader(LoaderBase):
         self.seed = given.seed
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
-        _iterator_class()  # imported now, not while the first batch is waited for
+        _iterator_class()  # import it now, not while the training loop waits for the first batch
         NumpyView(self).target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
@@ -276,7 +276,7 @@ __all__ = ["Loader"]
 
 
 def _iterator_class() -> type[NumpyBatches]:
-    """Import what needs the run, and so the engines: not before there is a loader."""
+    """Import the iterator only once there is a loader: it loads the engines."""
     from feedline.loader.run.numpy_batches import NumpyBatches
 
     return NumpyBatches

@@ -1,6 +1,6 @@
-"""Rebuild a loader with other parts, as frameworks do by building torch's loader from a few attributes.
+"""Rebuild a loader with other parts. Frameworks do this by creating torch's loader from a few attributes.
 
-A rebuilt loader is a copy, so it keeps all options, and a subclass may have any constructor.
+Here, a rebuilt loader is a copy, so it keeps all options, and a subclass may have any constructor.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TorchRebuilding(Rebuilding):
         return run_of(loader).skips if "_feedline_run" in vars(loader) else 0
 
     def skip(self, loader: Any, count: int) -> None:
-        if count or "_feedline_run" in vars(loader):  # a subclass may set it to nothing before our constructor
+        if count or "_feedline_run" in vars(loader):  # a subclass may set 0 before it calls our constructor
             run_of(loader).skips = count
 
 
@@ -75,7 +75,7 @@ REBUILDING = TorchRebuilding()
 
 
 def keep_in_frameworks(kind: type[Any]) -> None:
-    """Make frameworks keep loaders of this class when they rebuild them, and their positions in checkpoints.
+    """Make frameworks keep the class of these loaders when they rebuild them, and their positions in checkpoints.
 
     This applies to frameworks that are imported later, too.
     """

@@ -65,7 +65,7 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     pid = os.getpid()
 
     def save() -> None:
-        if os.getpid() == pid:  # otherwise a process that was forked inside the context ends here: not its file
+        if os.getpid() == pid:  # a process that was forked inside the context must not write its parent's file
             figures.close()
             recorder.recording(figures).save(path)
 

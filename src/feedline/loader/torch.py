@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
-from typing_extensions import TypeVar  # which torch needs as well
+from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
@@ -102,8 +102,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             of workers. Default: None, for torch's rules.
         shard: True to have the loader split an iterable dataset over workers and ranks, each sample once; "pad", "drop"
             or "exact" choose what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own
-            copy, as with torch, unless the dataset is one of feedline's own sources. For a dataset that splits itself,
-            such as a stream of shards: with "pad" or "drop" ranks end together. Default: None.
+            copy, as with torch, unless the dataset is one of feedline's own sources. If the dataset splits itself, as a
+            stream of shards does, "pad" and "drop" make all ranks end together. Default: None.
         engine: "process", "thread", "inline", "ray" (or `feedline.RayOptions`: actors of a Ray cluster), or "auto":
             inline without workers, otherwise processes; with num_workers="auto" also threads, if the dataset is as fast
             with them. Default: None, which is "auto".
@@ -312,14 +312,14 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         warn_dubious(dataset, shuffle, timeout, count)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
-                "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
+                "prefetch_factor=0 leaves the workers nothing to do. Give at least 1, or None for the default of 2."
             )
         self.in_order = in_order
         given.show(self)
         self._seeds = SeedSource()
         self._buffers = StaticBuffers(batch_size) if device_buffers == "static" else None
         self._set_up(given, on_error, TorchFramework(), tuning)
-        _iterator_class()  # imported now, not while the first batch is waited for
+        _iterator_class()  # import it now, not while the training loop waits for the first batch
         adopt_samplers(self)
 
     # Any: types of any kind.
@@ -428,7 +428,7 @@ keep_in_frameworks(DataLoader)
 
 
 def _iterator_class() -> type[TorchBatches[Any]]:
-    """Import what needs the run, and so the engines: not before there is a loader."""
+    """Import the iterator only once there is a loader: it loads the engines."""
     from feedline.loader.run.torch_batches import TorchBatches
 
     return TorchBatches

@@ -71,7 +71,7 @@ class _Chain(Iterator[Any]):
     def __init__(self, run: Run, view: LoaderView) -> None:
         self._run, self._view = run, view
         self._batches: Iterator[object] | None = None
-        self._came = True  # the first epoch may be resumed at its very end
+        self._had_batches = True  # the first epoch may be resumed at its very end
 
     def __next__(self) -> Any:
         while True:
@@ -83,13 +83,13 @@ class _Chain(Iterator[Any]):
                 if getattr(self._batches, "leaving", False):  # it was closed
                     raise
                 self._batches = None
-                if not self._came:
+                if not self._had_batches:
                     raise BadOption(
                         "virtual_epochs() has no batches to repeat: an epoch of this loader is empty."
                     ) from None
-                self._came = False
+                self._had_batches = False
                 continue
-            self._came = True
+            self._had_batches = True
             return batch
 
 

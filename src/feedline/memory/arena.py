@@ -14,7 +14,7 @@ The states of a slot (all in the consumer's process; workers only get numbers):
 Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything derived from it
 keeps alive. A weak reference reports its death, on whatever thread that happens. Its callback is the `append` of a
 deque and nothing else: that is atomic with and without the GIL, may run inside any other operation, and runs no Python
-code, so no interrupt can be lost in it. (Without the GIL, an array that is dropped by another thread than the one that
+code, so no interrupt can be lost in it. (Without the GIL, an array that is dropped by a thread other than the one that
 made it may die later: when the thread that made it next runs Python code. Its slot is free from then on.) The next
 operation processes dead leases; while no epoch is running (`rest`), Python code processes them at once. Slots are given
 back in the same way: the garbage collector may do so in the middle of another operation on the same thread, so this

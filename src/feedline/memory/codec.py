@@ -30,7 +30,7 @@ from feedline.memory.sparse import HUGE_PAGES_FROM
 from feedline.system.failures import words
 
 ALIGNMENT = 64
-"""Of every array in a slot: a cache line, which also suits vector instructions and devices."""
+"""The alignment of every array in a slot: a cache line, which also suits vector instructions and devices."""
 
 _PAGE = mmap.PAGESIZE
 
@@ -144,7 +144,7 @@ class SlotWriter:
         return offset
 
     def write_anew(self, data: bytes) -> int:
-        """Copy bytes into the slot, whatever their address: memory copied from there before may be freed."""
+        """Copy bytes into the slot even if memory at their address was copied before: it may have been freed since."""
         offset = self.place(len(data))
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset

@@ -13,7 +13,7 @@ class Ownership:
     """Base of `Arena`: its bookkeeping. The caller of a method must hold the arena's lock.
 
     Args:
-        pages: of all slots.
+        pages: the pages of all slots.
         slot_count: the maximum number of slots.
         budget: bytes of slots that may be in use at once.
         before_known: slots that may be in use before the size of a batch is known.

@@ -1,4 +1,4 @@
-"""Plans over third-party samplers: followed exactly, entered by iterating through them."""
+"""Plans for third-party samplers: they follow a sampler exactly, and reach a position by iterating up to it."""
 
 from __future__ import annotations
 

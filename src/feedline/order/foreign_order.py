@@ -257,7 +257,7 @@ class Origin(Protocol):
         """Return its entries in a snapshot's `order`; empty at the beginning, to be filled in by the iterator."""
 
     def after(self) -> dict[str, object]:
-        """Return what the order of the next epoch begins with; empty if that is drawn anew."""
+        """Return what the order of the next epoch begins with; empty if it is drawn then."""
 
 
 def _find_snapshot(parts: list[Any], indices: object) -> Callable[[], dict[str, object]] | None:

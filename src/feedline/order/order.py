@@ -99,7 +99,7 @@ class Order(ABC):
         return None
 
     def settle(self) -> State:
-        """Draw now what the next epoch would draw, and return what its plan has to be given."""
+        """Draw now what the next epoch would draw, and return what its plan needs."""
         return {}
 
     def place_after(self, batches: int) -> int:

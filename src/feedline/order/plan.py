@@ -20,7 +20,7 @@ class Plan(ABC):
     goes_ahead = False
     """True if requesting batches early has no visible effect: the order follows from private numbers of the plan."""
     asks_user = False
-    """True if a sampler of the user's own is called, which expects the training loop's thread."""
+    """True if a user's own sampler is called, which must happen on the training loop's thread."""
 
     def __iter__(self) -> Plan:
         return self
@@ -53,5 +53,5 @@ class Plan(ABC):
         return self.state(done)
 
     def after(self) -> dict[str, object]:
-        """Return what the plan of the next epoch has to be given, once this one is exhausted."""
+        """Return what the plan of the next epoch needs, once this one is exhausted."""
         return {}

@@ -1,8 +1,8 @@
 """Check, as far as visible, that each rank gets its own samples, and different ones in every epoch.
 
 A loader without a distributed sampler delivers the whole dataset on every rank. That may be intended: a dataset may
-hold only the samples of its own rank, and ranks that share a model in parts need the same samples. So a loader does not
-warn if any of its parts knows about ranks.
+hold only the samples of its own rank, and ranks that each hold a part of one model need the same samples. So a loader
+does not warn if any of its parts knows about ranks.
 """
 
 from __future__ import annotations

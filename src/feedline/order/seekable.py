@@ -1,4 +1,4 @@
-"""Plans over feedline's own samplers: entered anywhere, at no cost."""
+"""Plans for feedline's own samplers: they can start at any position, at no cost."""
 
 from __future__ import annotations
 

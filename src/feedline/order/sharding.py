@@ -37,18 +37,18 @@ def sharding_of(
     if is_map:
         if shard:
             raise BadOption(
-                f"shard={shard!r} is about iterable datasets, but this one has __getitem__. Drop it: workers share the "
-                "samples anyway. To split them over ranks, use feedline.samplers.DistributedSampler, or distribute() "
-                "around any sampler."
+                f"shard={shard!r} is for iterable datasets, but this one has __getitem__. Drop shard=: workers share "
+                "the samples anyway. To split them over ranks, use feedline.samplers.DistributedSampler, or "
+                "distribute() around any sampler."
             )
         return None
     if shards_itself:
         if shard:
             raise BadOption(
                 f"shard={shard!r} would split the dataset a second time, and samples would be missing: torch's data "
-                "pipes and the streaming datasets of Hugging Face split themselves over workers. Drop it. Data pipes "
-                "also split themselves over ranks; for the others, use dataset = split_dataset_by_node(dataset, rank, "
-                "world_size), from datasets.distributed."
+                "pipes and the streaming datasets of Hugging Face split themselves over workers. Drop shard=. Data "
+                "pipes also split themselves over ranks; for the others, use dataset = split_dataset_by_node(dataset, "
+                "rank, world_size), from datasets.distributed."
             )
         return None
     if isinstance(dataset, ShardedSource):
@@ -79,7 +79,7 @@ def sharding_of(
             )
         if (batch_size or 1) == 1:
             raise BadOption(
-                f"shard='exact' with batches of one sample and {share.world_size} ranks cannot be kept: at the end, "
+                f"shard='exact' is not possible with batches of one sample and {share.world_size} ranks: at the end, "
                 "some ranks would have a sample and others none. Use a larger batch size, or another tail."
             )
     return StreamSharding(batch_size or 1, share, drop_last)
@@ -109,8 +109,8 @@ def warn_of_two_shares(sampler: object) -> None:
     warn_user(
         f"Samples are split over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one "
         f"sample in {count}, and most samples reach no rank. Give the loader a sampler that is not distributed, and "
-        f"leave that to the code that made the {outer}; or keep the {inner}, and do not let a framework wrap it (with "
-        "Lightning: use_distributed_sampler=False).",
+        f"leave the splitting to the code that made the {outer}; or keep the {inner}, and do not let a framework wrap "
+        "it (with Lightning: use_distributed_sampler=False).",
         DataWarning,
     )
 

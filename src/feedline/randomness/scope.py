@@ -76,7 +76,7 @@ class Scope:
         """The operator of a pipe that is running, so that each draws its own numbers; 0 outside of a pipe."""
         self.seeds_globals = seeds_globals
         self.is_common = False
-        """True while all ranks draw the same: as it opens, a stream may shuffle what it then splits over ranks."""
+        """True while all ranks draw the same numbers: an opening stream may shuffle files that it splits over ranks."""
         self.keeps_globals = keeps_globals
         """True if the process-wide generators belong to the training loop, and must be restored."""
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW

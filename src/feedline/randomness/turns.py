@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIZE = 1 << 14
-"""Entries of a table at least: a short order would be repeated over and over. Twice as many at most. Weights without a
-common denominator up to this are rounded to multiples of 1 / 16,384."""
+"""Minimum number of entries in a table, because a short order would be repeated over and over; the maximum is twice as
+many. Weights without a common denominator up to this are rounded to multiples of 1 / 16,384."""
 _EXACT = 1 << 10
 """Weights such as 0.7 are read as fractions with a denominator up to this."""
 
@@ -110,8 +110,8 @@ def _order(shares: Numbers, key: int) -> Numbers:
     size, chance = int(shares.sum()), random.Random(key)
     counts = [share for share in shares.tolist() if share]
     owners = [member for member, share in enumerate(shares.tolist()) if share]
-    # At every position, so many turns may have come whose last position is that one or a later one: all positions up
-    # to it, less the turns that have to be done by then.
+    # For every position: how many turns may have come by then whose last position is that one or a later one. That is
+    # all positions up to it, less the turns that have to be done by then.
     lasts = np.concatenate([_last(np.arange(count), size, count) for count in counts])
     spare = np.arange(1, size + 1) - np.cumsum(np.bincount(lasts, minlength=size))
     members, done = np.empty(size, np.int64), [0] * len(counts)
@@ -136,7 +136,7 @@ def _order(shares: Numbers, key: int) -> Numbers:
 def _drawn(left: list[int], due: list[tuple[int, int]], place: int, majority: int | None, chance: random.Random) -> int:
     """Draw a member so that each turn is equally likely at each of its positions.
 
-    A member with more than half of all turns has what the others leave.
+    A member with more than half of all turns gets the positions that the others leave.
     """
     urgency = [0 if number == majority else 1 / (due[number][1] - place + 1) for number in left]
     if majority in left:

@@ -1,4 +1,4 @@
-"""Orders of indices that can be entered anywhere and use no memory. Names that torch also has take its arguments."""
+"""Samplers that can start at any position and use no memory. Those named as in torch take torch's arguments."""
 
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.block import BlockSampler

@@ -1,9 +1,9 @@
 """Batches cut from the indices of a sampler.
 
-`BatchSampler(sampler, ...)` creates one of two objects, as `pathlib.Path(...)` does. Over one of feedline's samplers it
-is a `CutBatches`, which computes batches by number. Over anything else it can only consume the other's iterator, as
-torch's BatchSampler does, and it is not a `feedline.abc.BatchSampler`. A subclass is always of the second kind, since
-its `__iter__` may do anything.
+`BatchSampler(sampler, ...)` creates one of two kinds of object, as `pathlib.Path(...)` does. Around one of feedline's
+samplers it is a `CutBatches`, which computes batches by number. Around anything else it can only consume that sampler's
+iterator, as torch's BatchSampler does, and it is not a `feedline.abc.BatchSampler`. A subclass is always of the second
+kind, since its `__iter__` may do anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchSampler(Iterable[list[Any]]):
     """Yields the indices of a sampler in batches.
 
     Args:
-        sampler: Any iterable of indices. Over a `feedline.abc.Sampler`, a batch is made without those before it.
+        sampler: Any iterable of indices. With a `feedline.abc.Sampler`, any batch can be made without those before it.
         batch_size: Indices in a batch.
         drop_last: Leave out a last batch that is smaller.
 
@@ -55,7 +55,7 @@ class BatchSampler(Iterable[list[Any]]):
         self.drop_last = drop_last
 
     def cut_from(self) -> tuple[abc.Sampler, int, bool] | None:
-        """Return (sampler, batch size, drop_last) if batches can be made by number, None if only in turn."""
+        """Return (sampler, batch size, drop_last) if batches can be made by number; None if only one after another."""
         return None
 
     def __iter__(self) -> Iterator[list[Any]]:

@@ -29,7 +29,7 @@ class BlockSampler(Seeded):
     order, and the samples of `window` blocks at a time are shuffled together. A store that keeps that many blocks in
     memory reads each of them once per epoch.
 
-    An order holds three numbers per block, for the last epoch requested, and nothing per sample.
+    It stores three numbers per block, for the last epoch requested, and nothing per sample.
 
     Args:
         sizes: how many samples each block has, in the order of the dataset: `HDF5Dataset.chunk_sizes`.

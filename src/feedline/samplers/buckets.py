@@ -127,8 +127,8 @@ class BucketBatches(SeededBatches):
     def _expected(self, lengths: NDArray[np.float64], count: int, *, last: bool) -> tuple[float, float]:
         """Return the expected longest and mean length of the batches of a bucket that have `count` samples."""
         if self.shuffle:
-            # The share of draws of `count` in which none is beyond position j; each position less multiplies it by (j -
-            # count) / j.
+            # The probability that a draw of `count` samples has none beyond position j. With one position fewer, it is
+            # multiplied by (j - count) / j.
             places = np.arange(len(lengths), 0, -1, dtype=np.float64)
             below = np.cumprod(np.maximum(places - count, 0) / places)[::-1]
             return float(lengths @ np.diff(below, append=1.0)), float(lengths.mean())
@@ -206,7 +206,7 @@ class LengthBucketBatchSampler(BucketBatches):
         lengths: the length of each sample, as a list, array or tensor of numbers.
         batch_size: samples in a batch.
         boundaries: the longest length of each bucket, in ascending order; one more bucket holds longer samples. Chosen
-            if None: the lengths of a bucket are within 5 % of each other, unless that makes less than 4 batches.
+            if None: the lengths of a bucket are within 5 % of each other, unless that makes fewer than 4 batches.
         drop_last: leave out batches that are smaller. With chosen buckets there is at most one, the last of the longest
             samples; with given boundaries, the last of each. Which samples are left out differs from epoch to epoch.
         shuffle: False for all samples in the order of their length.

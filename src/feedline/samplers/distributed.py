@@ -91,8 +91,8 @@ class DistributedSampler(Distributed):
 
     Args:
         dataset: Only its length is used.
-        num_replicas: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1 for as long as
-            there is neither.
+        num_replicas: Number of ranks; if None, from torch's or JAX's process group or WORLD_SIZE, or 1 while there is
+            neither.
         rank: Rank of this process; from the process group or the launcher if None, else 0.
         shuffle: Shuffle the whole order before it is divided, differently in each epoch.
         seed: Must be the same on all ranks.
@@ -161,7 +161,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
         super().__init__(batches, share, is_found=is_found)
         self.batches = batches
         self.first = first
-        """The batch of the whole order with which this begins."""
+        """The number, in the whole order, of the batch that this starts with."""
 
     def size(self) -> int | None:
         total = self.batches.size()

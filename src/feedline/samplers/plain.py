@@ -42,11 +42,11 @@ class SequentialSampler(Sampler):
 class RandomSampler(Seeded):
     """Yields the indices of a dataset in random order, or draws them with replacement.
 
-    No permutation is stored: the index at a position is computed. So a dataset of any size costs no memory, and its
-    order can be entered anywhere.
+    No permutation is stored: the index at a position is computed. So a dataset of any size costs no memory, and
+    iteration can start at any position.
 
     Args:
-        data_source: The dataset; only its length is used, and is queried in each epoch.
+        data_source: The dataset; only its length is used, which is read in each epoch.
         replacement: Draw each index independently of those before it.
         num_samples: Indices in an epoch; as many as samples by default. Without replacement, a larger number goes
             through the dataset several times, each time in another order.
@@ -162,7 +162,7 @@ class InfiniteSampler(Seeded):
     ) -> None:
         super().__init__(seed, generator)
         if len(data_source) == 0:
-            raise BadOption("The dataset is empty: it cannot be repeated without end.")
+            raise BadOption("The dataset is empty: there is nothing to repeat.")
         self.data_source = data_source
         self.shuffle = shuffle
 

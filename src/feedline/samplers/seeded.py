@@ -23,8 +23,8 @@ class _Origin(Ordered):
     def __init__(self, seed: int | None, generator: object) -> None:
         if seed is not None and generator is not None:
             raise BadOption(
-                f"seed={seed!r} and generator={generator!r} were both given: a seed fixes every epoch, a generator is "
-                "drawn from for each. Drop one of them."
+                f"seed={seed!r} and generator={generator!r} were both given: a seed fixes every epoch, a generator "
+                "draws each one. Drop one of them."
             )
         self.seed = None if seed is None else operator.index(seed)
         self.generator = generator
@@ -95,10 +95,10 @@ def refuse_sampler(name: str, value: object) -> None:
     torch_data = sys.modules.get("torch.utils.data")
     if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
         raise BadOption(
-            f"{name} is a {type(value).__name__}: probably a framework tried to distribute batches over ranks that "
-            "way, which works only for a plain BatchSampler. Distribute them yourself, once the ranks have started: "
-            "give the loader batch_sampler=feedline.samplers.distribute(...) around this one. Frameworks leave that "
-            "alone."
+            f"{name} is a {type(value).__name__}. A framework probably tried to distribute batches over ranks that "
+            "way, which works only for a plain BatchSampler. Distribute them yourself once the ranks have started: "
+            "pass batch_sampler=feedline.samplers.distribute(...) to the loader, around this batch sampler. Frameworks "
+            "leave it alone."
         )
 
 

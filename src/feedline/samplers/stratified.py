@@ -5,8 +5,8 @@ row, starting at g. A class is a range of the row, so for any length every batch
 or one more, and the contents of a batch depend only on its number. Batches come in the order g = 0, a, 2a, ... modulo m
 with a near the golden section of m, which spreads the range of a rare class evenly over the epoch.
 
-A position of a class is its turn; each class has its own order that assigns turns to members (`indices_at`). A class
-with more turns than members is repeated, in another order.
+A position of a class is called a turn; each class has its own order that assigns turns to members (`indices_at`). A
+class with more turns than members is repeated, in another order.
 
 The row differs between epochs in the order of the classes and in its starting point.
 """

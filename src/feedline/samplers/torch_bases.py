@@ -1,17 +1,17 @@
-"""Make samplers with a torch name torch samplers, for `isinstance` and `issubclass`, once the program imports torch.
+"""Make feedline's samplers torch samplers for `isinstance` and `issubclass`, once the program imports torch.
 
 Frameworks rely on that: they leave a torch DistributedSampler alone, replace a RandomSampler by one, and rebuild a
-BatchSampler around another sampler. But feedline does not import torch for this, and torch may be imported after our
-classes and even after samplers were created. So torch's class becomes an additional base of ours at the moment torch is
-imported. The alternatives fall short:
+BatchSampler around another sampler. But feedline does not import torch for this, and torch may be imported after
+feedline's classes, and even after samplers were created. So when torch is imported, its class becomes an additional
+base of the corresponding class here. The alternatives fall short:
 
 - A second set of classes, with torch's as bases: samplers created earlier would belong to the other set, and a pickle
   would name a class that the reading process may not have.
 - `__instancecheck__` or `register`: they would have to be in torch's classes, which have no such metaclass.
 - Checking for torch whenever a sampler is created: this would miss samplers created before torch was imported.
 
-Ours come first in the order of bases, so no method of torch's is ever used. Each of ours has a base other than
-`object`, because Python does not accept a second base beside `object`.
+feedline's own bases come first, so torch's methods are never used. Each class here has a base other than `object`,
+because Python does not accept a second base beside `object`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BASES: dict[type, str] = {
 
 
 def add_torch_bases() -> None:
-    """Make torch's samplers bases of ours, now or when torch is imported."""
+    """Make torch's samplers bases of feedline's, now or when torch is imported."""
     when_imported("torch.utils.data", _add)
 
 

@@ -120,7 +120,7 @@ def _checked(weights: Any) -> NDArray[np.float64]:
             "A weight is the relative probability of an index."
         )
     if not array.any():
-        raise BadOption(f"all {len(array)} weights are zero: nothing can be drawn.")
+        raise BadOption(f"All {len(array)} weights are zero: nothing can be drawn.")
     return array
 
 

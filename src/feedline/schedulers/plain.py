@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from feedline.abc.scheduler import Scheduler, WorkerView
 
 _SURELY_LATE_S = 0.1
-"""A shorter pause may be due to the operating system. Work moves to another worker only when one is surely late; idle
-workers run ahead with their own work before that.
+"""A worker that is silent for this long is surely late, and its work may move to another. A shorter pause may be due to
+the operating system; meanwhile idle workers run ahead with their own work.
 """
 
 _PLACES = 2
@@ -55,7 +55,7 @@ class LeastLoaded(InOrder):
 
     A worker that is slow with one batch then gets no more, whereas `InOrder` would have given it its share of all
     prefetched batches. The worker that makes a batch depends on how long others take: give the loader a `seed` if
-    samples draw random numbers. Examines all workers for each batch, so it is not for thousands of them in one loader.
+    samples draw random numbers. It examines all workers for each batch, so it does not suit thousands of workers.
 
     Example:
         >>> policy = LeastLoaded()
@@ -73,7 +73,7 @@ class LeastLoaded(InOrder):
 
 
 class Unordered(Scheduler):
-    """Delivers any batch that is ready; a freed place goes to the worker that answered (torch's `in_order=False`).
+    """Delivers batches as they finish; a worker that finished one gets the next task (torch's `in_order=False`).
 
     Example:
         >>> policy = Unordered()

@@ -34,7 +34,7 @@ class _Layout(NamedTuple):
     """True if objects hold nothing but attributes, in an array or in a dictionary that was accessed."""
 
 
-# Any: any object of the user's.
+# Any: any object in the user's program.
 def attributes_of(value: object) -> list[tuple[str, Any]]:
     """Return the names and values that an object holds.
 

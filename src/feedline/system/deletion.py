@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class ClosedWhenDeleted:
-    """Base of classes that hold something which only `close` gives back, such as a descriptor, which is a number."""
+    """Base of classes with a resource that only `close` gives back, such as a file descriptor, which is a number."""
 
     @abstractmethod
     def close(self) -> None:

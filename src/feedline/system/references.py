@@ -44,9 +44,8 @@ class References(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         alive: list[T] = []
-        for (
-            reference
-        ) in self._references:  # other threads that add meanwhile replace the list: no lock, with or without GIL
+        # Without a lock, with or without the GIL: `add` replaces the list, so it does not change meanwhile.
+        for reference in self._references:
             if (one := reference()) is not None:
                 alive.append(one)
         return iter(alive)

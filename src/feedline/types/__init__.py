@@ -36,8 +36,8 @@ TAILS: tuple[Tail, ...] = get_args(Tail)
 EngineName: TypeAlias = Literal["auto", "inline", "thread", "process", "ray"]
 
 CollateFunction: TypeAlias = Callable[[Any], Any]
-"""Takes the samples of a batch, or one sample, and returns the batch: torch's, ours or the user's own function, which
-alone knows their types: Any."""
+"""Takes the samples of a batch, or one sample, and returns the batch: torch's function, ours or the user's own. Any:
+only the function knows their types."""
 
 State: TypeAlias = dict[str, Any]
 """What `state_dict` returns, or a part of it. Any: the part that saved an entry also reads it, and checks it."""
@@ -179,13 +179,13 @@ class Notes:
     shards_itself: bool = False
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
-    """Samples that failed: `feedline.abc.faults.Fault`, which this file may not name."""
+    """Samples that failed: `feedline.abc.faults.Fault`, which this file may not import."""
     receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None
     """Digest of the first sample of a stream, if it shows whether the workers' streams are as they should be."""
     opening: Notes | None = None
-    """With the first answer of an epoch: the states before it, if a new worker with the same seed had others."""
+    """With the first answer of an epoch: the states before it, if a new worker with the same seed would have others."""
 
     def outlasting(self) -> Notes:
         """Return the state that the next epoch starts with, if these notes are from the end of an epoch."""

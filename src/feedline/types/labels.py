@@ -21,7 +21,7 @@ def classes_of(labels: object, name: str = "labels") -> tuple[NDArray[np.int64],
 
     Args:
         labels: a sequence, array or tensor with one label per sample: integers, strings, or anything that sorts.
-        name: what the user calls this argument.
+        name: the name of the argument, for messages.
 
     Raises:
         BadOption: they are not labels, or some are missing (NaN, None).
@@ -50,7 +50,7 @@ def refuse_dataset(name: str, value: Any, line: str) -> None:
     """Reject a dataset given where one value per sample is expected, before reading all of its samples.
 
     Args:
-        name: what the user calls the argument: "labels", "lengths".
+        name: the name of the argument, for messages: "labels" or "lengths".
         value: the value given for it.
         line: how to get such values from an unknown dataset.
     """

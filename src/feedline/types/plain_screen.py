@@ -12,7 +12,7 @@ from feedline.types.screen import Bar, Styled, Table
 
 _GAP = "   "
 _EVERY_S = 0.25
-"""Least seconds between two drawings of a bar."""
+"""Minimum number of seconds between two drawings of a bar."""
 _WIDEST_BAR = 78
 
 

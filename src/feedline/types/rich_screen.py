@@ -98,7 +98,7 @@ class _RichBar:
             *columns, console=console, transient=not stays, refresh_per_second=4, auto_refresh=threaded, disable=quiet
         )
         self._refresh = not threaded
-        self._tasks: list[Any] = []  # of rich
+        self._tasks: list[Any] = []  # ids of rich's tasks
 
     def __enter__(self) -> _RichBar:
         self._progress.start()

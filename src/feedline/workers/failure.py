@@ -72,7 +72,7 @@ def _revive(packed: bytes | None, text: str) -> BaseException:
 
 
 class _Verbatim(str):
-    """Text that a KeyError shows unchanged, without quotes and escaped line ends."""
+    """Text that a KeyError shows unchanged, without quotes and escaped line breaks."""
 
     def __repr__(self) -> str:
         return str(self)

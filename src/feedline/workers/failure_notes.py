@@ -49,9 +49,8 @@ def notes_on(
         yield from _notes_on_dates(samples[0])
     if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
         yield (
-            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: like torch's loader, this one "
-            "looks for these among its keys. Use feedline.datasets.ArrayDataset(arrays), whose samples are dicts with "
-            "a value of each array."
+            "The dataset is a dict of arrays. Like torch's loader, this one looks up samples 0, 1, 2 and so on among "
+            "its keys. Use feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a value of each array."
         )
 
 

@@ -1,16 +1,16 @@
 """A safe moment to fork: no other thread holds a lock that the child would inherit, with no thread to release it.
 
-A fork copies all memory, but only one thread. What the other threads were in the middle of stays so in the child for
-good: a lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Acquiring it there
-blocks forever. So, if the program has other Python threads, a fork of ours
+A fork copies all memory, but only one thread. A lock that another thread held stays locked in the child for good: a
+lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Acquiring it there blocks
+forever. So, if the program has other Python threads, feedline does three things before it forks:
 
-1. waits until no other thread imports a module;
-2. takes the locks that can be taken from here (NumPy's global generator, the handlers of `logging`) and holds them;
-3. keeps the GIL and waits until no other thread runs: those in C code finish it and wait for the GIL, outside of the
-   locks that such code holds.
+1. It waits until no other thread imports a module.
+2. It takes the locks that can be taken from here (NumPy's global generator, the handlers of `logging`) and holds them.
+3. It keeps the GIL and waits until no other thread runs: threads in C code leave it and wait for the GIL, and by then
+   they have released the locks of that code.
 
-Python without the GIL stops its own threads while it forks, but step 3 has nothing to hold: threads run until then,
-also in C code that holds a lock, so a fork beside them is not safe. Use forkserver or spawn there.
+Python without the GIL stops its own threads while it forks, but there is no GIL to keep in step 3. Threads run until
+then, also in C code that holds a lock, so a fork is not safe. Use forkserver or spawn there.
 
 Each of these waits has a limit: the fork does not wait for a thread that computes for seconds in one call. Without
 other Python threads nothing is done. Test: tests/faults/test_fork_safety.py

@@ -1,13 +1,13 @@
 """The heap of a worker process: keeps freed memory for the next batch, and returns to the system what no batch needs.
 
 glibc would return large blocks at once, and every page of the next one would fault, which costs more than filling it.
-So glibc is configured to keep all memory. But then a sample that once needed gigabytes would cost them for good, in
-every worker. `Heap` returns free memory
+So glibc is configured to keep all memory. But then every worker would keep the gigabytes that a single large sample
+once needed. So `Heap` returns free memory
 
 - when the worker has been idle for a while. If that happens again and again, because the training loop is slow, it
   waits longer each time;
-- at work, when far more is free than batches need. What they need shows after memory was returned: they take it again,
-  and from then on it is left to them. So ordinary work is interrupted once, if batches need much, or never.
+- at work, when far more is free than batches need. After memory was returned, batches take back what they need, and
+  from then on it is left to them. So ordinary work is interrupted once, if batches need much, or never.
 
 Finding out how much is free takes a walk through the heap, so `Heap` first asks the system how much memory the process
 has. It does nothing with another C library or allocator, which have policies of their own.

@@ -23,7 +23,7 @@ from typing import Any
 
 from feedline.system.failures import signal_behind
 
-# Any: the result of signal.getsignal, a function of the user's or a number.
+# Any: the result of signal.getsignal, a user's function or a number.
 _exchanged: dict[int, Any] = {}
 """Handlers that are currently replaced, by signal, for a child that is forked in the meantime."""
 
@@ -118,7 +118,7 @@ def _send_again(numbers: list[int]) -> None:
 
 
 def _send_later(numbers: list[int]) -> None:
-    """Send signals again as soon as no finalizer of ours runs on the main thread."""
+    """Send signals again as soon as none of feedline's finalizers runs on the main thread."""
     main = threading.main_thread().ident
     while _sees_through(main):
         time.sleep(0.0005)  # it only has to return

@@ -111,7 +111,8 @@ workers: References[BaseProcess] = References()
 
 
 def _disown_workers() -> None:
-    # At exit, multiprocessing ends the daemons it knows of, and a fork that the user made by hand knows its parent's.
+    # At exit, multiprocessing ends the daemons it knows of. After os.fork() in the user's code, the child knows its
+    # parent's daemons.
     # Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
     children: set[BaseProcess] = multiprocessing.process._children  # type: ignore[attr-defined]
     children.difference_update(workers)
@@ -191,7 +192,7 @@ _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
-    """Return an error with how a worker died and the usual cause; WorkerStartError if others would end alike."""
+    """Return an error with how a worker died and why; WorkerStartError if a replacement would end the same way."""
     process.join(1.0)
     code = process.exitcode
     if code == _IMPORTED:
@@ -219,7 +220,7 @@ def death_error(process: BaseProcess, number: int) -> WorkerDied | WorkerStartEr
             else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
         )
     else:
-        how = f"left with exit code {code}"
+        how = f"ended with exit code {code}"
         hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
     death = WorkerDied(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}")
     death.was_killed = name in ("SIGKILL", *_SENT)

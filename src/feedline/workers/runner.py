@@ -114,7 +114,7 @@ class Runner:
         except Exception as exc:
             self.trouble = self.unready = exc
         self.announcer = None if self.streams or worker is None else announcer_of(self._dataset)
-        """Tells the dataset what comes next; None if it does not want to know."""
+        """Tells the dataset what comes next; None if the dataset does not fetch ahead."""
 
     def attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         """Run a task and return its result: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
@@ -125,7 +125,7 @@ class Runner:
                 result.notes.opening, self._opening = self._opening, None
             return result
         finally:
-            del result  # its exception may refer to this frame: no cycle for the garbage collector
+            del result  # avoid a reference cycle: its exception may refer to this frame
 
     def _attempt(self, task: Task, worker: int, buffer: memory.Memory | None) -> Result:
         began = time.monotonic_ns()

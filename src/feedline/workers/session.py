@@ -26,7 +26,7 @@ from feedline.system.optional import require
 _EXTRA = "notebook"
 
 
-# Any: any object of the user's.
+# Any: any object in the user's program.
 @contextmanager
 def by_value(cloudpickle: Any = None) -> Iterator[Callable[[object], object] | None]:
     """Yield a `reducer_override` that pickles an object with the session's definitions; None if workers can import it.

@@ -193,7 +193,7 @@ def _answer(runner: Runner, buffer: LocalBuffers | None, task: Task, number: int
             _annotate(result.payload, number)
         return result
     finally:
-        del result  # its exception may refer to this frame: no cycle for the garbage collector
+        del result  # avoid a reference cycle: its exception may refer to this frame
 
 
 def _copied(dataset: object) -> object:

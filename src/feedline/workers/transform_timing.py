@@ -15,7 +15,7 @@ def timed_steps(dataset: object) -> Callable[[], None]:
 
     A transform has steps if its attribute `transforms` is a list, as in torchvision's `Compose`. Transforms that are
     containers, such as those of MONAI and albumentations, are not changed, because other code inspects their steps.
-    MONAI's `CacheDataset`, for example, would apply a step twice if it does not know its class.
+    MONAI's `CacheDataset`, for example, would apply a step twice if it did not recognise the step's class.
     """
     wrapped = []
     for steps in _lists_of_steps(dataset):
@@ -50,11 +50,11 @@ def _lists_of_steps(dataset: object) -> Iterator[list[object]]:
 def _attribute(value: object, name: str) -> object:
     try:
         return getattr(value, name, None)
-    except Exception:  # raised by a property of the user's: there is nothing to time
+    except Exception:  # raised by a user's property: there is nothing to time
         return None
 
 
-# Any: a step is a callable of the user's.
+# Any: a step is any callable.
 def _call_timed(step: Any, *args: object, **options: object) -> object:
     with stage(TRANSFORM):
         return step(*args, **options)

@@ -67,7 +67,7 @@ class Unpicklable(NamedTuple):
     path: str
     what: str
     advice: str
-    # Any: any object of the user's.
+    # Any: any object in the user's program.
     value: Any
 
 
@@ -121,7 +121,7 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened.rstrip('.')}"
 
 
-# Any, below: any object of the user's.
+# Any, below: any object in the user's program.
 def _way_to_failure(root: object) -> tuple[list[object], Exception | None]:
     """Pickle an object; return the objects that lead to the failure, and the exception, None if there is none."""
     pickler = _Pickler()

@@ -388,7 +388,7 @@ def digests(*values: bytes | None) -> StreamEngine:
 
 def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
     batches, _ = begin(digests(b"a", b"a", b"a"))
-    with pytest.warns(DataWarning, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
+    with pytest.warns(DataWarning, match=r"Each of the 3 workers delivers the whole dataset.*shard=True") as told:
         assert len(list(batches)) == 9
     assert len(told) == 1
 

@@ -52,7 +52,9 @@ def begin(tuning: Tuning, settings: Settings, spec: WorkerSpec, batch_size: int 
         tuning.tunes_depth = not own_streams  # a stream per worker keeps its initial depth
         return
     if settings.engine == AUTO and settings.engine_name == "process" and multiprocessing.current_process().daemon:
-        tuning.fix(0, "0 workers: this process may not start others. It is a daemon, such as a multiprocessing worker.")
+        tuning.fix(
+            0, "0 workers: this process is a daemon, such as a multiprocessing worker, and may not start others."
+        )
         return
     if own_streams:
         tuning.fix(

@@ -101,11 +101,11 @@ def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
     or_else = (
         "."
         if isinstance(spec.dataset, ShardedSource)
-        else ", or let the loader distribute the samples (shard=True): then their number may change."
+        else ", or let the loader distribute the samples (shard=True): then the number of workers may change."
     )
     raise BadState(
         f"The state was saved with {count} streams of samples, one per worker, but there are {worker_count} workers "
-        f"now. Use as many workers as then{or_else}"
+        f"now. Use {count} workers{or_else}"
     )
 
 
@@ -123,7 +123,7 @@ def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, checkpoint: Chec
     if len(streams) != worker_count:
         raise BadState(
             f"The dataset keeps a state in every worker. The loaded state was saved with {len(streams)} workers, but "
-            f"there are {worker_count} now. Use as many workers as then."
+            f"there are {worker_count} now. Use {len(streams)} workers."
         )
     resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
     return {worker: resume for worker, resume in resumes.items() if resume.dataset is not None}
@@ -158,7 +158,8 @@ class WorkerBatches(OneCallerBatches):
         self._ended = False
         self._death: BaseException | None = None
         self._unopened_by: BaseException | None = None
-        """What kept workers from reporting how they began, if that is not known otherwise: no state can be saved."""
+        """What kept workers from reporting their first states, if these are not known otherwise: no state can be saved.
+        """
         self._is_torn = False
         """True while the bookkeeping changes. If it is True while no thread is inside, the change was interrupted, and
         this object is unusable.
@@ -360,4 +361,4 @@ class WorkerBatches(OneCallerBatches):
 
     def _let_go(self) -> None:
         self.driver.close()
-        self._finalizer.detach()  # it has nothing left to do, and in it Python drops signal handlers' exceptions
+        self._finalizer.detach()  # it has nothing left to do, and Python drops exceptions that handlers raise in it

@@ -44,7 +44,7 @@ _LOOK_UP_S = 0.05
 """How often to interrupt a wait to check whether it should end. Nothing else depends on it."""
 
 _DEVICE = 1 << 61
-"""Used in place of an operator: a transform on the device draws other numbers than the samples of its batch."""
+"""The salt of a transform on the device, so that it draws other random numbers than the samples of its batch."""
 
 _ASKED, _TAKEN, _BATCH, _ERROR, _END = range(5)
 

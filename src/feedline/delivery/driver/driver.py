@@ -182,7 +182,7 @@ class Driver:
                 self._slots.discard(result)  # if a warning, turned into an error, prevented the delivery
                 raise
             finally:
-                del result  # its exception refers to this frame: no cycle for the garbage collector
+                del result  # avoid a reference cycle: its exception refers to this frame
                 machine.handed_out(worker)
                 if machine.decisions:
                     self._perform()
@@ -249,7 +249,7 @@ class Driver:
             try:
                 raise result.payload
             finally:
-                del result  # the traceback refers to this frame: no cycle for the garbage collector
+                del result  # avoid a reference cycle: the traceback refers to this frame
         self.counters.batches += 1
         batch = result.payload
         if type(batch) is SlotBatch:
@@ -300,7 +300,7 @@ class Driver:
             return
         for result in results:
             if result.kind is ResultKind.DIED:
-                death, result.payload = result.payload, None  # its traceback will refer to this frame: no cycle
+                death, result.payload = result.payload, None  # avoid a reference cycle with this frame
                 machine.died(result.worker, death, self._revoke(result.worker, None))
                 del death
                 continue
@@ -402,11 +402,11 @@ class Driver:
 
     def _look_at(self, worker: int, *, kills: bool) -> None:
         """Inspect an unresponsive worker; kill it if requested."""
-        self._warn_pending()  # what led here, before an error
+        self._warn_pending()  # show what led here before raising an error
         self.machine.now_s = self._clock()
         if self.machine.was_placed(worker, self.engine.placed_s(worker)):
             return
-        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # before the kill: later it does nothing
+        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # before the kill: a dead worker has no stack
         killed = kills and self.engine.kill(worker)
         self.machine.now_s = self._clock()
         self.machine.seen(worker, Seen(pid, stack, killed))
@@ -419,7 +419,7 @@ class Driver:
         try:
             raise death
         finally:
-            del death  # the traceback refers to this frame: no cycle for the garbage collector
+            del death  # avoid a reference cycle: the traceback refers to this frame
 
     def _warn_pending(self) -> None:
         """Issue the pending warnings. A warning filter may turn one into an exception."""

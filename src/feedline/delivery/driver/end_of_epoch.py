@@ -2,8 +2,8 @@
 
 Every rank reads its own shards, of any size. A rank that had one batch more than another would wait forever in the
 collective of its training step. So ranks agree before they deliver batches: each reports how many it has ready, and all
-deliver the smallest of these numbers before the next exchange. That costs one all-reduce of four numbers, for as many
-steps as the slowest rank is ahead; without workers, one per step.
+deliver the smallest of these numbers before the next exchange. An exchange is one all-reduce of four numbers. It covers
+as many steps as the slowest rank has batches ready; without workers, a single step.
 """
 
 from __future__ import annotations

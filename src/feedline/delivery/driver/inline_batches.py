@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import partial
-from time import monotonic  # bare: it is called for every batch, however short
+from time import monotonic  # by name: it is called for every batch, however short
 
 from feedline.abc.source import Acknowledged
 from feedline.abc.worker_spec import WorkerSpec
@@ -72,7 +72,7 @@ class InlineBatches(OneCallerBatches):
         if len(streams) > 1:
             raise BadState(
                 f"The state was saved with {len(streams)} workers, each with its own state of the dataset or stream, "
-                "but there are none now. Use as many workers as then."
+                f"but there are none now. Use {len(streams)} workers."
             )
         assert checkpoint.plan is not None
         runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
@@ -88,7 +88,7 @@ class InlineBatches(OneCallerBatches):
         if spec.kind is DatasetKind.ITERABLE and streams and spec.sharding is None:
             progress.delivered = streams[0].get("batches", 0)
         exact = spec.sharding is not None and spec.sharding.share.tail == "exact"
-        # Kept only for a state that is not known otherwise: a runner holds the dataset's iterator open.
+        # The checkpoint refers to the runner only if its state is needed: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             checkpoint.live = runner.states
         assert checkpoint.plan is not None
@@ -133,7 +133,7 @@ class InlineBatches(OneCallerBatches):
                 try:
                     batch = None
                     if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        arena = self._arena  # what it keeps for large batches is given back when a buffer is closed
+                        arena = self._arena  # closing a buffer gives back the memory that it keeps for large batches
                         batch = quick(indices.array) if arena is None or not arena.is_warm else None
                     if batch is None:
                         batch = self._make(ordinal, indices)
@@ -290,7 +290,7 @@ class InlineBatches(OneCallerBatches):
             count = count_of(treated.indices, batched=self._batched)
         else:
             count = self._stream_count
-            if type(treated.indices) is not Span:  # a span keeps the places of failed samples; others read on
+            if type(treated.indices) is not Span:  # other streams read on to replace failed samples
                 count += len(result.notes.faults if result.notes else ())
         self._fault_budget.enter(result, count, self._epoch, treated)
         if result.kind is ResultKind.ENDED:

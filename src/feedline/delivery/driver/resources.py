@@ -31,7 +31,7 @@ from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities, interrupts
 
 if abilities.has_shared_arenas():  # elsewhere it is never chosen
-    from feedline.workers.processes import ProcessEngine  # imported here, not while the first batch is waited for
+    from feedline.workers.processes import ProcessEngine  # not while the loop waits for the first batch
 
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
@@ -77,7 +77,7 @@ class Resources:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.most_window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             workers = max(1, settings.worker_count)
-            with interrupts.put_off(starts_process=False):  # or a file could stay open without an owner
+            with interrupts.put_off(starts_process=False):  # otherwise a file could stay open without an owner
                 arena = Arena(
                     count,
                     shared=shared,

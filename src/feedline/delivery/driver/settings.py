@@ -21,7 +21,7 @@ attributes.
 """
 
 DEFAULT_RESTARTS = 32
-"""Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
+"""Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive many accidents. More
 would keep a job alive that makes no progress. A guess.
 """
 
@@ -91,7 +91,7 @@ class Settings:
         if self.worker_bytes is not None and self.engine_name != "process":
             raise BadOption(
                 f"max_memory_per_worker={self.worker_bytes} needs worker processes, but the engine is "
-                f"{self.engine_name!r}. Drop it."
+                f"{self.engine_name!r}. Drop max_memory_per_worker=, or use worker processes."
             )
         if self.memory_budget is not None and self.memory_budget < 0:
             raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
@@ -110,9 +110,8 @@ class Settings:
     def moves(self) -> bool:
         """True if an idle worker may take over batches of a late one.
 
-        With a seed, a batch does not depend on the worker that makes it. Threads share one dataset, so which thread
-        makes a batch changes nothing that was fixed before. Otherwise worker i makes batch i mod n, as in torch's
-        loader.
+        With a seed, a batch does not depend on the worker that makes it. Threads share one dataset, so moving a batch
+        to another thread makes nothing less reproducible. Otherwise worker i mod n makes batch i, as in torch's loader.
         """
         return self.seeded or self.engine_name == "thread"
 

@@ -202,7 +202,7 @@ class TunedDriver(Driver):
             super()._collect(pause_s, worker)
         finally:
             self._waited_s += time.monotonic() - begun_s
-        if len(self.machine.active) < self.tuning.count:  # one of them could not be placed
+        if len(self.machine.active) < self.tuning.count:  # one of them could not be started
             self.tuning.is_refused(len(self.machine.active))
 
     def _pause(self) -> None:

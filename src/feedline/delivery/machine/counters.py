@@ -11,7 +11,8 @@ _LOST_S = 5.0
 """Total cost of starting and ending workers above which the user is warned. A guess, not measured."""
 
 _SHARE = 0.25
-"""The same as a share of the passes. Some of the cost is not visible here: workers get ready in the background."""
+"""The same as a share of the passes' time. Some of the cost is not visible here: workers get ready in the background.
+"""
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ class Origin:
     resumes: dict[int, Resume] = field(default_factory=dict)
     """Where the workers' datasets resume, by worker."""
     turn: int = 0
-    """The worker whose turn the first batch is."""
+    """The worker whose turn comes first."""
     awaits_openings: bool = False
     """True if the workers are in a state that new ones would not be in."""
 
@@ -64,7 +64,7 @@ class Memory:
     last_notes: dict[int, Notes] = field(default_factory=dict)
     """The last dataset state that each worker reported."""
     unresumed: dict[int, Resume] = field(default_factory=dict)
-    """States to resume from that workers have not received yet, for want of a task."""
+    """States to resume from that workers have not received yet, because they had no task."""
 
 
 class Epoch:

@@ -16,7 +16,7 @@ from feedline.types import Result, State
 from feedline.workers.fetch.guard import neighbour_of
 
 _LONGEST_CHAIN = 16
-"""Maximum length of a chain of replacements. A policy that goes round in circles ends here, and decides again."""
+"""Maximum length of a chain of replacements. If a policy's replacements form a cycle, it decides again after these."""
 
 _MOST_NEIGHBOURS = 16
 """Samples to try as a substitute for a batch that has none left and must not be left out."""

@@ -345,7 +345,7 @@ class Machine(Workers):
         self._stuck[worker] = error
 
     def was_placed(self, worker: int, placed_s: float) -> bool:
-        """Note when an unresponsive worker got its place (now, if it has none yet); True if that excuses the delay."""
+        """Record when an unresponsive worker was placed (now, if it is not yet); True if that excuses the delay."""
         view, placed_s = self.workers[worker], min(placed_s, self.now_s)
         if placed_s <= view.since_s:
             return False

@@ -49,8 +49,8 @@ _DOUBT = 1e-4
 """Accepted probability that a sample is blamed for accidents."""
 
 _SUSPICION = 0.2
-"""Number of accidents assumed before any happened. A guess: with less, samples are blamed for the first ones; with
-more, a sample that kills at the beginning of an epoch takes many workers with it.
+"""Number of accidents assumed before any happened. A guess: with a smaller number, samples are blamed for the first
+accidents; with a larger one, a sample that kills at the beginning of an epoch takes many workers with it.
 """
 
 _DOUBT_OF_BATCH = 1e-2
@@ -150,8 +150,8 @@ class Recovery:
         stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
         if stays_stuck:
             death.args = (
-                f"{death} It is worker number {deaths + 1} to die at this place. The samples of a stream, or of a "
-                "dataset that keeps a state, cannot be tried one by one to find the one that kills.",
+                f"{death} {deaths + 1} workers have died at this place. The samples of a stream, or of a dataset that "
+                "keeps a state, cannot be tried one by one to find the one that kills.",
             )
         never_starts = starts > self._most_starts(was_killed)
         if never_starts or (starts > _MOST_STARTS and self._left <= 0):
@@ -306,7 +306,7 @@ class Recovery:
         if action == "raise" or (action == "replace" and other is None):
             notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
             return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
-        # One more death starts the search for the next sample of a batch; a single death never convicts a sample.
+        # One more death starts the search for the next sample of a batch; one death is never enough to blame a sample.
         trouble.deaths = self._enough(doubts, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
         if action == "skip":
             task.skip = (*task.skip, place)
@@ -331,7 +331,7 @@ class Recovery:
         return WorkerTimeout(
             f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, after "
             f"{max(timeout_s, elapsed_s):.1f} seconds. Raise `timeout`, or look for a sample that blocks (a network "
-            f"read without its own time-out is the usual cause).{why_not} {doing}"
+            f"read without its own timeout is the usual cause).{why_not} {doing}"
         )
 
     def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
@@ -341,7 +341,7 @@ class Recovery:
                 "no more."
             )
         if limits.kills_stuck:
-            return " It is not replaced: this engine cannot end a worker that is busy, as engine='process' can."
+            return " It is not replaced: this engine cannot end a worker that is busy; engine='process' can."
         how = "restarts=" if seen.pid is not None else "engine='process' and restarts="
         return f" With {how}, such as restarts=10, it would be replaced, and its batch made again."
 

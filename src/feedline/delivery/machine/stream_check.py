@@ -59,9 +59,9 @@ class OwnStreams:
             return None
         self._digests = None
         return (
-            f"Every one of the {self._count} workers delivers the whole dataset: each iterates over a copy "
-            "of it, and the dataset does not split itself. Give the loader shard=True to get each sample once, let "
-            "__iter__ leave out what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
+            f"Each of the {self._count} workers delivers the whole dataset: each iterates over a copy of it, and the "
+            "dataset does not split itself. Give the loader shard=True to get each sample once, let __iter__ leave out "
+            "what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
             DataWarning,
         )
 

@@ -142,7 +142,7 @@ class Tasks:
         view.outstanding += 1
 
     def _take_from(self, view: WorkerView) -> None:
-        """Count one task less for a worker."""
+        """Count one task fewer for a worker."""
         view.outstanding -= 1
         self._idle += not view.outstanding and view.id < len(self.active)
 

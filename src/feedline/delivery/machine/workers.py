@@ -54,7 +54,7 @@ class Workers(Tasks):
     ) -> None:
         super().__init__(worker_count, slots, counters, moves=moves, now_s=now_s, most=most)
         self.pending_warnings: list[tuple[str, type[FeedlineWarning]]] = []
-        """Warnings to issue once an exception could not disturb anything."""
+        """Warnings to issue when raising is safe: a warning filter may turn one into an exception."""
         self.fatal: BaseException | None = None
         """The exception after which the workers cannot continue."""
         self.memory = Memory()

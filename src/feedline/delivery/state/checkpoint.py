@@ -109,7 +109,7 @@ class Checkpoint:
         )
 
     def _outlasting(self, notes: Notes | None) -> dict[str, object]:
-        """Return the states that outlive an epoch: the dataset's, and its iterator's (random generators, for one)."""
+        """Return the states that outlive an epoch: the dataset's, and its iterator's (such as random generators)."""
         if notes is None:
             return {"dataset": None, "last": None}
         if notes.is_one:

@@ -87,7 +87,7 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
             _held(order, name, str, at, optional=True)
     seed = _held(order, "torch_seed", int, at, optional=True) if "torch_seed" in order else None
     if seed is not None and not 0 <= seed < 1 << 63:
-        _refuse(f"order.torch_seed is {seed!r:.100}, which is not a seed of torch's")
+        _refuse(f"order.torch_seed is {seed!r:.100}, which is not a valid torch seed")
     for name in ("finish", "endless"):
         if name in order and order[name] is not True:
             _refuse(f"order.{name} is {order[name]!r:.100}")

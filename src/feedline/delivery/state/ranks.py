@@ -33,7 +33,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
         >>> import feedline
         >>> loader = feedline.Loader(list(range(6)), 2, shuffle=True, seed=1)
         >>> state = loader.state_dict()
-        >>> feedline.merge_states([state, state]) == state  # of one common order: one says it all
+        >>> feedline.merge_states([state, state]) == state  # ranks share one order, so one state is enough
         True
     """
     if isinstance(states, Mapping) or not states:
@@ -69,7 +69,7 @@ def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
         named = ", ".join("an unknown one" if was is None else f"{was[0]} of {was[1]}" for was in ranks)
         raise BadState(
             f"These {len(ranks)} states are from ranks {named}. Give the states of all ranks, each once and ordered by "
-            "rank, saved after the same step: the rest of a missing rank would be lost."
+            "rank, saved after the same step. Without one of them, the rest of its samples would be lost."
         )
     steps = {each.virtual for each in snapshots}
     epochs = {each.epoch + each.ended for each in snapshots}

@@ -55,7 +55,7 @@ class Seeds:
 
 
 class Iteration(Iterator[Any]):
-    """One iterator of a loader. With persistent workers it keeps neither loader nor run: the loader keeps it.
+    """One iterator of a loader. With persistent workers the loader holds it, so it refers to neither loader nor run.
 
     Args:
         run: the run that it belongs to.
@@ -212,7 +212,7 @@ class Iteration(Iterator[Any]):
         calls_before = run.broadcast.set_epoch_count
         this = weakref.ref(self)
         kind = type(view)
-        # A loader that keeps the iteration must not be kept alive by it, and neither must its run.
+        # If the loader holds this iteration, the iteration must keep neither the loader nor its run alive.
         is_kept = run.resources.settings.persistent
         loader_of, run_of = _reference(view.loader, is_weak=is_kept), _reference(run, is_weak=is_kept)
 
@@ -242,7 +242,9 @@ class Iteration(Iterator[Any]):
         self._batches.checkpoint.entry.progress.ended = has_ended
 
     def __getstate__(self) -> object:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: create another iterator from the loader")
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be pickled. Pickle the loader, and call iter() on the copy."
+        )
 
     @property
     def closed(self) -> bool:
@@ -258,7 +260,7 @@ class Iteration(Iterator[Any]):
         """See `OneCallerBatches.apply_pending`."""
         batches = self._batches
         batches.apply_pending()
-        if isinstance(batches, WorkerBatches) and self._has_target:  # batches ahead show how streams started
+        if isinstance(batches, WorkerBatches) and self._has_target:  # prefetched batches have the streams' first states
             batches.driver.epoch.add_openings(batches.checkpoint.entry.progress)
 
     @property

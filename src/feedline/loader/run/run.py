@@ -48,7 +48,7 @@ class Run:
         options: its options.
         policy: how samples that fail are handled.
         framework: its array library.
-        tuning: finds the number of workers; None if it is given.
+        tuning: finds the number of workers; None if the user gave it.
     """
 
     def __init__(

@@ -90,8 +90,8 @@ class TorchBatches(Iteration, Generic[B_co]):
             shard_pipe(self._dataset, *_distributed_settings())
 
     def _before_workers(self, run: Run, view: TorchView, order: Order, start: Start) -> None:
-        # torch draws both again before the first task. Doing the same leaves the caller's generators and an eager
-        # sampler in the same state as with torch.
+        # torch draws the pipe's seed and the order again before the first task. Doing the same leaves the caller's
+        # generators, and a sampler that draws early, in the same state as with torch.
         with view.seeds.drawing():
             self._seed_pipes(view, first=False)
             order.prepare(order_state(start))

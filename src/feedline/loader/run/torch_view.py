@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
-from typing_extensions import TypeVar  # which torch needs as well
+from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.deferred import Placement
 from feedline.abc.source import ShardedSource

@@ -1,4 +1,4 @@
-"""Tells a dataset which samples its worker will read next, so that it can fetch them meanwhile."""
+"""Tells a dataset which samples its worker will read next, so that it can fetch them in advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.types import Call, IndexBlock, Task
 
 # Any: a dataset of any kind, inside subsets of torch.
 def announcer_of(dataset: Any) -> Announcer | None:
-    """Return what announces samples to a dataset; None if it does not want to know."""
+    """Return the announcer for a dataset; None if the dataset does not fetch ahead."""
     chosen = list[Any]()
     while type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch."):
         chosen.append(dataset.indices)
@@ -30,7 +30,7 @@ class Announcer:
     """Announces the samples of tasks to one dataset.
 
     Args:
-        dataset: is notified.
+        dataset: the dataset to notify.
         chosen: the indices of subsets around it, outermost first.
     """
 

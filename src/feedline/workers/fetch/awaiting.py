@@ -225,7 +225,7 @@ class _Answer:
         try:
             raise self.error
         finally:
-            self.error = None  # its traceback refers to this frame: no cycle for the garbage collector
+            self.error = None  # avoid a reference cycle: its traceback refers to this frame
 
 
 def _limit_of(dataset: object) -> int | None:

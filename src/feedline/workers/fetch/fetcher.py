@@ -227,7 +227,7 @@ class SeededFetcher:
         try:
             raise failure
         finally:
-            del failure  # its traceback refers to this frame: no cycle for the garbage collector
+            del failure  # avoid a reference cycle: its traceback refers to this frame
 
     def _make(self, indices: object) -> object:
         scope, ask = self._scope, self._how.ask

@@ -248,7 +248,7 @@ class Guard:
                 add_note(raised, f"Raised by sample {current!r}, which was tried in place of {index!r}.")
             raise
         finally:
-            del exc  # its traceback refers to this frame: no cycle for the garbage collector
+            del exc  # avoid a reference cycle: its traceback refers to this frame
 
     def _other(self, index: object, verdict: Verdict, exc: Exception) -> object:
         """Return the replacement for a sample."""
@@ -353,7 +353,7 @@ class Guard:
                     self._note(replace(failure, attempt=attempt), "retry")
                 return sample
         finally:
-            del failure  # its traceback refers to this frame: no cycle for the garbage collector
+            del failure  # avoid a reference cycle: its traceback refers to this frame
 
     def _close(self, failure: Failure) -> None:
         """Apply the policy's final decision to a sample that cannot be retried."""
@@ -362,7 +362,7 @@ class Guard:
                 raise failure.error
             self._note(failure, "skip")
         finally:
-            del failure  # its traceback refers to this frame: no cycle for the garbage collector
+            del failure  # avoid a reference cycle: its traceback refers to this frame
 
 
 class Readable(Protocol):

@@ -50,7 +50,7 @@ class Loop:
 
     # Any: asyncio's own types, for what a coroutine yields and receives.
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. If the wait is interrupted, cancel it; what it leaves undone is awaited."""
+        """Wait for a coroutine. If the wait is interrupted, cancel the coroutine."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

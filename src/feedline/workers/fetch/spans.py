@@ -77,7 +77,7 @@ class SpanFetcher(FetcherOfStream):
     def _whole_batch(self, begin: int, count: int) -> list[object] | None:
         """Return the samples of a step of the only rank, read in one go; None if that is impossible.
 
-        What was read before a sample that fails, or before the end of the stream, is kept for the general way.
+        Samples read before one that fails, or before the end of the stream, are kept for the general path.
         """
         stream = self.stream
         if not stream.takes_many or self._guard is not None or self._total is not None:

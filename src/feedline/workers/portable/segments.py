@@ -35,8 +35,8 @@ _MOST_SEGMENTS = 32
 not_while_forking = threading.Lock()
 """Held while a thread does something that a fork must not interrupt.
 
-Opening a segment takes a lock of multiprocessing's resource tracker. A process that another thread forks in that moment
-would inherit the lock taken for good, and could make no segment itself.
+Opening a segment takes a lock of multiprocessing's resource tracker. A process that another thread forks at that moment
+would inherit the lock in its locked state, and could never make a segment itself.
 Test: tests/workers/portable/test_segments.py::test_no_fork_while_a_segment_is_being_opened
 """
 

@@ -112,7 +112,7 @@ def unpacked(data: bytes) -> Answer:
     """Return the answer in these bytes, in the training process."""
     try:
         answer: Answer = pickle.loads(data)
-    except Exception as exc:  # raised by a state of the user's
+    except Exception as exc:  # raised while a user's state was unpickled
         return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
     return answer
 

@@ -70,7 +70,7 @@ class Channel:
         return taken
 
     def forget(self, task_id: int) -> None:
-        """Notify the worker that tasks up to this number, several of which it may have read, are not needed."""
+        """Notify the worker that tasks up to this number are not needed; it may have read several of them."""
         self.unsent.append(Message(Kind.UNWANTED, task_id, b""))
         self.flush()
 

@@ -190,7 +190,7 @@ def waiting_tasks(sock: socket.socket) -> list[Message]:
 
 
 _BLOCK_HEAD = struct.Struct("<BqQqq")
-"""A task whose indices are a block of feedline's own: a mark, the epoch, the draw, the integers. Anything else is
+"""A task whose indices are an `IndexBlock`: a mark, the epoch and the draw; the indices follow. Any other task is
 pickled."""
 
 

@@ -172,9 +172,14 @@ class RayEngine(WorkerEngine):
         return worker
 
     def _check_connection(self) -> None:
-        """Raise if Ray is no longer the one we joined: a call would start another cluster, or never return."""
+        """Raise an error if the program has left the cluster of the actors.
+
+        A call to Ray would then start another cluster, or never return.
+        """
         if cluster.connection(self._ray) != self._joined:
-            raise WorkerStartError("Ray was shut down (ray.shutdown()) while the loader still needed its workers.")
+            raise WorkerStartError(
+                "Ray was shut down (ray.shutdown()) while the loader still needed its workers. Close the loader first."
+            )
 
     # Any: a reference to a Ray object.
     def _follow(self, worker: _Worker, call: Any) -> None:

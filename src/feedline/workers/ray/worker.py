@@ -100,7 +100,7 @@ class _Seat:
 
 
 class RayWorker:
-    """An actor. None of the user's code runs before `open`, so any failure of it is reported as itself.
+    """An actor. No user code runs before `open`, which returns any exception that such code raises.
 
     Args:
         is_shared: True if it belongs to a pool, and exits by itself when no loader needs it.
