@@ -218,6 +218,10 @@ class TokenDataset(TableSource):
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 
+    def _addresses(self) -> list[str]:
+        """Return the paths and addresses of all files, for states of streams."""
+        return [file.path for file in self.files]
+
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 

@@ -6,6 +6,7 @@ groups are shuffled together. So any position in the stream can be computed, and
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import StreamSource
-from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, torch_worker
+from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
@@ -59,6 +60,11 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     def _part(self) -> Part:
         # feedline loaders distribute samples themselves; torch's loader leaves it to the dataset.
         return (0, 1) if is_in_loader() else torch_worker()
+
+    @functools.cached_property
+    def names_sum(self) -> list[int]:
+        """Number of the files, and a checksum of their names."""
+        return names_sum(self.source._addresses())
 
     def close(self) -> None:
         """Drop the row groups that this process has cached."""
@@ -187,7 +193,12 @@ class RowGroupPass(ResumablePass[int]):
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
-        return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
+        return {
+            "shuffle": stream.shuffle,
+            "seed": stream.seed,
+            "window": stream.window if stream.shuffle else 0,
+            "files": stream.names_sum,
+        }
 
     def _enter(self, state: State) -> None:
         self._begin(state["epoch"])
