@@ -7,6 +7,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import feedline
 from feedline.abc.source import ShardedSource
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.pipes import MapPipe, ShardedPipe, StreamPipe, pipe
+from tests import program_server
 
 
 class Plain:
@@ -417,13 +419,23 @@ def test_in_torchs_own_loader(workers: int) -> None:
     assert [x for batch in loader for x in batch.tolist()] == list(range(0, 40, 2))
 
 
+# In a program of its own: a local cluster ends with the program that started it.
+ON_RAY = """
+import feedline
+from feedline.pipes import pipe
+from tests.pipes.test_pipe import is_odd, noisy
+
+made = pipe(range(30)).shuffle(seed=1).filter(is_odd).map(noisy)
+here = feedline.Loader(made, 4, seed=3, collate_fn=list)
+with feedline.Loader(made, 4, seed=3, collate_fn=list, workers=2, engine="ray") as there:
+    assert list(there) == list(here)
+"""
+
+
 @pytest.mark.ray
 def test_on_ray() -> None:
-    made = pipe(range(30)).shuffle(seed=1).filter(is_odd).map(noisy)
-    here = feedline.Loader(made, 4, seed=3, collate_fn=list)
-    there = feedline.Loader(made, 4, seed=3, collate_fn=list, workers=2, engine="ray")
-    assert list(there) == list(here)
-    there.close()
+    ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[2], timeout_s=250, finalizes=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 class Own(torch.utils.data.IterableDataset[int]):

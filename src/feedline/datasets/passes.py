@@ -7,18 +7,22 @@ a class, not a generator: after an exception it can continue with the next sampl
 from __future__ import annotations
 
 import operator
+import os
 import sys
+import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, IterableSource, Repeatable, ShardedSource
 from feedline.abc.stateful import check_format
+from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Transform
 from feedline.errors import BadState
 from feedline.system.failures import add_note
 from feedline.types import State
 from feedline.types.ranks import rank_if_known
+from feedline.types.shown import identity_of
 
 
 def register_with_torch() -> None:
@@ -151,6 +155,24 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
         return self._again is not None
 
 
+def names_sum(addresses: Iterable[str]) -> list[int]:
+    """Return the number of files and a checksum of their names, by which a state recognises its data.
+
+    Folders, buckets and signatures are left out: data that was moved is the same data.
+
+    Example:
+        >>> names_sum(["/data/a.tar", "/data/b.tar"]) == names_sum(["s3://bucket/new/a.tar", "s3://bucket/new/b.tar"])
+        True
+        >>> names_sum(["/data/a.tar", "/data/b.tar"]) == names_sum(["/data/a.tar", "/data/c.tar"])
+        False
+    """
+    names = [
+        identity_of(address).rpartition("/")[2] if protocol_of(address) else os.path.basename(address)
+        for address in addresses
+    ]
+    return [len(names), zlib.crc32("\n".join(names).encode("utf-8", "surrogateescape"))]
+
+
 class ResumablePass(Pass[T]):
     """A pass that saves and restores its position."""
 
@@ -189,7 +211,10 @@ class ResumablePass(Pass[T]):
             )
         for name in (*self._options(), "part"):
             saved = state[name]
-            if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # JSON turns a tuple into a list
+            saved = list(saved) if isinstance(saved, tuple) else saved  # JSON turns a tuple into a list
+            if saved != own[name]:
+                if name == "files":
+                    raise self._other_files(saved, own[name])
                 raise BadState(
                     f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
                     f"the remaining samples of {self._name} cannot be determined. Use the same data and options, and "
@@ -198,3 +223,13 @@ class ResumablePass(Pass[T]):
         self._again = self._failed = None
         self.has_broken_off = False
         self._enter(state)
+
+    def _other_files(self, saved: object, own: list[int]) -> BadState:
+        """Return the error for a state that belongs to files with other names, as `names_sum` compares them."""
+        count = saved[0] if isinstance(saved, list) and saved else "other"
+        how = " of other names" if count == own[0] else f", and now there are {own[0]}"
+        return BadState(
+            f"The state was saved with {count} files{how}: the remaining samples of {self._name} cannot be "
+            "determined. Use the same data. It may have been moved: the names of files are compared without their "
+            "folders."
+        )

@@ -237,6 +237,10 @@ class TokenDataset(TableSource):
         sizes = self.row_group_sizes
         return self._sequence.parts_at((np.cumsum(sizes) - sizes) * self.stride)
 
+    def _addresses(self) -> list[str]:
+        """Return the paths and addresses of all files, for states of streams."""
+        return [file.path for file in self.files]
+
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 

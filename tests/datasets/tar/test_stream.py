@@ -275,7 +275,7 @@ def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
     ):
         with pytest.raises(BadState, match=word):
             iter(stream(shards, **options)).load_state_dict(state)
-    with pytest.raises(BadState, match="shards"):
+    with pytest.raises(BadState, match=f"{len(SIZES)} files, and now there are {len(SIZES) - 1}"):
         iter(stream(shards[1:], shuffle=True)).load_state_dict(state)
     with pytest.raises(BadState, match="part"):
         TarPass(stream(shards, shuffle=True), (0, 2)).load_state_dict(state)
@@ -289,7 +289,7 @@ def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None
     shards = [pair.format(1), pair.format(2)]
     state = iter(stream(shards)).state_dict()
     iter(stream(shards)).load_state_dict(state)
-    with pytest.raises(BadState, match="checksum of names"):
+    with pytest.raises(BadState, match="2 files of other names"):
         iter(stream(shards[::-1])).load_state_dict(state)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from feedline.text import TokenDataset, verify
 from feedline.tools.cli.main import main
+from tests import program_server
 from tests.tools.cli.packing import fails, run
 
 MODULE = """
@@ -66,10 +67,20 @@ def test_engines(module: str, engine: str) -> None:
     assert texts("a.bin") == [f"text {number}" for number in range(300)]
 
 
+# In a program of its own: a local cluster ends with the program that started it.
+ON_RAY = """
+import sys
+from feedline.tools.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.ray
-def test_on_a_cluster(module: str) -> None:
+def test_on_a_cluster(module: str, tmp_path: Path) -> None:
     command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
-    assert main(["pack", *command, "--workers", "2", "--engine", "ray"]) == 0
+    options = ["--workers", "2", "--engine", "ray"]
+    ended = program_server.run(ON_RAY, "pack", *command, *options, cwd=tmp_path, timeout_s=250, finalizes=True)
+    assert ended.returncode == 0, ended.stderr
     assert texts("a.bin") == [f"text {number}" for number in range(300)]
 
 

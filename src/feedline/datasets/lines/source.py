@@ -254,6 +254,10 @@ class LineSource(Source):
             "in many members or frames (bgzip, or parts that are concatenated)."
         )
 
+    def _addresses(self) -> list[str]:
+        """Return the paths and addresses of all files, for states of streams."""
+        return [place.address for place in self.files]
+
     def _stored_in(self) -> Iterable[str]:
         local = [path for path in self.paths if not is_remote(path)]
         return found_files(local, self._endings) if local else ()

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import zlib
-from collections.abc import Mapping
 from typing import Any
 
 from feedline.abc.source import StreamSource
@@ -20,7 +17,7 @@ from feedline.datasets.lines.inflating import Inflating, Point, packing_in
 from feedline.datasets.lines.places import Place
 from feedline.datasets.lines.sections import Section, Sections
 from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
-from feedline.datasets.passes import Part, ResumablePass, Stream, torch_worker
+from feedline.datasets.passes import Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage
@@ -77,10 +74,9 @@ class LineStream(Stream, StreamSource):
         return self._storage.get().open(address, self._versions.get(address))
 
     @functools.cached_property
-    def checksum(self) -> int:
-        """Checksum of the names of all files, without their folders: data may be moved."""
-        names = "\n".join(os.path.basename(file.name) for file in self.files)
-        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+    def names_sum(self) -> list[int]:
+        """Number of the files, and a checksum of their names."""
+        return names_sum(file.address for file in self.files)
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""
@@ -105,7 +101,6 @@ class LinePass(ResumablePass[int]):
     """
 
     _name = "files of lines"
-    _words: Mapping[str, str] = {**ResumablePass._words, "files": "files (number and checksum of names)"}
 
     def __init__(self, stream: LineStream, part: Part = (0, 1)) -> None:
         super().__init__(part, stream.transform)
@@ -257,7 +252,7 @@ class LinePass(ResumablePass[int]):
         return {**self._start, "skip": place + self._to_skip}
 
     def _options(self) -> dict[str, object]:
-        return {"files": [len(self._stream.files), self._stream.checksum]}
+        return {"files": self._stream.names_sum}
 
     def _enter(self, state: State) -> None:
         if not 0 <= state["file"] <= len(self._stream.files):

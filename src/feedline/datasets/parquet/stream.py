@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import StreamSource
-from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, torch_worker
+from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.foresight import PartForesight, Readers
 from feedline.datasets.source import checked_count, checked_flag
@@ -74,6 +74,11 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         count, size = len(source.row_group_sizes), disk_cache.PIECE_BYTES
         order = functools.partial(order_of, count, self.seed if self.shuffle else None)
         return PartForesight(count, source._group_parts(), order, epoch, Readers(*part), piece_bytes=size)
+
+    @functools.cached_property
+    def names_sum(self) -> list[int]:
+        """Number of the files, and a checksum of their names."""
+        return names_sum(self.source._addresses())
 
     def close(self) -> None:
         """Drop the row groups that this process has cached."""
@@ -254,7 +259,12 @@ class RowGroupPass(ResumablePass[int]):
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
-        return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
+        return {
+            "shuffle": stream.shuffle,
+            "seed": stream.seed,
+            "window": stream.window if stream.shuffle else 0,
+            "files": stream.names_sum,
+        }
 
     def _enter(self, state: State) -> None:
         self._begin(state["epoch"])

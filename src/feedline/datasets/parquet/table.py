@@ -248,6 +248,10 @@ class RowGroupSource(TableSource):
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 
+    def _addresses(self) -> list[str]:
+        """Return the paths and addresses of all files, for states of streams."""
+        return [file.identity for file in self._layout.files]
+
     def _stored_in(self) -> Iterable[str]:
         return found_files(self.paths, self._endings)
 

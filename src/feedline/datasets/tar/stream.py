@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import Reshardable
-from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
+from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass, names_sum
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.disk_cache import name_of
 from feedline.datasets.remote.foresight import Foresight, Readers
-from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.datasets.remote.storage import Storage
 from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
@@ -27,7 +26,6 @@ from feedline.randomness.keys import epoch_key, mix
 from feedline.system.handle import Handle
 from feedline.types import State
 from feedline.types.ranks import local_rank_count
-from feedline.types.shown import identity_of
 
 
 class TarStream(PartedStream, Epochs, Reshardable):
@@ -105,11 +103,9 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return functools.partial(order_of, len(self.shards), self.seed if self.shuffle else None, homes)
 
     @functools.cached_property
-    def checksum(self) -> int:
-        """Checksum of the names of all shards."""
-        # A shard with another signature in its address is the same shard.
-        names = "\n".join(identity_of(shard) if protocol_of(shard) else shard for shard in self.shards)
-        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+    def names_sum(self) -> list[int]:
+        """Number of the shards, and a checksum of their names."""
+        return names_sum(self.shards)
 
     @property
     def hands_on_images(self) -> bool:
@@ -147,7 +143,6 @@ class TarPass(ResumablePass[RawSample]):
     """
 
     _name = "tar shards"
-    _words: Mapping[str, str] = {**ResumablePass._words, "shards": "shards (number and checksum of names)"}
 
     def __init__(self, stream: TarStream, part: Part) -> None:
         super().__init__(part, stream.transform)
@@ -213,7 +208,7 @@ class TarPass(ResumablePass[RawSample]):
             "seed": stream.seed,
             "shuffle": stream.shuffle,
             "buffer": stream.buffer,
-            "shards": [len(stream.shards), stream.checksum],
+            "files": stream.names_sum,
         }
 
     def _enter(self, state: State) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
+from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass, names_sum
 from feedline.datasets.paths import File
 from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.source import Transform, checked_count, checked_flag
@@ -55,6 +55,11 @@ class TFRecordStream(PartedStream, Epochs):
 
     def __iter__(self) -> TFRecordPass:
         return TFRecordPass(self, self._part())
+
+    @functools.cached_property
+    def names_sum(self) -> list[int]:
+        """Number of the files, and a checksum of their names."""
+        return names_sum(self.files)
 
     def __repr__(self) -> str:
         shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}" if self.shuffle else ""
@@ -119,9 +124,12 @@ class TFRecordPass(ResumablePass[Record]):
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
-        names = [os.path.basename(path) for path in stream.files]  # without folders: data may be moved
-        digest = sum_of("\n".join(names).encode("utf-8", "surrogateescape"))
-        return {"shuffle": stream.shuffle, "seed": stream.seed, "buffer": stream.buffer, "files": [len(names), digest]}
+        return {
+            "shuffle": stream.shuffle,
+            "seed": stream.seed,
+            "buffer": stream.buffer,
+            "files": stream.names_sum,
+        }
 
     def _enter(self, state: State) -> None:
         self._begin(state["epoch"])
