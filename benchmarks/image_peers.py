@@ -24,16 +24,31 @@ AHEAD = 2
 
 # Any, throughout: arrays, and what other libraries make.
 class Arrays:
-    """The samples of a dataset of tensors as arrays."""
+    """The samples of a dataset of tensors as arrays; a list of them for samples of several views."""
 
-    def __init__(self, files: Dataset[torch.Tensor]) -> None:
+    def __init__(self, files: Dataset[Any]) -> None:
         self.files = files
 
     def __len__(self) -> int:
         return len(self.files)  # type: ignore[arg-type]  # torch leaves it to subclasses
 
     def __getitem__(self, index: Any) -> Any:
-        return self.files[int(index)].numpy()
+        sample = self.files[int(index)]
+        return [view.numpy() for view in sample] if isinstance(sample, list) else sample.numpy()
+
+
+def stacked(samples: list[Any]) -> Any:
+    """Return the batch of these samples."""
+    return [np.stack(views) for views in zip(*samples, strict=True)] if _has_views(samples[0]) else np.stack(samples)
+
+
+def tensors(batch: Any) -> Any:
+    """Return a batch as torch's loader would."""
+    return [torch.from_numpy(views) for views in batch] if _has_views(batch) else torch.from_numpy(batch)
+
+
+def _has_views(sample: Any) -> bool:
+    return isinstance(sample, (list, tuple))
 
 
 class Peer:
@@ -49,13 +64,11 @@ class Peer:
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return map(torch.from_numpy, self._opened())
+    def __iter__(self) -> Iterator[Any]:
+        return map(tensors, self._opened())
 
 
-def entries(
-    name: str, dataset: Dataset[torch.Tensor], decoder: str, arguments: argparse.Namespace
-) -> Iterator[harness.Entry]:
+def entries(name: str, dataset: Dataset[Any], decoder: str, arguments: argparse.Namespace) -> Iterator[harness.Entry]:
     """Yield a library with each engine and number of workers, in the cases of torch's loader with the same dataset.
 
     Raises:
@@ -77,6 +90,9 @@ def entries(
 
 def _grain() -> Callable[..., Iterable[Any]]:
     import grain
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # Grain reads options there, and expects a program that has parsed its arguments
 
     def batches(samples: Arrays, engine: str, workers: int, size: int) -> Any:
         shuffled = grain.MapDataset.source(samples).shuffle(seed=0)
@@ -100,7 +116,7 @@ def _spdl() -> Callable[..., Iterable[Any]]:
             .add_source(indices)
             .pipe(samples.__getitem__, concurrency=workers)
             .aggregate(size)
-            .pipe(np.stack)
+            .pipe(stacked)
             .add_sink(workers * AHEAD)
         )
         if engine == "process":

@@ -21,7 +21,10 @@ from tests.fuzz.targets import TARGETS
 
 _MEMORY = 1 << 30
 """Bytes that the cases of a format may ask for, beyond what reading the undamaged file took."""
-_CASE_S = 20
+_CASE_CPU_S = 20
+"""Seconds of CPU that a case may take: on a busy machine, any number of seconds may pass meanwhile."""
+_CASE_S = 600
+"""Seconds after which a case is taken to hang without computing anything."""
 
 
 def main() -> int:
@@ -53,9 +56,11 @@ def _run(fuzz: Fuzz, numbers: Iterable[int], *, as_json: bool) -> bool:
     for number in numbers:
         if as_json:
             _say({"begins": number, "format": fuzz.target.name})
-        signal.alarm(_CASE_S)  # which ends the process, whatever it is doing
+        signal.setitimer(signal.ITIMER_PROF, _CASE_CPU_S)  # both end the process, whatever it is doing
+        signal.alarm(_CASE_S)
         failure = fuzz.run(number)
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if failure is None:
             continue
         failed = True

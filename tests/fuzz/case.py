@@ -92,13 +92,10 @@ class Fuzz:
         try:
             found = self._read(self._folder / f"case{number}", data)
         except Exception as exc:
-            text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-            if _ran_out(exc) and not (self.target.may_ask and isinstance(exc, FeedlineError)):
-                return failure("memory", text)
-            if not isinstance(exc, FeedlineError):
-                return failure("foreign", text)
-            said = "\n".join([str(exc), *getattr(exc, "__notes__", ())])
-            return None if VICTIM in said else failure("unnamed", text)
+            kind = self._what_is_wrong(exc)
+            if kind is None:
+                return None
+            return failure(kind, "".join(traceback.format_exception(type(exc), exc, exc.__traceback__)))
         if size_of(found) > _MOST_TIMES * self._size and not self.target.may_grow:
             return failure("wrong", f"{size_of(found)} bytes came out, but {self._size} of the undamaged file")
         if damage in self.target.values and found != self._right:
@@ -106,6 +103,15 @@ class Fuzz:
         if damage in self.target.count and len(found) != len(self._right):
             return failure("wrong", f"{len(found)} samples instead of {len(self._right)}")
         return None
+
+    def _what_is_wrong(self, exc: Exception) -> str | None:
+        """Return the kind of failure that an exception is; None if it is allowed."""
+        if _ran_out(exc) and not (self.target.may_ask and isinstance(exc, FeedlineError)):
+            return "memory"
+        if not isinstance(exc, FeedlineError):
+            return "foreign"
+        said = "\n".join([str(exc), *getattr(exc, "__notes__", ())])
+        return None if VICTIM in said else "unnamed"
 
 
 def _ran_out(exc: BaseException | None) -> bool:

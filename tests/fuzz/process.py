@@ -31,7 +31,7 @@ def run_cases(formats: Sequence[str], seed: int, cases: int) -> list[Failure]:
         if done.returncode in (0, 1) and (format_, last) == (left[-1], cases - 1):
             break
         how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
-        kind = "time" if done.returncode == -signal.SIGALRM else "crash"
+        kind = "time" if -done.returncode in (signal.SIGALRM, signal.SIGPROF) else "crash"
         failures.append(Failure(format_, last, "?", kind, f"the process ended with {how}\n{done.stderr[-2000:]}"))
         left, first = left[left.index(format_) :], last + 1
         if first == cases:

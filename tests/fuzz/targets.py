@@ -320,7 +320,8 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 
-    make = picture(format_, 240, 320)  # so large that a few bytes of a JPEG could not hold so much more
+    # So large that a few bytes of a JPEG could not hold so much more. Others are small, to be decoded quickly.
+    make = picture(format_, *((240, 320) if format_ == "JPEG" else (60, 80)))
     return Target(
         f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values, may_grow=ending in _UNCONFIRMED
     )

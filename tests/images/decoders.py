@@ -6,7 +6,6 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
 
 from feedline.images import decoding
 
@@ -18,10 +17,15 @@ INSTALLED = tuple(package for package in PACKAGES if importlib.util.find_spec(pa
 @contextmanager
 def best_installed(package: str) -> Iterator[None]:
     """Let a package be the best decoder that is installed."""
-    missing = PACKAGES[: PACKAGES.index(package)]
-    with mock.patch.dict(sys.modules, dict.fromkeys(missing)):  # None forbids to import them
+    # Not mock.patch.dict, which would also drop what is imported meanwhile: it would be imported again the next time.
+    before = {name: sys.modules.pop(name, None) for name in PACKAGES[: PACKAGES.index(package)]}
+    sys.modules.update(dict.fromkeys(before))  # type: ignore[arg-type]  # None forbids to import them
+    decoding._decoder.cache_clear()
+    try:
+        yield
+    finally:
         decoding._decoder.cache_clear()
-        try:
-            yield
-        finally:
-            decoding._decoder.cache_clear()
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module

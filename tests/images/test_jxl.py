@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import struct
@@ -50,8 +51,7 @@ needs_decoder = pytest.mark.skipif(importlib.util.find_spec("imagecodecs") is No
 
 
 def encoded(pixels: Any, **options: Any) -> bytes:
-    import imagecodecs
-
+    imagecodecs = importlib.import_module("imagecodecs")
     return bytes(imagecodecs.jpegxl_encode(pixels, lossless=True, **options))
 
 
@@ -139,7 +139,7 @@ def test_a_plugin_of_the_program_decodes_it_too(monkeypatch: pytest.MonkeyPatch)
 def test_pixels(data: bytes) -> None:
     assert decode_image(data).shape == (4, 6, 3)
     assert (decode_image(data) == COLOUR).all()
-    assert (picture_decoder("rgb8")(data) == COLOUR).all()
+    assert np.all(np.asarray(picture_decoder("rgb8")(data)) == COLOUR)
     assert decode_image(data, mode="L").shape == (4, 6, 1)
 
 
@@ -148,7 +148,7 @@ def test_pixels(data: bytes) -> None:
 @pytest.mark.parametrize("depth", [4, 8, 10, 16])
 def test_any_number_of_bits_and_channels(channels: int, depth: int) -> None:
     dtype = np.uint8 if depth <= 8 else np.uint16
-    ramp = np.linspace(0, (1 << depth) - 1, 12 * 16 * channels).astype(dtype).reshape(12, 16, channels)
+    ramp: Any = np.linspace(0, (1 << depth) - 1, 12 * 16 * channels).astype(dtype).reshape(12, 16, channels)
     data = encoded(ramp[..., 0] if channels == 1 else ramp, bitspersample=depth)
     expected = (ramp / ((1 << depth) - 1) * 255)[..., [0, 0, 0] if channels < 3 else [0, 1, 2]]
     assert np.abs(decode_image(data) - expected).max() <= 1
@@ -165,8 +165,7 @@ def test_floats_are_from_0_to_1() -> None:
 @needs_decoder
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_come_upright(orientation: int) -> None:
-    import imagecodecs
-
+    imagecodecs = importlib.import_module("imagecodecs")
     data = turned("JPEG", orientation)
     stored = bytes(imagecodecs.jpegxl_encode_jpeg(data))
     expected = decode_image(data)

@@ -63,7 +63,8 @@ def jxl_pixels(data: bytes) -> NDArray[Any]:
             "more channels than an image. Write or copy it again."
         ) from exc
     if pixels.dtype.kind == "f":
-        return np.rint(np.nan_to_num(pixels).clip(0, 1) * 255).astype(np.uint8)
+        floats: NDArray[np.float64] = np.nan_to_num(pixels).clip(0, 1)
+        return np.rint(floats * 255).astype(np.uint8)
     most = np.iinfo(pixels.dtype).max
     if white < most:  # such as 1,023 for 10 bits
         pixels = (pixels.astype(np.uint32).clip(0, white) * most // white).astype(pixels.dtype)
