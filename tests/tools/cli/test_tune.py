@@ -47,7 +47,7 @@ def test_workers_are_found_for_a_dataset_that_waits() -> None:
         found = re.search(r"num_workers=(\d+)", done.stdout)
         assert found is not None
         assert int(found[1]) >= 2
-        assert "Fewer are too few" in done.stdout
+        assert "Fewer are not enough" in done.stdout
 
     try_again(check)
 

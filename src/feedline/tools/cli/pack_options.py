@@ -12,7 +12,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
     pack.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder of pictures or files, a store in any of the formats, a CSV file, or "
+        help="a folder of images or files, a store in any of the formats, a CSV file, or "
         "module:object for a dataset in Python or a function that returns one",
     )
     out = pack.add_mutually_exclusive_group(required=True)
@@ -29,7 +29,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
         help="instead of OUT: write the tokens of texts to this file, or to a folder of shards",
     )
     pack.add_argument("--format", help="lmdb, hdf5, tar, parquet or npy, if OUT's suffix does not select one")
-    pack.add_argument("--workers", type=values.at_least(0), help="processes that read and encode (as many as cores)")
+    pack.add_argument("--workers", type=values.at_least(0), help="processes that read and encode (one per core)")
     pack.add_argument(
         "--fields",
         type=values.fields,
@@ -37,14 +37,16 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
         help="fields to keep (B is the new name of C), or names for the elements of tuples",
     )
     pack.add_argument(
-        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store pictures (%(default)s)"
+        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store images (%(default)s)"
     )
     pack.add_argument(
-        "--resize", type=values.pixels, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
+        "--resize", type=values.pixels, metavar="N|WxH", help="shorter side, or exact width and height, of images"
     )
     pack.add_argument("--quality", type=values.at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=values.names, metavar="A,B", help="array fields whose shapes differ")
-    pack.add_argument("--samples-per-shard", type=values.at_least(1), metavar="N", help="most samples in a shard")
+    pack.add_argument(
+        "--samples-per-shard", type=values.at_least(1), metavar="N", help="maximum number of samples in a shard"
+    )
     pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)")
     pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
@@ -55,7 +57,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     pack.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
-    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
+    pack.add_argument("--no-verify", action="store_true", help="do not read the output back to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.add_argument(
         "--engine",
@@ -69,7 +71,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
 def _add_tokens(pack: argparse.ArgumentParser) -> None:
     tokens = pack.add_argument_group(
         "texts as tokens",
-        "With --tokens, SOURCE is a dataset of texts, and of the options above only --workers, --engine, --overwrite, "
+        "With --tokens, SOURCE is a dataset of texts. Of the options above, only --workers, --engine, --overwrite, "
         "--restart, --no-verify and --quiet apply.",
     )
     tokens.add_argument(
