@@ -247,7 +247,7 @@ class TestDamage:
         np.save(tmp_path / "x.npy", IMAGES)
         raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(30,30,40)")
         (tmp_path / "x.npy").write_bytes(raw)
-        with pytest.raises(CorruptSource, match="reaches to byte"):
+        with pytest.raises(CorruptSource, match="ends at byte"):
             ArrayDataset(tmp_path / "x.npy")
 
     def test_bytes_behind_the_array(self, tmp_path: Path) -> None:

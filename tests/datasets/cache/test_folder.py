@@ -113,5 +113,5 @@ def test_what_was_precomputed_is_known(tmp_path: Path) -> None:
     store = write_store(tmp_path, 1 << 20)
     store.note_whole()
     store.close()
-    with pytest.raises(BadOption, match=r"precompute has stored.*folder of its own"):
+    with pytest.raises(BadOption, match=r"precompute stored.*folder of its own"):
         refuse_whole(tmp_path)

@@ -98,7 +98,7 @@ def test_labels_of_a_function(root: Path) -> None:
         FileDataset(["a/a", "b"], labels="folder")
     with pytest.raises(BadOption, match="' ' for b, which is no label"):
         FileDataset(["a", "b"], labels=["1", " "])
-    with pytest.raises(BadOption, match="a list, but a folder"):
+    with pytest.raises(BadOption, match="a list, but the files of a folder"):
         FileDataset(root, labels=[1, 2, 3, 4, 5])
 
 
@@ -164,9 +164,9 @@ def test_tables_that_do_not_fit(root: Path, text: str, kind: type[Exception], me
 
 
 def test_tables_that_are_none(root: Path) -> None:
-    with pytest.raises(SourceError, match=r"nothing\.csv' is taken for .* a CSV file, which cannot be read"):
+    with pytest.raises(SourceError, match=r"nothing\.csv' is the path of a CSV file that cannot be read"):
         FileDataset(root, labels=root / "nothing.csv")
-    with pytest.raises(SourceError, match=r"'folders' is taken for the path of a CSV file.*labels=\"folder\" for"):
+    with pytest.raises(SourceError, match=r"'folders' is the path of a CSV file.*labels=\"folder\" for"):
         FileDataset(root, labels="folders")
     (root.parent / "x.csv").write_bytes(b"file,label\n\xff\xfe,1\n")
     with pytest.raises(CorruptSource, match="UTF-8"):

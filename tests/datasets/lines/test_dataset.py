@@ -213,7 +213,7 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be opened"):
         len(JSONLines(tmp_path / "none.jsonl"))
-    with pytest.raises(SourceError, match="No file fits the pattern"):
+    with pytest.raises(SourceError, match="No file matches the pattern"):
         len(JSONLines(f"{tmp_path}/*.jsonl"))
     with pytest.raises(SourceError, match=r"has no files that end in \.jsonl or"):
         list(JSONLines(tmp_path).stream())

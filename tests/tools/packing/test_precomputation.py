@@ -185,7 +185,7 @@ def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path:
     again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
     assert stored[1] == 2  # of the file that it has open
     stored.close()
-    with pytest.raises(SourceChanged, match="holds samples of another dataset by now"):
+    with pytest.raises(SourceChanged, match="now contains samples of another dataset"):
         stored[1]
     assert list(again) == [10, 20]
     stored.close()

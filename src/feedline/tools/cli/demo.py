@@ -51,7 +51,7 @@ TRAINED_S, BUDGET_S = 30.0, 50.0
 """Seconds after the start by which training and the other measurements should end: a slow machine runs fewer rounds."""
 QUIET_CORES = 0.2
 LONGEST_PATH = 70
-"""The longest path of a folder for sockets, in bytes: socket paths are limited to 104, of which 32 follow the folder."""
+"""The longest path of a folder for sockets, in bytes: socket paths are limited to 104, and 32 follow the folder."""
 
 
 def run(arguments: argparse.Namespace) -> None:
