@@ -310,7 +310,7 @@ def test_one_bad_sample_costs_one_sample(batch: int) -> None:
 
 def test_a_foreign_state() -> None:
     iterator: Any = iter(tokenize(Resumable(), encode))
-    with pytest.raises(BadState, match="Begin the epoch anew"):
+    with pytest.raises(BadState, match="Start the epoch over"):
         iterator.load_state_dict({"place": 3})
 
 

@@ -287,7 +287,7 @@ def test_another_dataset_drops_what_is_on_disk(other: Any, tmp_path: Path) -> No
     old = CachedDataset(Numbers(), disk=tmp_path)
     go_through(old)
     cached = other(tmp_path)
-    with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset or transform"):
+    with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
     go_through(old)  # goes on with the file that it has open
