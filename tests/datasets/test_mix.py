@@ -93,7 +93,7 @@ def test_mixtures_of_mixtures() -> None:
         ({"weights": [1, float("nan")]}, r"weights\[1\]=nan"),
         ({"weights": [1, -1]}, r"weights\[1\]=-1"),
         ({"weights": [0, 0]}, "all 0"),
-        ({"size": 0}, "size=0 is not a whole number from 1 up"),
+        ({"size": 0}, "size=0 is not an integer of at least 1"),
         ({"size": 1.5}, "size=1.5"),
         ({"size": True}, "size=True"),
         ({"repeat": True}, "repeat=True is for iterable datasets.*Pass size="),

@@ -92,7 +92,7 @@ def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: 
 
 
 def test_an_address_is_not_said_to_hold_nothing() -> None:
-    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not show")
+    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not indicate")
 
 
 def torch_file() -> bytes:

@@ -82,7 +82,7 @@ def test_every_flipped_bit_is_found(
 
 def test_another_version(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path, content[:8] + (2).to_bytes(4, "little") + content[12:])
-    with pytest.raises(CorruptSource, match="of version 2, and this feedline reads version 1"):
+    with pytest.raises(CorruptSource, match="of version 2, but this feedline reads version 1"):
         TokenDataset(path, 2)
 
 

@@ -620,7 +620,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
         CachedDataset([1], disk=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

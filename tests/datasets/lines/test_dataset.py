@@ -512,7 +512,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_files_is_no_folder_for_copies(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(COUNT)))
-    with pytest.raises(BadOption, match="holds other files"):
+    with pytest.raises(BadOption, match="contains other files"):
         len(JSONLines(path, unpack=tmp_path, cache=False))
 
 

@@ -194,7 +194,7 @@ def test_a_dataset_for_programs() -> None:
         ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
-        ("number", 1, "is no dataset", ""),
+        ("number", 1, "is not a dataset", ""),
         ("missing", 1, "has no 'missing'", ""),
     ],
 )

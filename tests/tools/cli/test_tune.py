@@ -100,7 +100,7 @@ def test_what_workers_raise_is_told() -> None:
         ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
-        ("number", 1, "is no dataset", ""),
+        ("number", 1, "is not a dataset", ""),
     ],
 )
 @pytest.mark.parametrize("command", ["tune", "bench"])

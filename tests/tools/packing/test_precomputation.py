@@ -174,7 +174,7 @@ def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
         feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -120,7 +120,7 @@ def test_what_was_measured_before_it_hung_is_kept() -> None:
 
 
 def test_what_is_no_dataset() -> None:
-    with pytest.raises(BadOption, match="is 3, of type int, which is no dataset") as caught:
+    with pytest.raises(BadOption, match="is 3, of type int, which is not a dataset") as caught:
         probe(f"{HERE / 'broken.py'}:number", seconds=1)
     assert not isinstance(caught.value, DatasetFailed)
 
