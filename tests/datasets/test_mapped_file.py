@@ -39,5 +39,5 @@ def test_changes_are_noticed(tmp_path: Path) -> None:
     file.check()
     with open(tmp_path / "x", "ab") as out:
         out.write(b"y")
-    with pytest.raises(SourceChanged, match="had 8 bytes and has 9"):
+    with pytest.raises(SourceChanged, match="had 8 bytes and now has 9"):
         file.check()

@@ -88,7 +88,7 @@ def test_states_fit_the_same_options_and_part_only() -> None:
     other = iter(Numbers(5))
     other.load_state_dict(pickle.loads(pickle.dumps(state)))
     assert list(other) == [1, 2, 3, 4]
-    with pytest.raises(BadState, match=r"saved with count 5, and now it is 6.*Use the same data"):
+    with pytest.raises(BadState, match=r"saved with count 5, but now it is 6.*Use the same data"):
         iter(Numbers(6)).load_state_dict(state)
     for wrong in (None, {}, {**state, "more": 1}):
         with pytest.raises(BadState, match=r"not the state of a pass over numbers.*another version.*begin"):

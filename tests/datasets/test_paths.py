@@ -55,7 +55,7 @@ def test_a_file_that_changed(tmp_path: Path) -> None:
     file = File.at(name)
     file.check()
     os.utime(name, ns=(1, 1))
-    with pytest.raises(SourceChanged, match="had 1 bytes and has 1 now, or was written again"):
+    with pytest.raises(SourceChanged, match="had 1 bytes and now has 1, or was written again"):
         file.check()
     os.remove(name)
     with pytest.raises(SourceError, match="No such file"):

@@ -141,9 +141,9 @@ class Endless:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"parts": [0.8, 0.3]}, r"sum to 1.1\. Fractions sum to at most 1"),
+        ({"parts": [0.8, 0.3]}, r"sum to 1.1\. Fractions must sum to at most 1"),
         ({"parts": [8, 3]}, "sum to 11, but there are 10 samples"),
-        ({"parts": [1, 0.5]}, "sum to 1.5.*numbers of samples are all integers"),
+        ({"parts": [1, 0.5]}, "sum to 1.5.*numbers of samples must be integers"),
         ({"parts": [0.5, -0.1]}, "not all positive"),
         ({"parts": [10, 0]}, "not all positive"),
         ({"parts": [0.5, float("nan")]}, "not all positive"),

@@ -92,7 +92,7 @@ def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: 
 
 
 def test_an_address_is_not_said_to_hold_nothing() -> None:
-    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not show")
+    assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not indicate")
 
 
 def torch_file() -> bytes:
@@ -124,12 +124,12 @@ def zip_file() -> bytes:
         ("a.pkl", pickle.dumps([1]), "a pickle"),
         ("a.pt", torch_file(), "a file of torch.save"),
         ("a.zip", zip_file(), "a zip archive"),
-        ("a.png", b"\x89PNG\r\n\x1a\n", "a picture"),
-        ("a.avif", b"\0\0\0 ftypavif\0\0\0\0", "a picture"),
-        ("a.jxl", b"\0\0\0\x0cJXL \r\n\x87\n", "a picture"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "an image"),
+        ("a.avif", b"\0\0\0 ftypavif\0\0\0\0", "an image"),
+        ("a.jxl", b"\0\0\0\x0cJXL \r\n\x87\n", "an image"),
         ("a.mp4", b"\0\0\0\x20ftypisom", "a video"),
         ("a.wav", b"RIFF\0\0\0\0WAVE", "a sound"),
-        ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as MNIST's"),
+        ("train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an IDX array, as in MNIST"),
         ("a.bin", bytes(range(256)), "binary data of an unknown kind"),
         ("a.xyz", b"", "an empty file"),
     ],

@@ -158,7 +158,7 @@ def test_a_mixture_by_tokens() -> None:
         ([1], "1 weights for 2"),
         ([1, -1], "must be 0 or more"),
         ([0, 0], "all 0"),
-        ({5: [1, 1]}, "from position 0"),
+        ({5: [1, 1]}, "for position 0"),
         ({"a": [1, 1]}, "keys are positions"),
         ("ab", "not a list of numbers"),
     ],
@@ -194,7 +194,7 @@ def test_workers_read_only_the_streams_that_they_need() -> None:
 
 
 def test_an_empty_stream_is_not_repeated_for_ever() -> None:
-    with pytest.raises(SourceError, match="however often"):
+    with pytest.raises(SourceError, match="even when it is repeated"):
         list(pipe(range(3)).filter(lambda _: False).repeat())
     with pytest.raises(BadOption, match="no samples"):
         pipe([]).repeat()

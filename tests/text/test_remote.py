@@ -424,10 +424,10 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for size in (0, 7, 100, HEADER_BYTES, len(whole) - 1):
             path.write_bytes(whole[:size])
-            with pytest.raises((CorruptSource, BadOption), match=r"cut short|not a token file"):
+            with pytest.raises((CorruptSource, BadOption), match=r"truncated|not a token file"):
                 TokenDataset(address)
         path.write_bytes(whole + b"x")
-        with pytest.raises(CorruptSource, match="has something behind its end"):
+        with pytest.raises(CorruptSource, match="has extra bytes at its end"):
             TokenDataset(address)
         path.write_bytes(whole[:30] + b"\xff" + whole[31:])
         with pytest.raises(CorruptSource, match=r"The header of http://127.*tokens-0.bin is damaged"):
@@ -459,7 +459,7 @@ def test_a_server_cannot_claim_any_size(tmp_path: Path, monkeypatch: pytest.Monk
 def test_errors_say_what_is_wrong(server: WebServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no such file"):
         TokenDataset(f"{server.address}/none.bin")
-    with pytest.raises(BadOption, match="TokenDataset read remote files: give these addresses as strings"):
+    with pytest.raises(BadOption, match="TokenDataset read remote files: pass them addresses as strings"):
         TokenDataset(Path("s3://bucket/a.bin"))
     with pytest.raises(BadOption, match="only local files are read here"):
         verify("s3://bucket/a.bin")

@@ -132,7 +132,7 @@ def test_samples_without_a_text(sample: object, field: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        (lambda text: [70_000], "token id 70000, which uint16 does not hold. Use dtype='uint32'"),
+        (lambda text: [70_000], "token id 70000, which uint16 cannot hold. Use dtype='uint32'"),
         (lambda text: text, "not a list of token ids"),
         (lambda text: [0.5], "not a list of token ids"),
         (lambda text: None, "not a list of token ids"),
@@ -310,7 +310,7 @@ def test_one_bad_sample_costs_one_sample(batch: int) -> None:
 
 def test_a_foreign_state() -> None:
     iterator: Any = iter(tokenize(Resumable(), encode))
-    with pytest.raises(BadState, match="Begin the epoch anew"):
+    with pytest.raises(BadState, match="Start the epoch over"):
         iterator.load_state_dict({"place": 3})
 
 

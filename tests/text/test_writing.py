@@ -77,7 +77,7 @@ def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ([65_536], "token id 65536, which uint16 does not hold. Use dtype='uint32'"),
+        ([65_536], "token id 65536, which uint16 cannot hold. Use dtype='uint32'"),
         ([1, -1], "token id -1"),
         ([1 << 40], "token id 1099511627776"),
         ([0.5], "not a list of token ids"),
@@ -120,5 +120,5 @@ def test_a_checkpoint_of_another_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", None, "x"])
 def test_types(tmp_path: Path, dtype: Any) -> None:
-    with pytest.raises(BadOption, match="'uint16' and 'uint32'"):
+    with pytest.raises(BadOption, match="'uint16' or 'uint32'"):
         TokenWriter(tmp_path / "a.bin", dtype=dtype)

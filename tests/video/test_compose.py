@@ -152,7 +152,7 @@ def test_albumentations_is_refused() -> None:
 
 @pytest.mark.parametrize("positions", [(), (1.5,), (((1,),),)])
 def test_a_sampler_that_returns_something_else(positions: Any) -> None:
-    with pytest.raises(BadOption, match="in place of positions of frames"):
+    with pytest.raises(BadOption, match="instead of positions of frames"):
         video.Compose([Fixed(*positions)])(encoded())
 
 

@@ -110,7 +110,7 @@ def test_a_table_of_another_file_gives_an_error() -> None:
     with pytest.raises(CorruptSource, match=r"frame 5\d of 60 is missing"):
         Video(encoded(count=50), table=table).frames([58])
     counted = FrameTable(np.arange(60), np.zeros(1, np.int64), table.unit, is_counted=True)
-    with pytest.raises(CorruptSource, match="has 50 frames, but frame 58 was there"):
+    with pytest.raises(CorruptSource, match="has 50 frames, but had frame 58"):
         Video(encoded(count=50), table=counted).frames([58])
 
 

@@ -35,7 +35,7 @@ def test_positions_in_any_form() -> None:
         video.frames([50])
     with pytest.raises(IndexError, match="frame -1 is out of range"):
         video.frames([-51])
-    with pytest.raises(TypeError, match="not whole numbers"):
+    with pytest.raises(TypeError, match="not integers"):
         video.frames([0.5])
 
 

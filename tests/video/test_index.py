@@ -98,7 +98,7 @@ def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path
 def test_a_file_of_the_user_is_not_overwritten(root: Path, tmp_path: Path) -> None:
     table = tmp_path / "labels.csv"
     table.write_text("file,label")
-    with pytest.raises(BadOption, match=r"labels\.csv.*no index of videos"):
+    with pytest.raises(BadOption, match=r"labels\.csv.*not an index of videos"):
         VideoIndex(str(root), NAMES, table)
     assert table.read_text() == "file,label"
 

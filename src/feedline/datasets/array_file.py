@@ -105,8 +105,8 @@ class ArrayFile:
         found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
         if (found.shape, found.dtype, found.strides) != (self.shape, self.dtype, self.strides):
             raise SourceChanged(
-                f"{found} was changed since the dataset was made: it was {_text(self)}, and is {_text(found)} now. "
-                "Make the dataset anew."
+                f"{found} has changed since the dataset was created: it was {_text(self)}, and is now {_text(found)}. "
+                "Create the dataset again."
             )
         return found
 
@@ -198,7 +198,7 @@ def find_member(path: str, member: str) -> ArrayFile:
         try:
             info = archive.getinfo(f"{member}.npy")
         except KeyError as exc:
-            raise SourceChanged(f"There is no {member!r} in {path} any more. Make the dataset anew.") from exc
+            raise SourceChanged(f"{path} no longer contains {member!r}. Create the dataset again.") from exc
         return _member(file, path, info)
 
 
@@ -210,7 +210,7 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     """
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
-        raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
+        raise BadOption(f"{path} is a folder without .npy files. It needs one such file for each field of the dataset.")
     stored: bytes | None = None
     with contextlib.suppress(OSError):
         stored = (Path(path) / "feedline.json").read_bytes()
@@ -238,7 +238,7 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
     try:
         header, size, sums = int(stored["header"]), int(stored["bytes"]), from_text(stored["blocks"])
         if size <= 0 or len(sums) != -(-(array.end - array.offset) // size):
-            raise ValueError("there are more or fewer than it needs")
+            raise ValueError("their number is wrong")
     except (KeyError, TypeError, ValueError) as exc:
         raise CorruptSource(f"The checksums of {array} are damaged: {words(exc)}. {AGAIN}") from exc
     with _opened(array.path) as file:
@@ -248,7 +248,7 @@ def _with_sums(array: ArrayFile, stored: Any) -> ArrayFile:
 
 
 def find_mapped(array: object) -> ArrayFile | None:
-    """Return where a mapped array, or a part of one, lies in its file; None for any other array.
+    """Return where in its file a mapped array, or a part of one, lies; None for any other array.
 
     Also None for mode "c", whose memory may differ from the file, and for mappings of an open file, which have no name.
     """
@@ -281,8 +281,7 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
         return opened_zip(file)
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it "
-            "again."
+            f"{path} is not a .npz file, or is incomplete ({words(exc)}). If it was copied or downloaded, get it again."
         ) from exc
 
 
@@ -306,18 +305,20 @@ def opened_zip(file: Any) -> zipfile.ZipFile:
     if end + _ZIP_END.size + comment != size or not (offset + listed == end or is_zip64):
         raise zipfile.BadZipFile("its list of members is not where it should be")
     if any(not 0 <= entry.header_offset < size for entry in entries):
-        raise zipfile.BadZipFile("a member is said to lie outside of it")
+        raise zipfile.BadZipFile("a member lies outside of it")
     return archive
 
 
 def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
     name = info.filename.removesuffix(".npy")
     if not info.filename.endswith(".npy"):
-        raise BadOption(f"{path} holds {info.filename!r}, which is no array: it was not made by numpy.savez.")
+        raise BadOption(
+            f"{path} contains {info.filename!r}, which is not an array: numpy.savez did not write this file."
+        )
     if info.compress_type != zipfile.ZIP_STORED:
         raise BadOption(
-            f"{name!r} of {path} is compressed, so that single samples cannot be read. Save it with numpy.savez in "
-            f"place of numpy.savez_compressed, or hold it in memory: ArrayDataset(dict(numpy.load({path!r})))."
+            f"{name!r} of {path} is compressed, so single samples cannot be read. Save it with numpy.savez instead "
+            f"of numpy.savez_compressed, or load it into memory: ArrayDataset(dict(numpy.load({path!r})))."
         )
     file.seek(info.header_offset)
     local = file.read(_LOCAL_HEADER)
@@ -354,9 +355,7 @@ def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.d
     if math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:  # NumPy refuses this, even if one length is 0
         raise ValueError(f"an array of shape {shape} and {dtype} is larger than any memory")
     if dtype.itemsize == 0:
-        raise ValueError(
-            f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there"
-        )
+        raise ValueError(f"values of {dtype.str!r} have no bytes, so an array of shape {shape} would be empty")
     return version, tuple(shape), fortran, dtype
 
 
@@ -365,13 +364,13 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     try:
         version, shape, fortran_order, dtype = read_header(file)
     except (ValueError, OSError) as exc:
-        raise CorruptSource(f"{name} is not a .npy file, or not all of one: {words(exc)}.") from exc
+        raise CorruptSource(f"{name} is not a .npy file, or is incomplete: {words(exc)}.") from exc
     if version == (3, 0):
         # Version 3 differs from 2 only in allowing any text in field names, and our arrays have no named fields.
-        raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
+        raise BadOption(f"{name} has version {version} of the format, which only structured arrays need.")
     _check_type(dtype, name)
     if not shape:
-        raise BadOption(f"{name} holds a single number, without an axis that counts samples.")
+        raise BadOption(f"{name} is a single number, without an axis that counts samples.")
     strides = _strides(shape, dtype.itemsize, fortran=fortran_order)
     return ArrayFile(path, member, file.tell(), tuple(shape), strides, dtype)
 
@@ -380,18 +379,18 @@ def _check_type(dtype: np.dtype[np.generic], name: str) -> None:
     if dtype.hasobject:
         raise BadOption(
             f"{name} holds Python objects, which are pickled: reading them could run any code in the file. "
-            "Save arrays of numbers, or use another store for samples of any kind."
+            "Save arrays of numbers, or use another format for samples of other kinds."
         )
     if dtype.names is not None or dtype.subdtype is not None:
         raise BadOption(
-            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it "
-            "yourself and give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] "
-            "for name in a.dtype.names})."
+            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which cannot be batched. Map "
+            "it yourself and pass its fields as arrays: a = numpy.load(path, mmap_mode='r'); "
+            "ArrayDataset({name: a[name] for name in a.dtype.names})."
         )
     if not dtype.isnative:
         raise BadOption(
-            f"{name} is in another byte order than this machine's ({dtype.str}), so that every read would have to "
-            "convert it. Convert it once: numpy.save(path, a.astype(a.dtype.newbyteorder('=')))."
+            f"{name} has another byte order than this machine ({dtype.str}), so every read would have to convert it. "
+            "Convert it once: numpy.save(path, a.astype(a.dtype.newbyteorder('=')))."
         )
 
 
@@ -407,12 +406,12 @@ def _check_end(array: ArrayFile, size: int, *, is_own: bool = True) -> None:
     """Refuse an incomplete array; if it has a file or member of its own, also refuse one with bytes after it."""
     if array.end > size:
         raise CorruptSource(
-            f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "
-            "download was probably interrupted: get the file again."
+            f"{array} is truncated: {_text(array)} ends at byte {array.end}, but there are only {size} bytes. The "
+            "copy or download was probably interrupted: get the file again."
         )
     if is_own and array.end < size:
         raise CorruptSource(
             f"{array} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}, and the file at "
-            f"byte {size}. Its header is damaged, or something was written behind it: get the file again, or save each "
+            f"byte {size}. Its header is damaged, or something was appended: get the file again, or save each "
             "array in a file of its own."
         )

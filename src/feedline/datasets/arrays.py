@@ -61,7 +61,9 @@ class ArrayDataset(Columnar):
             names = [f"array {name!r}" for name in self._shape.names]
         else:
             if fields is not None:
-                raise BadOption(f"fields={fields!r} chooses among arrays with names, but these have none.")
+                raise BadOption(
+                    f"fields={fields!r} selects arrays by name, but these arrays have no names. Leave it out."
+                )
             self._arrays = list(table) if isinstance(table, tuple) else [table]
             names = [f"array {number}" for number in range(len(table))] if isinstance(table, tuple) else ["the array"]
             self._shape = Form(tuple(names), None, is_one=not isinstance(table, tuple))
@@ -200,7 +202,7 @@ def _is_path(value: object) -> bool:
 def _npy(path: str) -> ArrayFile:
     if path.endswith(".npz") or os.path.isdir(path):
         raise BadOption(
-            f"{path} holds several arrays, and stands where one is wanted. Give it alone, and choose with fields=."
+            f"{path} contains several arrays, but one array is needed here. Pass it alone, and select with fields=."
         )
     if not path.endswith(".npy"):
         if not os.path.exists(path):
@@ -220,8 +222,8 @@ def _check(names: list[str], arrays: list[Any]) -> int:
     for name, array in zip(names, arrays, strict=True):
         if not is_array(array) and not isinstance(array, ArrayFile):
             raise BadOption(
-                f"An ArrayDataset is made of NumPy arrays or torch tensors, but {name} is a {type(array).__name__}. "
-                "Give one array, a tuple of arrays or a dict of arrays; numpy.asarray makes one of a list."
+                f"An ArrayDataset takes NumPy arrays or torch tensors, but {name} is a {type(array).__name__}. "
+                "Pass one array, a tuple of arrays or a dict of arrays; numpy.asarray converts a list."
             )
         if len(array.shape) == 0:
             raise BadOption(f"{name.capitalize()} has no axis to take samples from: it holds a single number.")
@@ -231,6 +233,6 @@ def _check(names: list[str], arrays: list[Any]) -> int:
             raise BadOption(
                 f"The arrays of a dataset need the same length, but {names[0]} has {length} and {name} has "
                 f"{array.shape[0]} samples (shapes {tuple(arrays[0].shape)} and {tuple(array.shape)}). The first "
-                "axis counts the samples: cut or transpose the arrays so that it agrees."
+                "axis counts the samples: cut or transpose the arrays so that their lengths agree."
             )
     return length

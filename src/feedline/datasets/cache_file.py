@@ -56,8 +56,8 @@ def refuse_foreign(folder: str | os.PathLike[str]) -> None:
     """Refuse a cache folder that belongs to another user. Raises BadOption: it does."""
     if is_foreign(folder):
         raise BadOption(
-            f"{folder} belongs to another user, who can put anything there, and what is kept there is taken for what "
-            f"feedline has read before. Give a folder of your own; or, if you trust them, set {SHARED}=1."
+            f"{folder} belongs to another user, who could store false data there, and feedline trusts its cache. "
+            f"Choose a folder of your own; or, if you trust that user, set {SHARED}=1."
         )
 
 
@@ -75,8 +75,8 @@ def check_own(folder: Path, mark: str) -> None:
     foreign = (name for name in names if not name.startswith(mark) and not (folder / name / mark).exists())
     if mark not in names and (found := next(foreign, None)) and not (folder / mark).exists():  # perhaps by now
         raise BadOption(
-            f"{folder} holds other files, such as {found!r}, and nothing is stored among files that are not "
-            f"feedline's own. Give a folder that is new or empty, such as {str(folder / 'samples')!r}."
+            f"{folder} contains other files, such as {found!r}, and feedline stores nothing among files that are not "
+            f"its own. Choose a new or empty folder, such as {str(folder / 'samples')!r}."
         )
 
 
@@ -163,11 +163,13 @@ class CacheFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if is_foreign(self.path.parent):
-                raise PermissionError(errno.EPERM, f"the folder belongs to another user; {SHARED}=1 trusts them")
+                raise PermissionError(
+                    errno.EPERM, f"the folder belongs to another user; set {SHARED}=1 if you trust them"
+                )
             write_whole(self.path, content, struct.pack("<I", zlib.crc32(content)))
         except OSError as exc:
             warn_user(
-                f"{self.path} cannot be written ({exc.strerror or exc}), so what it was to keep is found out anew each "
-                f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
+                f"{self.path} cannot be written ({exc.strerror or exc}), so its content is computed again each time. "
+                f"Set {VARIABLE} to a folder that you can write to, or pass cache=False.",
                 PerformanceWarning,
             )

@@ -61,9 +61,9 @@ class Form:
         if missing:
             raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {listed(known)}.")
         if not form.names:
-            raise BadOption(f"fields={fields!r} names no field, so that samples of {store} would be empty.")
+            raise BadOption(f"fields={fields!r} names no field, so samples of {store} would be empty.")
         if form.keys is not None and len(set(form.keys)) < len(form.keys):
-            raise BadOption(f"fields={fields!r} names a field twice. Give a dict with another name for one of them.")
+            raise BadOption(f"fields={fields!r} names a field twice. Pass a dict with another name for one of them.")
         return form
 
     # Any: fields of any kind.
@@ -129,12 +129,12 @@ def _vectors_in(fields: object) -> tuple[int | None, ...]:
 def _no_vectors(fields: object, store: str, *, has_vectors: bool) -> str:
     if has_vectors:
         return (
-            f"fields={fields!r} is a list, which gives dicts, and a vector has no name in it. Give a dict: "
+            f"fields={fields!r} is a list, which gives dicts, and a vector in it has no name. Pass a dict: "
             "fields={'features': ['x', 'y'], 'label': 'label'}."
         )
     return (
-        f"fields={fields!r} asks for a vector of several fields, which {store} cannot give. Parquet, Arrow and CSV "
-        "datasets can. Elsewhere put them together in a transform."
+        f"fields={fields!r} asks for a vector of several fields, which {store} cannot provide. Parquet, Arrow and CSV "
+        "datasets can. For other sources, combine the fields in a transform."
     )
 
 
@@ -142,7 +142,7 @@ def check_fields(fields: object) -> None:
     """Refuse a value that is not a valid `fields=` for any store."""
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
-            f'fields={fields!r} names no fields. Give a name, for samples that are its value ("image"); a tuple of '
+            f'fields={fields!r} names no fields. Pass a name, for samples that are its value ("image"); a tuple of '
             'names, for tuples (("image", "label")); a list of names, for dicts; a dict from names of your own to the '
             "store's; or None for all fields."
         )
@@ -204,7 +204,7 @@ def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tupl
         is_known = field.get("kind") == "array" and isinstance(field_name, str) and field_name in found
         if is_known and isinstance(shape, list) and found[str(field_name)] != tuple(shape):
             raise CorruptSource(
-                f"{name}: samples of {field_name!r} were packed as arrays of shape {tuple(shape)}, and the file says "
-                f"{found[str(field_name)]} now. It is damaged, or was changed by another program. Pack it again, or "
+                f"{name}: samples of {field_name!r} were packed as arrays of shape {tuple(shape)}, but the file now "
+                f"has {found[str(field_name)]}. It is damaged, or was changed by another program. Pack it again, or "
                 "get another copy."
             )

@@ -80,7 +80,7 @@ _MAGIC = (
 SHARDED = ("tar", "hdf5", "parquet", "arrow", "jsonl", "tfrecord")
 """Formats of which several files in a folder are read as one dataset."""
 _RECORDS = re.compile(r".*\.tfrecords?(-\d+-of-\d+|-\*)?(\.gz)?", re.DOTALL)
-"""What the names of TFRecord files end in. TensorFlow Datasets appends the number of a shard."""
+"""How the names of TFRecord files end. TensorFlow Datasets appends the number of a shard."""
 
 
 def format_by_content(path: str) -> str | None:
@@ -137,5 +137,5 @@ def ending_of(name: str) -> str:
 
 
 def is_picture_name(path: str) -> bool:
-    """True if a file has the suffix of a picture."""
+    """True if a file has the suffix of an image."""
     return os.path.splitext(path)[1].lower() in IMAGES

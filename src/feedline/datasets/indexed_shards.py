@@ -48,7 +48,7 @@ class Shard:
 
     address: str
     sizes: tuple[int, ...]
-    """Which numbers of bytes are right for the shard, not compressed. LitData has changed what it counts."""
+    """The uncompressed sizes in bytes that are valid for the shard. LitData has changed what it counts."""
     count: int
     """Number of samples."""
     packing: str | None = None
@@ -117,12 +117,13 @@ class Folder:
             with_table: False if the size may or may not include the table at its beginning.
         """
         if type(name) is not str or "\\" in name or "\0" in name or name != posixpath.normpath(name):
-            raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is not a name in its folder. {AGAIN}")
+            raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is not a file name. {AGAIN}")
         if name == "." or name.startswith(("/", "..")):
             raise CorruptSource(f"{self.name} names the file {name!r:.200}, which is outside of its folder. {AGAIN}")
         if type(size) is not int or type(count) is not int or not 0 <= count <= size <= _MOST_BYTES:
             raise CorruptSource(
-                f"{self.name} lists {name} with {size!r:.50} bytes and {count!r:.50} samples, which cannot be. {AGAIN}"
+                f"{self.name} lists {name} with {size!r:.50} bytes and {count!r:.50} samples, which cannot be right. "
+                f"{AGAIN}"
             )
         sizes = (size,) if with_table else (size, size + 8 + 4 * count)
         return Shard(self._address(name), sizes, count, packing)
@@ -157,7 +158,7 @@ class OpenShards:
         self._open = BoundedCache[int, _Table](_MOST_OPEN)
         self._unpacked = BoundedCache[int, _Table](cache_bytes)
         self._versions: dict[int, Version] = {}
-        """What each shard was when it was first opened: it must not change."""
+        """The identity of each shard when it was first opened: shards must not change."""
 
     def samples(self, indices: Indices) -> list[tuple[int, bytes]]:
         """Return the shard and the bytes of some samples.
@@ -204,8 +205,8 @@ class OpenShards:
         blob = self._blob(number, shard)
         if blob.size not in shard.sizes:
             raise CorruptSource(
-                f"{blob.name} has {blob.size} bytes, but {shard.sizes[0]} by {INDEX}: it is cut off, or another file. "
-                f"{AGAIN}"
+                f"{blob.name} has {blob.size} bytes, not {shard.sizes[0]} as in {INDEX}: it is cut off, or another "
+                f"file. {AGAIN}"
             )
         head = blob.read(0, min(blob.size, 8 + 4 * shard.count))
         return _Table(blob, b"", _offsets(head, blob.size, shard, blob.name)), 1
@@ -218,9 +219,11 @@ class OpenShards:
         while chunk := unpacking.next_chunk():
             data += chunk
             if len(data) > max(shard.sizes):
-                break  # no more than the index promises, whatever the compression makes of it
+                break  # stop at the size in the index, however large the data becomes
         if len(data) not in shard.sizes:
-            raise CorruptSource(f"{blob.name} does not unpack to the {shard.sizes[0]} bytes by {INDEX}. {AGAIN}")
+            raise CorruptSource(
+                f"{blob.name} does not decompress to {shard.sizes[0]} bytes, its size in {INDEX}. {AGAIN}"
+            )
         content = bytes(data)
         offsets = _offsets(content[: 8 + 4 * shard.count], len(content), shard, blob.name)
         return _Table(None, content, offsets), len(content)
@@ -239,7 +242,7 @@ def _offsets(head: bytes, size: int, shard: Shard, name: str) -> NDArray[np.uint
     table = np.frombuffer(head, "<u4")
     offsets = table[1:]
     if table[0] != shard.count:
-        raise CorruptSource(f"{name} has {table[0]} samples, but {shard.count} by {INDEX}. {AGAIN}")
+        raise CorruptSource(f"{name} has {table[0]} samples, not {shard.count} as in {INDEX}. {AGAIN}")
     if offsets[0] < len(head) or offsets[-1] > size or (offsets[1:] < offsets[:-1]).any():
         raise CorruptSource(f"The table at the beginning of {name} is damaged: samples overlap or lie outside. {AGAIN}")
     return offsets

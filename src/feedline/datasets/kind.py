@@ -26,7 +26,7 @@ def kind_of(dataset: object, name: str) -> DatasetKind:
         raise BadOption(f"{name}={dataset!r} is not a dataset: it has neither __getitem__ nor __iter__.")
     if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
         raise BadOption(
-            f"{name} is a {kind.__name__}, which can be iterated over only once. Give a list, or an object whose "
+            f"{name} is a {kind.__name__}, which can be iterated over only once. Pass a list, or an object whose "
             "__iter__ starts from the beginning."
         )
     return DatasetKind.ITERABLE

@@ -116,7 +116,7 @@ def manifest_in(folder: str, storage: Storage) -> Manifest | None:
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
         raise CorruptSource(f"{shown_address(name)} is not a manifest of `feedline pack`: {words(exc)}.") from exc
     if count != sum(shard.samples for shard in shards) or not isinstance(format_, str):
-        raise CorruptSource(f"{shown_address(name)} is damaged: its shards do not have as many samples as it says.")
+        raise CorruptSource(f"{shown_address(name)} is damaged: its number of samples does not match its shards.")
     return Manifest(folder, format_, shards, stored)
 
 

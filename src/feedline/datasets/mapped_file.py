@@ -45,9 +45,9 @@ class MappedFile(ClosedWhenDeleted):
         """Raise SourceChanged if the file was written to since it was opened."""
         if self._now() != self._stamp:
             raise SourceChanged(
-                f"{self.path} was written to while it is read: it had {self._stamp[0]} bytes and has {self._now()[0]} "
-                "now. Create the dataset again. Do not write to files that are being read: write others and rename "
-                "them."
+                f"{self.path} was written to while it was being read: it had {self._stamp[0]} bytes and now has "
+                f"{self._now()[0]}. Create the dataset again. Do not write to files that are being read: write "
+                "others and rename them."
             )
 
     # Any: numbers of any type.

@@ -37,7 +37,7 @@ class _Pair:
         header = self.index.array(np.uint8, min(_HEADER.size, self.index.size)).tobytes()
         if not header.startswith(MAGIC):
             raise CorruptSource(
-                f"{name} does not begin as an index of Megatron-LM does. Older versions wrote another format "
+                f"{name} does not begin like an index of Megatron-LM. Older versions wrote another format "
                 "(--dataset-impl lazy or cached), which feedline does not read: preprocess the data with mmap."
             )
         check_size(name, _HEADER.size, held=self.index.size)
@@ -52,7 +52,7 @@ class _Pair:
         name, end = self.index.path, _HEADER.size + 12 * sequences + 8 * boundaries
         check_size(name, end, held=self.index.size)
         if self.index.size not in (end, end + sequences):  # one more byte per sequence in multimodal datasets
-            raise CorruptSource(f"{name} has {self.index.size} bytes, but {end} by its header. {_AGAIN}")
+            raise CorruptSource(f"{name} has {self.index.size} bytes, but its header declares {end}. {_AGAIN}")
         self.sizes = self.index.array("<i4", sequences, _HEADER.size)
         self.pointers = self.index.array("<i8", sequences, _HEADER.size + 4 * sequences)
         self.documents = self.index.array("<i8", boundaries, _HEADER.size + 12 * sequences)
@@ -61,8 +61,8 @@ class _Pair:
         last = int(self.pointers[-1]) + int(self.sizes[-1]) * self.dtype.itemsize if sequences else 0
         if last != self.tokens.size:
             raise CorruptSource(
-                f"{self.tokens.path} has {self.tokens.size} bytes, but {last} by its index: it is cut off, or belongs "
-                f"to another index. {_AGAIN}"
+                f"{self.tokens.path} has {self.tokens.size} bytes, but its index declares {last}: it is cut off, or "
+                f"belongs to another index. {_AGAIN}"
             )
 
     def count(self, *, documents: bool) -> int:
@@ -167,7 +167,7 @@ class MegatronDataset(Source, ColumnSource):
         elif (count, pair.dtype) != (self._count, self._dtype):
             raise SourceChanged(
                 f"{self.path}.idx has changed since this dataset first read it: it had {self._count} {self.samples} of "
-                f"{self._dtype} and has {count} of {pair.dtype} now. Create the dataset again."
+                f"{self._dtype} and now has {count} of {pair.dtype}. Create the dataset again."
             )
         return pair
 

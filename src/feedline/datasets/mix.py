@@ -75,8 +75,8 @@ def mix(
         return made(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
     if repeat:
         raise BadOption(
-            "repeat=True is for iterable datasets, and all of these are map-style: they are repeated until `size` "
-            "samples have come. Give size= instead."
+            "repeat=True is for iterable datasets, but all of these are map-style: they repeat until the mixture has "
+            "`size` samples. Pass size= instead."
         )
     return Mixture(parts, weights, limit, operator.index(seed))
 
@@ -86,12 +86,12 @@ def _check_datasets(datasets: object) -> None:
     kind = type(datasets)
     if isinstance(datasets, Mapping):
         raise BadOption(
-            f"datasets is a {kind.__name__} with the keys {', '.join(map(repr, list(datasets)[:4]))}, and mix knows no "
-            "names. Give a list, as in mix(list(datasets.values())), and weights in the same order."
+            f"datasets is a {kind.__name__} with the keys {', '.join(map(repr, list(datasets)[:4]))}, but mix takes no "
+            "names. Pass a list, as in mix(list(datasets.values())), and weights in the same order."
         )
     is_dataset = not isinstance(datasets, Sequence) and not hasattr(kind, "__next__") and kind.__module__ != "builtins"
     if is_dataset or isinstance(datasets, (str, bytes)) or not hasattr(kind, "__iter__"):
         raise BadOption(
-            f"datasets is a {kind.__name__}, not a list of datasets. Give all datasets in one list, as in mix([speech, "
+            f"datasets is a {kind.__name__}, not a list of datasets. Pass all datasets in one list, as in mix([speech, "
             "music], [0.75, 0.25])."
         )

@@ -162,7 +162,7 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
         raise _wrong_number(len(weights), len(sizes))
     if not hasattr(type(weights), "__len__") and not hasattr(type(weights), "__next__"):
         raise BadOption(
-            f"weights is a {type(weights).__name__}, not a list of numbers. Give all datasets in one list, as in "
+            f"weights is a {type(weights).__name__}, not a list of numbers. Pass all datasets in one list, as in "
             "mix([speech, music], [0.75, 0.25])."
         )
     try:
@@ -175,17 +175,19 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
     if wrong:
         raise BadOption(f"weights[{wrong[0]}]={numbers[wrong[0]]} is not a weight: it must be 0 or more, and finite.")
     if not any(numbers):
-        raise BadOption(f"weights={numbers} are all 0: no dataset would ever be taken from.")
+        raise BadOption(f"weights={numbers} are all 0, so no dataset would ever be used. Make at least one positive.")
     for number, (weight, size) in enumerate(zip(numbers, sizes, strict=True)):
         if weight and size == 0:
-            raise BadOption(f"datasets[{number}] is empty but has the weight {weight}. Leave it out, or weigh it 0.")
+            raise BadOption(
+                f"datasets[{number}] is empty but has the weight {weight}. Leave it out, or give it the weight 0."
+            )
     return numbers
 
 
 def _wrong_number(weights: int, datasets: int) -> BadOption:
     return BadOption(
-        f"There are {weights} weights for {datasets} datasets. Give one for each. If weights is a dataset itself, it "
-        "belongs into the list of datasets."
+        f"There are {weights} weights for {datasets} datasets. Pass one for each. If weights is itself a dataset, "
+        "put it into the list of datasets."
     )
 
 

@@ -87,12 +87,12 @@ class MixtureStream(Stream, Mixed):
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
                 "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
-                "of feedline, or with another dataset. Go on with those, or begin the epoch anew, without the state. "
+                "of feedline, or with another dataset. Use those again, or start the epoch over without the state. "
                 f"It is {state!r:.200}"
             )
         if len(state["datasets"]) != len(self.datasets):
             raise BadState(
-                f"The state is that of a mixture of {len(state['datasets'])} datasets, but this one has "
+                f"The state belongs to a mixture of {len(state['datasets'])} datasets, but this one has "
                 f"{len(self.datasets)}. Mix the same datasets in the same order."
             )
         self.set_epoch(state["epoch"])
@@ -191,8 +191,8 @@ class _MixturePass(Pass[int]):
         was, part = state.get("part"), list(self._part)
         if was is not None and list(was) != part:
             raise BadState(
-                f"The state is that of part {was[0]} of {was[1]} of the mixture, but this is part {part[0]} of "
-                f"{part[1]}. A mixture of datasets that split themselves goes on with as many workers and ranks as "
+                f"The state belongs to part {was[0]} of {was[1]} of the mixture, but this is part {part[0]} of "
+                f"{part[1]}. To resume a mixture of datasets that split themselves, use as many workers and ranks as "
                 "before."
             )
         self._taken = state["taken"]
@@ -264,7 +264,9 @@ class _StreamPart:
                 raise
             if self._taken == 0:
                 self.has_broken_off = True
-                raise BadOption(f"datasets[{self._number}] yields nothing, however often it is repeated.") from None
+                raise BadOption(
+                    f"datasets[{self._number}] yields no samples, even when it is repeated. Leave it out."
+                ) from None
             self._iterator = None
             self._taken = 0
             self._passes += 1
@@ -277,7 +279,7 @@ class _StreamPart:
         return sample
 
     def _skip_taken(self) -> None:
-        """Read the samples again that were taken before the state was saved."""
+        """Read again the samples that were taken before the state was saved."""
         while self._skip:
             self._skip -= 1
             try:
@@ -289,7 +291,7 @@ class _StreamPart:
                 if self.has_broken_off:
                     raise
         scope = current_scope()
-        if scope is not None:  # what these samples drew was meant for the one that is being made
+        if scope is not None:  # undo their draws: these random numbers belong to the sample that is being made
             scope.begin_sample_again()
 
     def _note(self, exc: Exception) -> None:

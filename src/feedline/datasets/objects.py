@@ -31,8 +31,8 @@ def open_object(source: str) -> Any:
         found = _called(found, source)
     if not _is_dataset(found) or isinstance(found, (str, bytes, ModuleType)):
         raise BadOption(
-            f"{source} is {_describe(found)}, which is no dataset: a dataset has __getitem__ and __len__, or __iter__. "
-            "Name one, a class of one that needs no arguments, or a function that returns one."
+            f"{source} is {_describe(found)}, which is not a dataset: a dataset has __getitem__ and __len__, or "
+            "__iter__. Name a dataset, a dataset class that needs no arguments, or a function that returns a dataset."
         )
     return found
 
@@ -44,15 +44,15 @@ def open_named(source: str) -> Any:
     parts = [*(module_name.split(".") if file is None else [file.stem]), *attribute.split(".")]
     if not all(map(str.isidentifier, parts)):
         raise BadOption(
-            f"{source!r} is neither the path of something that is there nor module:object. An object in Python is "
-            "named like package.module:name, in the folder of the package, or like path/to/file.py:name."
+            f"{source!r} is neither an existing path nor module:object. Name a Python object as package.module:name, "
+            "in the folder of the package, or as path/to/file.py:name."
         )
     if file is not None and not file.is_file():
-        raise BadOption(f"There is no file {module_name!r}, which {source!r} asks for.")
+        raise BadOption(f"There is no file {module_name!r}, which {source!r} names.")
     found: object = _imported(module_name, source) if file is None else _run_file(file)
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
+            raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} names.")
         found = getattr(found, name)
     return found
 
@@ -101,7 +101,7 @@ def _called(function: Callable[..., object], source: str) -> object:
             f"returns the dataset, `def make(): return {name}(...)`, and name that one."
         ) from exc
     except ValueError:
-        pass  # some builtins have no signature: calling them shows
+        pass  # some builtins have no signature: just call them
     try:
         return function()
     except (Exception, SystemExit) as exc:
@@ -117,7 +117,7 @@ def _failed(what: str, error: BaseException) -> DatasetFailed:
     else:
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return DatasetFailed(
-        f"{what} failed: {type(error).__name__}: {text.rstrip('.')}{place}. Correct that, and run again.",
+        f"{what} failed: {type(error).__name__}: {text.rstrip('.')}{place}. Fix that, then run again.",
         traceback=users_traceback(error),
     )
 

@@ -29,9 +29,9 @@ def open_dataset(path: str | os.PathLike[str], **options: object) -> Any:
     """Open a file or folder with the source of `feedline.datasets` that reads it.
 
     A file is recognised by its first bytes, a folder by its contents, a pattern or an address by its suffix. Tar files
-    are opened for random access unless they are compressed. Folders of folders of pictures are opened as an
+    are opened for random access unless they are compressed. Folders of folders of images are opened as an
     `ImageFolder` with classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a
-    compressed .npz file are held in memory.
+    compressed .npz file are loaded into memory.
 
     Args:
         path: a file, a folder, a pattern such as `"train/*.parquet"`, an address that the source can read, or the
@@ -90,7 +90,7 @@ def _several(found: Recognised) -> BadOption:
     if len({format_by_name(file.name) for file in found.files}) == 1 and found.beside and len(found.files) > 1:
         why += f" because of what is beside them ({_some(found.beside, found.path)})"
     return BadOption(
-        f"In the folder {found.path} are {_some(found.files, found.path)}, {why}. Name one of them: {one}."
+        f"The folder {found.path} contains {_some(found.files, found.path)}, {why}. Name one of them: {one}."
     )
 
 
@@ -141,8 +141,8 @@ def _table_in(path: str) -> dict[str, object]:
         return {"query": f"SELECT rowid, * FROM {quoted}", "key": "rowid"}
     found = f"the tables {', '.join(map(repr, names))}" if names else "no tables"
     raise BadOption(
-        f"{path} is a SQLite database with {found}, and which rows are samples is not known: one table is read by "
-        "itself if a primary key of one column, or the rowid, tells its rows apart. In Python, say it: "
+        f"{path} is a SQLite database with {found}, so feedline does not know which rows are samples. It opens a "
+        "database by itself only if there is one table with a rowid or a primary key of one column. In Python, use "
         "open_dataset(path, query='SELECT ...', key='...'). For `feedline pack`, put that into a function of a file, "
         "such as data.py, and name it: data:function."
     )

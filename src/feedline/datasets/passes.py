@@ -205,9 +205,9 @@ class ResumablePass(Pass[T]):
             check_format(state, f"a pass over {self._name}")
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(
-                f"This is not the state of a pass over {self._name}, as this version of feedline takes it: it was "
-                "saved by another version, or with another dataset. Go on with those, or begin the epoch anew, "
-                f"without the state. It is {state!r:.200}"
+                f"This is not the state of a pass over {self._name} that this version of feedline can load: it was "
+                "saved by another version, or with another dataset. Use those again, or start the epoch over without "
+                f"the state. It is {state!r:.200}"
             )
         for name in (*self._options(), "part"):
             saved = state[name]
@@ -216,9 +216,9 @@ class ResumablePass(Pass[T]):
                 if name == "files":
                     raise self._other_files(saved, own[name])
                 raise BadState(
-                    f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
-                    f"the remaining samples of {self._name} cannot be determined. Use the same data and options, and "
-                    "as many workers and ranks as then."
+                    f"The state was saved with {self._words.get(name, name)} {saved}, but now it is {own[name]}, so "
+                    f"the remaining samples of {self._name} cannot be determined. Use the same data, options and "
+                    "number of workers and ranks as when it was saved."
                 )
         self._again = self._failed = None
         self.has_broken_off = False

@@ -48,9 +48,9 @@ class File:
         now = File.at(self.path)
         if now != self:
             raise SourceChanged(
-                f"{self.path!r} has changed since this dataset looked at it: it had {self.size} bytes and has "
-                f"{now.size} now, or was written again. Which samples there are may not hold any more: make the "
-                "dataset anew, and do not write to files that are being read; write others and rename them."
+                f"{self.path!r} has changed since this dataset inspected it: it had {self.size} bytes and now has "
+                f"{now.size}, or was written again. Its samples may differ: create the dataset again. Do not write to "
+                "files that are being read; write new ones and rename them."
             )
 
 
@@ -81,7 +81,7 @@ def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str
         return [path]  # inspecting it later reports if it does not exist
     found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=natural)
     if not found:
-        raise SourceError(f"No file fits the pattern {os.fspath(given)!r}. Is the folder the right one?")
+        raise SourceError(f"No file matches the pattern {os.fspath(given)!r}. Check the folder.")
     return found
 
 
@@ -113,8 +113,8 @@ def checked_path(given: str | os.PathLike[str]) -> str:
         return path
     if is_address:
         raise BadOption(
-            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
-            "their path, without file://. Of the sources, TarDataset, ParquetDataset, JSONLines, TextLines and "
-            "TokenDataset read remote files: give these addresses as strings."
+            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and pass "
+            "their path, without file://. TarDataset, ParquetDataset, JSONLines, TextLines and TokenDataset read "
+            "remote files: pass them addresses as strings."
         )
-    raise SourceError(f"There is no file {shown!r}. Is the path right?")
+    raise SourceError(f"There is no file {shown!r}. Check the path.")

@@ -37,7 +37,7 @@ class RayRows(Stream, ShardedSource):
     def __init__(self, data: Any, transform: Transform | None = None) -> None:
         super().__init__()
         if not callable(getattr(data, "iter_rows", None)):
-            raise BadOption(f"{data!r:.80} has no iter_rows: give a ray.data.Dataset, or a part of one.")
+            raise BadOption(f"{data!r:.80} has no iter_rows: pass a ray.data.Dataset, or a part of one.")
         self._data = data
         self._transform = transform
         self._is_in_worker = False
@@ -45,14 +45,15 @@ class RayRows(Stream, ShardedSource):
     def __iter__(self) -> Iterator[Any]:
         if self._is_in_worker:
             raise BadOption(
-                "Rows of Ray Data are read by tasks of Ray's own, so the loader needs no workers: num_workers=0. To "
+                "Ray's own tasks read the rows of Ray Data, so the loader needs no workers: use num_workers=0. To "
                 "compute in feedline's workers on a Ray cluster, use another dataset, and engine='ray'."
             )
         ranks = rank_if_known()
         if ranks is not None and ranks[1] > 1 and hasattr(self._data, "streaming_split"):
             raise BadOption(
-                f"This is rank {ranks[0]} of {ranks[1]}, and each would read the whole ray.data.Dataset. Give each "
-                "its own part: ray.train.get_dataset_shard(name), or one of dataset.streaming_split(ranks, equal=True)."
+                f"This is rank {ranks[0]} of {ranks[1]}, and each would read the whole ray.data.Dataset. Pass each "
+                "rank its own part: ray.train.get_dataset_shard(name), or one of dataset.streaming_split(ranks, "
+                "equal=True)."
             )
         rows = self._data.iter_rows()
         return iter(rows) if self._transform is None else map(self._transform, rows)

@@ -1,4 +1,4 @@
-"""`recognise`: what a path holds. Only this module decides that, for `open_dataset`, `pack` and `inspect` alike."""
+"""`recognise`: what a path contains. Only this module decides that, for `open_dataset`, `pack` and `inspect`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object
     if os.path.exists(text):
         raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
     if "://" in text:
-        raise SourceError(f"The name {shown_address(text)} does not show which source reads it. {known}")
+        raise SourceError(f"The name {shown_address(text)} does not indicate a format. {known}")
     if matched := sorted(filter(os.path.isfile, glob.glob(text, recursive=True))):
         raise _unread(text, matched, known)
     nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
@@ -133,8 +133,8 @@ def _unread(pattern: str, paths: list[str], known: str) -> SourceError:
     (first, *others) = {format_by_content(path) for path in paths}
     if first is not None and not others:
         return SourceError(
-            f"The name {pattern} does not show which source reads its {counted(len(paths), 'file')}. By content, "
-            f"{SOURCES[first].__name__} does: open them with it, or give them the suffix {usual_suffix(first)}."
+            f"The name {pattern} does not indicate the format of its {counted(len(paths), 'file')}. By content, "
+            f"{SOURCES[first].__name__} reads them: open them with it, or give them the suffix {usual_suffix(first)}."
         )
     kinds, advice = described(paths)
     return SourceError(
@@ -157,7 +157,7 @@ def _folder(path: str) -> Recognised:
         return Recognised(path, listed)
     files = sorted(files_below(path), key=lambda one: one.split(os.sep))
     if not files:
-        hidden = ", but for hidden ones" if os.listdir(path) else ""
+        hidden = " except hidden ones" if os.listdir(path) else ""
         raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
     pairs = [file for file in files if file.endswith(_PAIR[0]) and f"{file[:-4]}{_PAIR[1]}" in files]
     if 2 * len(pairs) >= max(2, len(files) - 1):
@@ -191,7 +191,7 @@ def _shards(path: str, files: list[str]) -> Recognised | None:
 def _stores(path: str, files: list[str]) -> Recognised | None:
     """Return what a folder holds if it holds several stores, or one among few other files."""
     # An array or a table may well be one sample of many. Any other store is not, unless there are far more other files:
-    # then it may list recordings, or hold the thumbnails of pictures.
+    # then it may list recordings, or contain thumbnails of images.
     stores = [
         file
         for file in files

@@ -255,5 +255,5 @@ def checked_flag(name: str, value: object) -> bool:
 def checked_count(name: str, value: object, least: int) -> int:
     """Return an option that is a count. Raises BadOption: it is not an integer, or is too small."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")
+        raise BadOption(f"{name}={value!r} is not an integer of at least {least}.")
     return int(value)

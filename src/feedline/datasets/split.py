@@ -97,11 +97,13 @@ def split(
     """
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         raise BadOption(
-            f"dataset is a {type(dataset).__name__}, which is iterable: it has no indices that could be divided. Split "
-            "what it reads from, or make a list of its samples."
+            f"dataset is a {type(dataset).__name__}, which is iterable: it has no indices to divide. Split its source, "
+            "such as a list of files, or make a list of its samples."
         )
     if stratify is not None and groups is not None:
-        raise BadOption("stratify= and groups= were both given, and groups rarely have the same classes. Drop one.")
+        raise BadOption(
+            "stratify= and groups= were both given, but keeping groups together changes the proportions. Drop one."
+        )
     count = len(dataset)
     wanted = _numbers(parts)
     fractions, sizes = _fractions(wanted, count)
@@ -124,7 +126,7 @@ def split(
 def _labels(labels: object, name: str, count: int) -> Numbers:
     numbers, _ = classes_of(labels, name)
     if len(numbers) != count:
-        raise BadOption(f"{name} has {len(numbers)} labels for {count} samples. Give one for each.")
+        raise BadOption(f"{name} has {len(numbers)} labels for {count} samples. Pass one for each.")
     return numbers
 
 
@@ -134,7 +136,7 @@ def _numbers(parts: object) -> list[object]:
     if not values or not all(isinstance(value, numbers) and not isinstance(value, bool) for value in values):
         raise BadOption(f"parts={parts!r} is not a list of fractions or of numbers of samples.")
     if not all(math.isfinite(value) and value > 0 for value in values):
-        raise BadOption(f"parts={parts!r} are not all positive, so that some part would be empty.")
+        raise BadOption(f"parts={parts!r} are not all positive, so a part would be empty. Leave it out.")
     return values
 
 
@@ -149,7 +151,7 @@ def _fractions(values: list[Any], count: int) -> tuple[list[float], list[int]]:
     total = math.fsum(values)
     if total > 1 + _ROUNDING:
         raise BadOption(
-            f"parts={values} sum to {total:g}. Fractions sum to at most 1; numbers of samples are all integers."
+            f"parts={values} sum to {total:g}. Fractions must sum to at most 1; numbers of samples must be integers."
         )
     fractions = [float(value) for value in values]
     fractions.append(1 - total if 1 - total > _ROUNDING else 0.0)

@@ -15,9 +15,7 @@ _START_BYTES = 1 << 16
 """Bytes to examine at the beginning of a file, after decompression."""
 _UNPACKED_BY = {"gzip": "gzip", "bzip2": "bz2", "xz": "lzma"}
 """The standard library module whose `open` decompresses a file."""
-_PACKED = {
-    "zstd": 'Unpack it to see, or run `pip install "feedline[tar]"`: without zstandard nothing in it can be read.'
-}
+_PACKED = {"zstd": 'Decompress it, or run `pip install "feedline[tar]"`: feedline needs zstandard to read it.'}
 
 
 class FileKind(NamedTuple):
@@ -65,19 +63,19 @@ def guess_kind(path: str) -> FileKind:
 _BINARY = (
     (
         rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....WEBP|II\*\0|MM\0\*|....ftyp(avi[fs]|mif1)|\0\0\0\x0cJXL ",
-        "a picture",
+        "an image",
     ),
     (rb"RIFF....WAVE|fLaC|OggS|ID3", "a sound"),
     (rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI ", "a video"),
     (rb"Obj\x01", "Avro"),
     (rb"ORC", "ORC"),
-    (rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]", "an IDX array, as MNIST's"),
+    (rb"\0\0[\x08\x09\x0b-\x0e][\x01-\x04]", "an IDX array, as in MNIST"),
     (rb"%PDF-", "PDF"),
     (rb"\x93FEEDTOK", "a token file of feedline"),
 )
-_ONE_SAMPLE = "A file of this kind is one sample: name the folder that holds all of them."
+_ONE_SAMPLE = "A file of this kind is one sample: name the folder that contains all of them."
 _ADVICE = {
-    **dict.fromkeys(("a picture", "a sound", "a video"), _ONE_SAMPLE),
+    **dict.fromkeys(("an image", "a sound", "a video"), _ONE_SAMPLE),
     "a token file of feedline": "`feedline.text.TokenDataset(path, block=2048)` reads blocks of tokens from it, and "
     "`feedline.text.verify(path)` checks it.",
 }
@@ -96,10 +94,10 @@ def _binary(start: bytes) -> FileKind | None:
             return FileKind(
                 "a file of torch.save", "`torch.load(path)` reads it. A list of samples is a dataset already."
             )
-        return FileKind("a zip archive", "Unpack it, and name the folder.")
+        return FileKind("a zip archive", "Extract it, and name the folder.")
     if re.match(rb"\x80[\x02-\x05]", start):
         return FileKind(
-            "a pickle", "`pickle.load(open(path, 'rb'))` reads it, and runs code that the file may hold. " + _MADE_ONCE
+            "a pickle", "`pickle.load(open(path, 'rb'))` reads it, and runs any code in the file. " + _MADE_ONCE
         )
     try:
         text = start.decode("utf-8-sig")
@@ -112,7 +110,8 @@ def _binary(start: bytes) -> FileKind | None:
 
 _LINES = "feedline.datasets.JSONLines(path) reads it, under any name."
 _JSON = (
-    "There is no reader for JSON. If it holds a list of samples, that list is a dataset: DataLoader(json.load({open}))."
+    "There is no reader for JSON. If it contains a list of samples, that list is a dataset: "
+    "DataLoader(json.load({open}))."
 )
 _PLAIN = (
     "If each line is a sample, feedline.datasets.TextLines(path) reads it. If it is a table, CSVDataset(path, "

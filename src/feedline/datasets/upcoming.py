@@ -12,11 +12,11 @@ from concurrent.futures import Future
 from feedline.system.deletion import ClosedWhenDeleted
 
 _MOST = 8
-"""Batches under way or waiting for their reader. While there are as many, no other is begun."""
+"""The most batches being read or waiting for their reader; no other is begun until one of these is taken."""
 _UNWANTED_S = 60.0
-"""A batch that was not asked for in this time never will be: another worker has taken over the task. A guess."""
+"""A batch that is not requested within this time never will be: another worker has taken over the task. A guess."""
 _THREADS = 2
-"""Batches read at the same time; the requests of each go side by side."""
+"""Batches read at the same time; the requests of each batch also run concurrently."""
 
 _Job = tuple["Future[object]", Callable[[], object]]
 
@@ -25,7 +25,7 @@ def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
     """Read batches until there is nothing more to do."""
     while (job := jobs.get()) is not None:
         _read(*job)
-        del job  # while it waits for the next, a thread must not keep the dataset alive
+        del job  # a thread that waits for the next job must not keep the dataset alive
 
 
 def _read(future: Future[object], read: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ def _read(future: Future[object], read: Callable[[], object]) -> None:
 
 
 class Upcoming(ClosedWhenDeleted):
-    """The batches under way in this process. Threads may share it.
+    """The batches being read ahead in this process. Threads may share it.
 
     Its threads are daemons: a server that does not answer must not keep a program from ending.
     """
@@ -49,13 +49,13 @@ class Upcoming(ClosedWhenDeleted):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun: dict[bytes, tuple[float, Future[object]]] = {}
-        """When each batch was begun, oldest first, and what comes of it."""
+        """When each batch was begun, oldest first, and its future."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = 0
         self._pid = os.getpid()
 
     def begin(self, key: bytes, read: Callable[[], object]) -> None:
-        """Start reading a batch, unless enough are under way. `key` identifies it."""
+        """Start reading a batch, unless enough are being read. `key` identifies it."""
         now_s = time.monotonic()
         with self._lock:
             while self._begun and next(iter(self._begun.values()))[0] < now_s - _UNWANTED_S:
@@ -76,7 +76,7 @@ class Upcoming(ClosedWhenDeleted):
         return None if begun is None or begun[1].cancel() else begun[1].result()
 
     def close(self) -> None:
-        """Forget all batches, and end the threads. Those that are reading end after that."""
+        """Forget all batches, and end the threads. Threads that are reading end when they have finished."""
         with self._lock:
             for _, future in self._begun.values():
                 future.cancel()

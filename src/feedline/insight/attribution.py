@@ -35,7 +35,7 @@ def causes_of(columns: Columns, *, in_order: bool = True) -> dict[str, NDArray[n
     """Return how long the training loop waited for each batch, by cause, in nanoseconds.
 
     Args:
-        columns: of the batches.
+        columns: measurements of the batches.
         in_order: False if batches are delivered as they are finished, so that a late one does not hold up others.
 
     Example:

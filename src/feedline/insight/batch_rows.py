@@ -16,8 +16,8 @@ from feedline.insight.attribution import CAUSES, Columns, causes_of
 from feedline.insight.histogram import Histogram
 
 COLUMNS = (
-    "epoch",  # the epoch, and
-    "ordinal",  # the position of the batch in it
+    "epoch",  # the epoch of the batch
+    "ordinal",  # the position of the batch in its epoch
     "worker",  # the worker that made it; -1: the training loop itself
     "samples",
     "bytes",
@@ -37,7 +37,7 @@ COLUMNS = (
     "device",  # from came to ready on the device; 0 without one
     "held",  # 1 if the task was assigned late because no slot was free: the program holds batches
     "first",  # 1 if it is the worker's first batch
-    "body",  # how long the training loop spent on the batch before; -1 if unknown
+    "body",  # how long the training loop spent on the previous batch; -1 if unknown
     "overtaken",  # when the first later batch was ready; 0 if none was ready before this one
     "weight",  # how many batches it stands for: not every very short batch has a row, unless a recording is running
 )
@@ -79,8 +79,8 @@ def settle_order(columns: dict[str, NDArray[np.int64]]) -> None:
         overtaken[:-ahead] = np.minimum(overtaken[:-ahead], later)
     made = columns["worker"] >= 0
     columns["behind"] = np.maximum(behind, count) * made
-    # Of two batches that take equally long, either may be ready slightly earlier. Only a batch counts that took far
-    # longer than most, or that others were already waiting for.
+    # Of two batches that take equally long, either may be ready slightly earlier. Count only a batch that took
+    # far longer than most, or that others were already waiting for.
     busy = finished - columns["began"]
     is_late = (busy > _LATE * np.median(busy)) | (overtaken <= asked) if len(busy) else made
     columns["overtaken"] = np.where(made & is_late & (overtaken < finished), overtaken, 0)
@@ -127,7 +127,7 @@ class Totals:
         self.late = 0
         """The part of `waited` before the batch reached the training process."""
         self._waits = dict.fromkeys(CAUSES, 0)
-        """Waits by cause, from the rows. Where rows stand for several batches, only the ratios of these matter."""
+        """Waits by cause, from the rows. Where rows stand for several batches, only their ratios matter."""
         self.stages: dict[str, Histogram] = {}
         self.body = Histogram()
         self.busy: dict[int, int] = {}
@@ -171,7 +171,7 @@ class Totals:
         self.is_sampled |= count > len(got)
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
-        made = columns["finished"] != 0  # not `> 0`: negative if it precedes a recording
+        made = columns["finished"] != 0  # not `> 0`: negative if the batch was finished before a recording began
         was_ready = made & (columns["finished"] <= columns["asked"])
         self.ready += int(((columns["behind"] + was_ready) * weight).sum())
         causes = causes_of(columns, in_order=in_order)
@@ -184,7 +184,8 @@ class Totals:
         self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
             self._add(name, columns[name], weight, columns[name] > 0)
-        # A finished batch stays where the worker put it until it is requested: only awaited ones measure the transfer.
+        # A finished batch stays where the worker put it until it is requested, so only batches that the training loop
+        # waited for measure the transfer.
         is_awaited = made & ~was_ready & (columns["worker"] >= 0)
         self._add("transfer", columns["came"] - columns["finished"], weight, is_awaited)
         known = columns["body"] >= 0
@@ -267,7 +268,7 @@ class Totals:
         self.opened += duration
 
     def end(self, asked: int, ended: int) -> None:
-        """Note when the epoch ended, and count the wait for that since `asked`: workers may have had to end."""
+        """Note when the epoch ended, and count the time since `asked` as waiting: workers may have had to stop."""
         self.opened += ended - asked
         self.last = max(self.last, ended)
 

@@ -60,7 +60,7 @@ class MachineFigures:
     def close(self) -> None:
         """Take one last reading and stop. May be called twice.
 
-        Does nothing in a process that was forked meanwhile, where the GPU library would crash.
+        Does nothing in a forked child process, where the GPU library would crash.
         """
         thread, self._thread = self._thread, None
         if thread is None or os.getpid() != self._pid:
@@ -72,7 +72,7 @@ class MachineFigures:
 
     def since(self, origin: int) -> dict[str, list[float | None]]:
         """Return the readings from `origin` on and the last one before it, with times relative to `origin`."""
-        # A reading may be under way on the thread: it appends to one column after the other, and may replace them all.
+        # The thread may be taking a reading: it appends to one column after another, and may replace them all.
         columns = self.columns
         count = min(map(len, columns.values()))
         columns = {name: column[:count] for name, column in columns.items()}

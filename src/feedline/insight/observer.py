@@ -1,9 +1,9 @@
 """Collects measurements of a running loader: of every batch, or of a sample of them when batches are very short.
 
-Writing a row takes some microseconds, including its share of the summation. So for batches that take less than
+Writing a row takes tens of microseconds, including its share of the summation. So for batches that take less than
 `_SHORT_NS`, a row is written about every `_APART_NS` and stands for the batches before it. Its `weight` is their
 number, limited so that no row stands for more time than has passed. The first batches of an epoch, and all batches that
-are recorded, get a row each. The total wait is exact all the same, because the waits of batches without a row are
+are recorded, get a row each. The total wait is still exact, because the waits of batches without a row are
 summed up. The rows show what training waited for.
 
 The code that delivers batches checks `due` and `got`, and calls `write` before it marks the batch as delivered: nothing
@@ -32,13 +32,13 @@ _SHORT_NS = 5_000_000
 """Batches that take this long or longer get a row each."""
 _APART_NS = 40_000_000
 """The interval between rows of shorter batches. A row costs 15 to 30 us, and a training process that waits for workers
-on a busy machine computes for some 4 ms of these 40: that is below 1 %."""
+on a busy machine uses about 4 ms of CPU time in these 40, so rows take less than 1 % of it."""
 _EXACT = 8
 """This many batches at the start of an epoch get a row each, however short they are."""
 _MOST = 1024
 """The most batches between two rows."""
 _BLOCK = 1000
-"""Rows that are added up at once."""
+"""How many rows are added up at once."""
 _SLOWEST = 10
 _NEVER = 1 << 62
 _GOT = COLUMNS.index("got")
@@ -168,7 +168,7 @@ class Observer:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
-        """Note that an epoch has ended. The time since `asked` counts as waiting: workers may have had to end."""
+        """Note that an epoch has ended. The time since `asked` counts as waiting: workers may have had to stop."""
         if not self.is_under_way:
             return
         now = time.monotonic_ns()
@@ -197,7 +197,7 @@ class Observer:
         body = asked - known if known > 0 else -1
         count, passed = batches - self._seen, got - self._seen_at
         weight = 1
-        if not known:  # it took so long that it gets a row out of turn, which stands for no other batch
+        if not known:  # a batch so slow that it gets a row out of turn, which stands for no other batch
             self._seen += 1
             self._seen_at += got - asked
         else:

@@ -198,7 +198,7 @@ class Recording:
     def _of(cls, content: JsonObject) -> Recording:
         """Return the recording in a file's content, with all values checked.
 
-        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or is invalid.
+        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or invalid.
         """
         columns = dict(content["rows"])
         for name in ("computed", "queued"):  # missing in older recordings
@@ -397,8 +397,8 @@ def _read(path: Path) -> dict[str, object]:
 
 def _cut_off(path: Path) -> str:
     return (
-        f"{path} is a recording that was cut off after {path.stat().st_size} bytes. Copy it again, or record the run "
-        "again. The disk may have been full, or copying was interrupted."
+        f"{path} is a recording that was cut off after {path.stat().st_size} bytes: the disk may have been full, or "
+        "copying was interrupted. Copy it again, or record the run again."
     )
 
 

@@ -71,7 +71,7 @@ def _of_way(one: dict[str, int], number: int) -> Iterator[dict[str, object]]:
     """Yield the arrow from the worker to the training loop, and the span on the device."""
     if one["worker"] >= 0 and one["finished"] > one["began"] and one["got"] > one["asked"]:
         event = {"name": "batch", "cat": "batch", "pid": 1, "id": number}
-        # Viewers attach an arrow to the spans that its ends lie in, so both ends are moved inside of their spans.
+        # Viewers attach an arrow to the spans that its ends lie in, so both ends are moved inside their spans.
         sent, met = one["finished"] - 1, min(max(one["asked"], one["came"], one["finished"]), one["got"] - 1)
         yield {**event, "ph": "s", "tid": _LOOP + 1 + one["worker"], "ts": sent / 1e3}
         yield {**event, "ph": "f", "bp": "e", "tid": _LOOP, "ts": met / 1e3}

@@ -34,7 +34,7 @@ _CLEARLY = 1.2
 def verdict_of(
     period: Period, *, worker_count: int, cores: int = 0, auto: str | None = None, moves: bool = False
 ) -> str:
-    r"""Return a sentence each on what the training loop waits for, what to do about it, and why.
+    r"""Return what the training loop waits for, what to do about it, and why: one sentence each.
 
     Args:
         period: the measurements.
@@ -173,7 +173,7 @@ def load_of(period: Period, cores: int = 0) -> Load:
 
 
 def is_crowded(period: Period) -> bool:
-    """True if workers (or the loop) so often had no core to run on that more workers would only wait for one too.
+    """True if workers (or the loop) lacked a core so often that more workers would only wait for one too.
 
     Where making batches is mostly sleeping, more workers help however few cores there are.
     """
@@ -201,7 +201,7 @@ def _slower_than_none(period: Period, load: Load, worker_count: int, rate: float
         return ""
     if load.is_cheap and load.rate(0) > rate:
         return f"Handing a batch over costs about {_time(2 * load.handover_s)}, more than making it. "
-    # Other programs may have used the cores; a training loop that makes batches itself would have waited for one too.
+    # Other programs may have used the cores; a loop that makes batches itself would have waited for a core too.
     alone = replace(load, make_s=load.make_s + period.queued_s).rate(0)
     if alone > _CLEARLY * rate:
         return f"Training got {rate:,.0f} batches/s from workers, and would get about {alone:,.0f} without. "

@@ -57,7 +57,7 @@ class Load:
 
     @property
     def is_cheap(self) -> bool:
-        """True if making a batch takes no longer than handing it over takes both sides: workers gain nothing."""
+        """True if handing a batch over costs both sides at least as much time as making it: workers gain nothing."""
         return self.make_s <= 2 * self.handover_s
 
     @property

@@ -44,8 +44,9 @@ class Seeding:
     """Gives code that processes items the random numbers of each.
 
     `feedline.rng()` follows the items at no cost. The process-wide generators are seeded for each item as long as the
-    code uses them. If it has not for a while, they are only watched, and seeded again once it does. The items in which
-    it begins to use them draw any numbers: to process them again could apply a function twice that changes samples.
+    code uses them. If it has not used them for a while, they are only watched, and seeded again
+    once it does. The items in which it starts to use them draw arbitrary numbers: processing these items again could
+    apply a function that changes samples twice.
     """
 
     def __init__(self) -> None:

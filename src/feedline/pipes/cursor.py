@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from feedline.pipes.lap import CursorState, Lap, Samples
 
 _ATTEMPTS = 3
-"""How often a sample that is skipped is tried. A guess: most errors that pass have passed by then."""
+"""How often to try a sample that is being skipped. A guess: most transient errors are over by then."""
 
 
 class Cursor(ABC):
@@ -44,7 +44,7 @@ class Cursor(ABC):
             try:
                 found, attempt = len(self.take(count - skipped)), 1
             except Exception:  # raised where the sample is due, which is not here
-                # There, it may be retried: an error that passes must not make a difference.
+                # There, it may be retried: a transient error must not make a difference.
                 if attempt < _ATTEMPTS and self.try_again():
                     attempt += 1
                     continue
@@ -106,14 +106,14 @@ class OperatorCursor(Cursor):
         """Return what samples of the source, numbered from `first`, become; raise `Stopped` if one fails."""
 
     absorbs = False
-    """True if a sample of the source that fails takes the place of one that does not: what contains it fails."""
+    """True if a failed sample of the source keeps its place: the sample that contains it fails."""
 
     def _need(self, count: int) -> int:
         """Return how many samples of the source to take for `count` of our own."""
         return count
 
     def _finish(self) -> Samples:
-        """Return what is left to hand out when the source has ended."""
+        """Return the samples that are left to hand out when the source has ended."""
         return []
 
     def take(self, count: int) -> Samples:
@@ -220,7 +220,7 @@ class OperatorCursor(Cursor):
         self._given = 0
 
     def try_again(self) -> bool:
-        if self.absorbs:  # the source has gone on since
+        if self.absorbs:  # the source has moved on since
             return False
         if self._failed:
             self._waiting[:0] = self._failed
@@ -240,7 +240,7 @@ class OperatorCursor(Cursor):
         return {"source": self._before, "number": self._number_before, "given": self._given, **self._own()}
 
     def _own(self) -> CursorState:
-        """Return what else belongs to a position, as it was at the last mark."""
+        """Return the rest of the position, as it was at the last mark."""
         return {}
 
     def _holds(self) -> bool:

@@ -83,10 +83,10 @@ class PipeIterator(Repeatable, Iterator[Any]):
         self._cursor, self._ahead = self._stage.open(self._lap), []
         try:
             self._cursor.restore(state["cursor"])
-        except BadState:  # of a dataset in the pipe, which says more
+        except BadState:  # from a dataset in the pipe, whose message says more
             raise
         except (KeyError, TypeError, IndexError, ValueError) as exc:
             raise BadState(
-                "The state is that of a pipe with other operators. Use the pipe that the state was saved with."
+                "The state belongs to a pipe with other operators. Use the pipe that the state was saved with."
             ) from exc
         self._cursor.skip(state["given"])

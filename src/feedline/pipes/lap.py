@@ -1,4 +1,4 @@
-"""What samples are read with: the lap of a pipe, and the random numbers of samples."""
+"""The context in which samples are read: the lap of a pipe, and the random numbers of samples."""
 
 from __future__ import annotations
 

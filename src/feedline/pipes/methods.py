@@ -100,7 +100,7 @@ class Pipe(ABC):
         return self._with(FlatMap(self._stream(), function))
 
     def batch(self, size: int, *, drop_last: bool = False, collate_fn: Collate | None = None) -> Pipe:
-        """Combine samples into batches. Give the loader `batch_size=None` then.
+        """Combine samples into batches. Pass `batch_size=None` to the loader then.
 
         A batch fails if one of its samples does.
 
@@ -281,9 +281,9 @@ class Pipe(ABC):
         return self._sliced(first, last, distance, f"slice({first}, {last}, {distance})")
 
     def repeat(self, times: int | None = None) -> Pipe:
-        """Begin again after the last sample: for ever, or until there were `times` repetitions.
+        """Start again after the last sample: forever, or `times` times in all.
 
-        Samples that are shuffled before come in another order each time. Without a number, the result is a stream.
+        If the samples are shuffled before, each repetition has another order. Without a number, the result is a stream.
 
         Example:
             >>> import feedline
@@ -458,6 +458,6 @@ def _streams(name: str, stages: list[Stage]) -> tuple[StreamStage, ...]:
     if len({stream.is_sharded for stream in streams}) > 1:
         raise BadOption(
             f"{name}() cannot combine a stream that splits itself over workers, such as that of tar shards, with data "
-            "that does not: each worker would read all of the latter. Use feedline.datasets.mix, or data of one kind."
+            "that does not: each worker would read all of that data. Use feedline.datasets.mix, or data of one kind."
         )
     return streams

@@ -42,7 +42,7 @@ class MapOrigin(MapStage):
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         indices = (places % max(len(self.dataset), 1)).tolist()
         dataset = self.dataset
-        # Samples of a stream that are read together must not share random numbers: which ones they are is chance.
+        # Samples of a stream that are read together must not share random numbers: the grouping is arbitrary.
         if self._several is not None and not (draws.seeds and getattr(dataset, "transform", None)):
             return list(self._several(indices))
         scope = current_scope()
@@ -97,7 +97,7 @@ class InOrder(StreamStage):
 
     Args:
         stage: the map-style stage.
-        is_endless: True to begin again after the last sample, for ever.
+        is_endless: True to start again after the last sample, forever.
     """
 
     def __init__(self, stage: MapStage, *, is_endless: bool = False) -> None:
@@ -138,7 +138,7 @@ class PlaceCursor(Cursor):
         try:
             found = self._stage.read(places, self._lap.epoch, self._draws(first, count))
         except Exception:
-            # Find the sample that fails: the ones before it come first, and it must not cost the ones after it.
+            # Find the sample that fails: those before it come first, and those after it must not be lost.
             found = self._read_up_to_failure(places)
         self._at += len(found)
         return found
@@ -175,8 +175,8 @@ class PlaceCursor(Cursor):
     def restore(self, state: CursorState) -> None:
         if self._end is not None and state["at"] > self._end:
             raise BadState(
-                f"According to the state {state['at']} samples were read, but there are {self._end}. Use the data that "
-                "the state was saved with."
+                f"According to the state, {state['at']} samples were read, but there are {self._end}. Use the data "
+                "that the state was saved with."
             )
         self._at = state["at"]
 
@@ -303,7 +303,7 @@ class IteratorCursor(Cursor):
             state["iterator"] = self._iterator.state_dict()
         elif is_stateful(self._dataset):
             state["dataset"] = self._dataset.state_dict()
-        if self._failure is not None and len(state) > 1:  # the dataset has gone past the sample that failed
+        if self._failure is not None and len(state) > 1:  # the dataset has moved past the sample that failed
             state["failed"] = repr(self._failure)
         return state
 
@@ -322,6 +322,6 @@ class IteratorCursor(Cursor):
             self._number = state["number"]
         elif (skipped := self.skip(state["number"])) < state["number"]:
             raise BadState(
-                f"According to the state {state['number']} samples were read of {type(self._dataset).__name__}, but it "
-                f"has {skipped}. Use the data that the state was saved with."
+                f"According to the state, {state['number']} samples were read of {type(self._dataset).__name__}, but "
+                f"it has {skipped}. Use the data that the state was saved with."
             )

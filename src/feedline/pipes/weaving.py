@@ -1,4 +1,4 @@
-"""Streams that take turns: what `zip`, `interleave` and `mix` have in common.
+"""Streams that take turns: the common part of `zip`, `interleave` and `mix`.
 
 Whose turn it is at each position is known before anything is read. So each stream is asked for all its samples of a
 block at once, and a position that another worker makes costs nothing: an endless stream only counts what it has to
@@ -133,7 +133,7 @@ class TurnsCursor(Cursor):
         """Return the number of the stream whose turn it is at each of these positions."""
 
     def _end_of(self, number: int) -> bool:
-        """Note that a stream has ended where it was due; return whether others go on without it."""
+        """Note that a stream has ended when it was due; return whether the others continue without it."""
         return False
 
     def take(self, count: int) -> Samples:

@@ -42,7 +42,7 @@ _T = TypeVar("_T", bound="_Troubled")
 
 
 class _Troubled:
-    """What the datasets have in common: they record calls, and some of their samples fail."""
+    """The base of all datasets here: they record calls, and some of their samples fail."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.count = scenario.samples

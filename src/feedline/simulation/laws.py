@@ -68,7 +68,7 @@ class Books:
         self.surplus = 0 if epoch is None else len(epoch.in_flight) + len(epoch.ready)
 
     def check(self) -> None:
-        """Check what must hold whenever the machine has handled a report and has no decision left to make.
+        """Check the laws that hold whenever the machine has handled a report and has no decision left to make.
 
         Checking the bookkeeping of many workers is slow, so with many of them only every n-th event is checked.
         """
@@ -93,7 +93,7 @@ class Books:
         """Check that something can happen while the machine waits, for `worker` or (None) for any worker."""
         waits_for = self.workers if worker is None else [self.workers[worker]]
         if not any(one.queue or one.unreported for one in waits_for):
-            whom = "anybody" if worker is None else f"worker {worker}"
+            whom = "any worker" if worker is None else f"worker {worker}"
             raise LawBroken(f"the machine waits for {whom}, but nothing can happen")
         epoch = self.machine.epoch
         timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s

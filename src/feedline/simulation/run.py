@@ -272,7 +272,7 @@ class _Training:
             raise LawBroken(f"ranks are at different places after the same number of steps: {places}")
 
     def _look(self, world: World, expected: Expected) -> None:
-        """Let another loader continue from a saved state, and check that it delivers the same rest."""
+        """Let another loader continue from a saved state, and check that it delivers the same remaining batches."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
         if state is None or world.closed:

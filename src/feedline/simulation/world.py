@@ -238,7 +238,7 @@ class World(Driver):
         self.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
 
     def lose(self, workers: Iterable[int]) -> None:
-        """Kill workers at once, as if the machine they run on was lost."""
+        """Kill workers at once, as if the machine they run on were lost."""
         self.books.most_deaths = math.inf
         for worker in workers:
             self.engine.kill(worker)

@@ -12,7 +12,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """The places inside windows at which documents begin, except the first place of each window."""
+    """The places in windows at which documents begin, except the first place of each window."""
 
     rows: Numbers
     places: Numbers
@@ -21,7 +21,7 @@ class Edges:
 
     @classmethod
     def of(cls, rows: Numbers, places: Numbers, row_count: int, width: int) -> Edges:
-        """Return edges in order, each once, given in any order and perhaps more than once: documents may be empty."""
+        """Sort edges and remove duplicates, which empty documents cause."""
         flat = np.unique(rows * width + places)
         return cls(flat // width, flat % width, row_count)
 
@@ -54,7 +54,7 @@ class Segments:
     def positions(self, lead: Numbers | None = None) -> Numbers:
         """Return, for each place, its distance from the start of its segment.
 
-        `lead` is how much of its first document each row leaves out in front.
+        `lead` is the number of tokens of its first document that come before each row.
         """
         starts = self.starts
         if lead is not None:

@@ -17,7 +17,7 @@ from feedline.text.token_file import token_bytes_of
 from feedline.text.writing import checked_tokens
 
 _END_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
-"""What tokenizers call the token that ends a text; a `tokenizers.Tokenizer` does not say which one it is."""
+"""Common names of the token that ends a text; a `tokenizers.Tokenizer` does not tell which one it uses."""
 
 EndOption = bool | int
 
@@ -94,7 +94,7 @@ def text_of(sample: Any, field: str | int | None) -> str:
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Return how many token ids a tokenizer has; None if it does not say so."""
+    """Return how many token ids a tokenizer has; None if it does not tell."""
     if _is_transformers(tokenizer):
         return len(tokenizer)
     if callable(size := getattr(tokenizer, "get_vocab_size", None)):
@@ -115,7 +115,7 @@ def tokenizer_name(tokenizer: Any) -> str:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """Return a digest that differs if the tokenizer differs; "" if that cannot be found out."""
+    """Return a digest that differs if the tokenizer differs; "" if none can be computed."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast tokenizers
     if callable(to_str := getattr(inner, "to_str", None)):
         return hashlib.blake2b(to_str().encode(), digest_size=16).hexdigest()
@@ -151,6 +151,6 @@ def _end_token(tokenizer: Any, append_eos: EndOption) -> int | None:
         if len(known) == 1:
             return int(known[0])
     raise BadOption(
-        "append_eos=True appends the tokenizer's end-of-text token, but this tokenizer does not say which one that is. "
-        "Give the token id: append_eos=50256, for example."
+        "append_eos=True appends the tokenizer's end-of-text token, but this tokenizer does not tell which one it is. "
+        "Pass the token id: append_eos=50256, for example."
     )

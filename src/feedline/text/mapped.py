@@ -28,7 +28,7 @@ Numbers = NDArray[np.int64]
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _COLD_READS = 64
-"""For how many reads blocks are requested ahead, after one that waited for the disk."""
+"""After a read that waited for the disk, blocks are requested ahead for this many reads."""
 _SCATTERED = 8
 """A batch whose blocks are spread over this many times their size is read in random order. A guess, not measured."""
 
@@ -46,7 +46,7 @@ class MappedTokens:
         with opened(file.path) as handle:
             size = os.fstat(handle.fileno()).st_size
             if size < file.size:
-                raise CorruptSource(f"{file.path} was cut short to {size:,} of {file.size:,} bytes. Get it again.")
+                raise CorruptSource(f"{file.path} is truncated: it has {size:,} of {file.size:,} bytes. Get it again.")
             self._map = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else None
         buffer = cast("Any", self._map or b"")  # Any: NumPy takes any buffer
         self.tokens: Tokens = np.ndarray((file.token_count,), file.dtype, buffer, file.tokens_at)

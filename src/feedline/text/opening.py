@@ -1,4 +1,4 @@
-"""The tokenizer that a name means, on the command line and in `write_tokens`."""
+"""Finds a tokenizer by name, for the command line and `write_tokens`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILE = "tokenizer.json"
 
 # Any: a tokenizer of any library.
 def open_tokenizer(name: str) -> Any:
-    """Return the tokenizer that a name means.
+    """Return the tokenizer that a name stands for.
 
     The name is the path of a `tokenizer.json`, or of a folder with one, as Hugging Face's libraries write it;
-    `module:object` or `path/to/file.py:object`, for a function of a text that returns token ids or for a tokenizer; or
+    `module:object` or `path/to/file.py:object`, for a tokenizer or a function from a text to token ids; or
     the name of a tokenizer on the Hugging Face Hub.
 
     Raises:
@@ -30,13 +30,13 @@ def open_tokenizer(name: str) -> Any:
     if os.path.isfile(path):
         return _from_file(path)
     if name.endswith(".json") or os.path.isdir(name):
-        raise SourceError(f"There is no file {path}, which should hold the tokenizer.")
+        raise SourceError(f"There is no file {path}, which should contain the tokenizer.")
     if ":" in name:
         found = open_named(name)
         if not callable(found) and not hasattr(found, "encode_batch"):
             raise BadOption(
-                f"{name} is {found!r:.60}, which is no tokenizer: name a function of a text that returns token ids, or "
-                "an object with encode_batch."
+                f"{name} is {found!r:.60}, which is not a tokenizer: name a function from a text to token ids, or an "
+                "object with encode_batch."
             )
         return found
     package = require("tokenizers", extra="text", purpose=f"The tokenizer {name!r}")
@@ -44,8 +44,8 @@ def open_tokenizer(name: str) -> Any:
         return package.Tokenizer.from_pretrained(name)
     except Exception as exc:  # that package raises Exception itself
         raise BadOption(
-            f"{name!r} is neither a file, nor a folder with {_FILE}, nor module:object, and Hugging Face's Hub did not "
-            f"give a tokenizer of that name: {words(exc)}."
+            f"{name!r} is neither a file, nor a folder with {_FILE}, nor module:object, and no tokenizer of that name "
+            f"could be loaded from the Hugging Face Hub: {words(exc)}."
         ) from exc
 
 
@@ -55,5 +55,5 @@ def _from_file(path: str) -> Any:
         return package.Tokenizer.from_file(path)
     except Exception as exc:  # that package raises Exception itself
         raise SourceError(
-            f"{path} does not hold a tokenizer as Hugging Face's libraries write it: {words(exc)}."
+            f"{path} is not a tokenizer in the format of Hugging Face's libraries: {words(exc)}."
         ) from exc

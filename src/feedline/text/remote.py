@@ -1,13 +1,13 @@
 """Token files in object stores and on web servers, read by range.
 
-A block of tokens is a few kilobytes, and every request costs as much time as some hundred kilobytes. So nearby blocks
-of a batch share a request, and all requests of a batch are sent side by side. That suits random orders, whose blocks
-are far apart and never meet again.
+A block of tokens is a few kilobytes, and every request takes as long as some hundred kilobytes. So nearby blocks of a
+batch share a request, and all requests of a batch are sent at the same time. That suits random orders, whose blocks
+are far apart.
 
-Orders that stay within a part of a file for a while ask for the same piece of it again and again. Such a piece, as
-large as those of the disk cache, is fetched as a whole and kept in memory, as soon as single requests for it have cost
-a good part of that. With a disk cache, which has whole pieces only, every piece is kept, unless a stream knows that it
-needs only a few bytes of it now.
+Orders that stay within a part of a file for a while request the same piece again and again. Such a piece, as large as
+those of the disk cache, is fetched as a whole and kept in memory once single requests for it have cost a good part of
+that. With a disk cache, which stores whole pieces only, every piece is kept, unless
+a stream knows that it needs only a few bytes of it now.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from feedline.types.sizes import check_size, most_bytes
 
 _WORTH = 4
 """A piece is fetched as a whole once single requests have cost this fraction of it. A guess: the blocks of a random
-order seldom meet so often, those of a neighbouring piece that reach into this one never do."""
+order rarely reach it, and blocks that reach into this piece from the one before never do."""
 _UNLIMITED = 1 << 62
 
 
@@ -91,11 +91,11 @@ class RemoteTokens:
         self._pieces = BoundedCache[tuple[int, int], bytes](cache_bytes)
         """By the number of the file, and of the piece in it."""
         self._costs = BoundedCache[tuple[int, int], int](cache_bytes // disk_cache.PIECE_BYTES)
-        """What requests for parts of other pieces have cost lately, in bytes."""
+        """What recent requests for parts of other pieces have cost, in bytes."""
         self._offsets = BoundedCache[int, Numbers](_UNLIMITED)
 
     def parts(self, number: int, start: int, out: Tokens) -> Iterator[Part]:
-        """Yield what `fill` has to read for tokens of a file, from `start` on, as many as `out` takes."""
+        """Yield what `fill` must read to fill `out` with tokens of a file, from `start` on."""
         file, size = self._files[number], disk_cache.PIECE_BYTES
         first = begin = file.tokens_at + start * file.token_bytes
         end = begin + len(out) * file.token_bytes
@@ -146,7 +146,7 @@ class RemoteTokens:
     def _read(self, blob: Blob, span: Span[Part], is_whole: bool) -> None:
         def fetch() -> tuple[bytes, int]:
             content = blob.read(span.start, span.stop)
-            blob.check()  # what is kept must not be of two versions
+            blob.check()  # cached pieces must not come from two versions
             return content, len(content)
 
         if is_whole:
@@ -169,7 +169,7 @@ class RemoteTokens:
         return self._offsets.load(number, functools.partial(self._read_offsets, number))
 
     def load_offsets(self, numbers: Iterable[int]) -> None:
-        """Read the document offsets of several files side by side, as far as they are missing."""
+        """Read the missing document offsets of several files concurrently."""
         missing = [number for number in numbers if self._offsets.get(number) is None]
         side_by_side(self.offsets, missing, self._reading.requests())
 

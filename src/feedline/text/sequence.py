@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from feedline.text.remote import Part, RemoteTokens
 
 _OPEN_FILES = 256
-"""Most files that a process has open at a time; each takes a file descriptor."""
+"""The most files that a process keeps open; each takes a file descriptor."""
 
 
 class TokenSequence:
@@ -101,7 +101,7 @@ class TokenSequence:
         return found
 
     def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int) -> Tokens:
-        """Return windows as `windows` does, if files are remote: requests for all of them are sent side by side."""
+        """Return windows as `windows` does, if files are remote: all requests are sent at the same time."""
         found: Tokens = np.empty((len(starts), width), self.dtype)
         parts: list[Part] = []
         for number, rows in self._rows_by_file(starts, starts + width):
@@ -158,7 +158,7 @@ class TokenSequence:
             number += 1
 
     def _rows_by_file(self, starts: Numbers, stops: Numbers) -> Iterator[tuple[int, Numbers]]:
-        """Yield each file that some rows have tokens of, and these rows."""
+        """Yield each file that contains tokens of some rows, and these rows."""
         first = np.searchsorted(self._ends, starts, side="right")
         last = np.searchsorted(self._ends, stops - 1, side="right")
         numbers = np.unique(np.concatenate([first, last]))
@@ -170,7 +170,7 @@ class TokenSequence:
                 yield number, rows
 
     def load_offsets(self, numbers: Iterable[int] | None = None) -> None:
-        """Read the document offsets of some files, or of all, if they are remote: side by side, not one by one."""
+        """Read the document offsets of some files, or of all, if they are remote: concurrently, not one by one."""
         if self._remote is not None:
             some = range(len(self.files)) if numbers is None else numbers
             self._remote.load_offsets(number for number in some if self.files[number].remote is not None)
@@ -219,7 +219,7 @@ class TokenSequence:
         return np.cumsum([file.document_count or 0 for file in self.files], dtype=np.int64)
 
     def documents(self, numbers: Sequence[int], places: Sequence[int]) -> list[Tokens]:
-        """Return documents, each of a file by its place there; those of a mapped file are views.
+        """Return documents, each given by its file and its place there; those of a mapped file are views.
 
         Raises CorruptSource: offsets are damaged.
         """
@@ -280,5 +280,5 @@ def _check_tokenizers(files: Sequence[TokenFile]) -> None:
             raise BadOption(
                 f"{os.path.basename(known[0].path)} and {os.path.basename(file.path)} were written with different "
                 f"tokenizers, {known[0].tokenizer!r} and {file.tokenizer!r} (or versions of them), so the same number "
-                "is another token in each. Write one of them again."
+                "stands for different tokens. Write one of them again."
             )

@@ -79,8 +79,8 @@ class TokenDataset(TableSource):
     Raises:
         BadOption: an option has an invalid value, a file has no header, or files are of different tokenizers.
         SourceError: a file does not exist.
-        CorruptSource: a file is damaged or cut short.
-        SourceChanged: at first use in a process, or at any time if it is remote: a file is not the one it was.
+        CorruptSource: a file is damaged or truncated.
+        SourceChanged: a file was replaced; raised at first use in a process, or at any time if the file is remote.
 
     Example:
         >>> import tempfile
@@ -128,7 +128,7 @@ class TokenDataset(TableSource):
         self.labels = labels
         self.mask_crossing = checked_flag("mask_crossing", mask_crossing)
         if self.mask_crossing and labels is None:
-            raise BadOption("mask_crossing=True masks labels, but labels=None asks for none.")
+            raise BadOption("mask_crossing=True masks labels, but with labels=None there are none. Drop one.")
         if not isinstance(positions, bool) and positions != "document":
             raise BadOption(f"positions={positions!r} is not True, False or 'document'.")
         self.positions = positions
@@ -159,14 +159,14 @@ class TokenDataset(TableSource):
             try:
                 wanted = np.dtype(dtype)  # type: ignore[call-overload]  # any value from the user
             except TypeError:
-                raise BadOption(f"dtype={dtype!r} is not a type of NumPy. For the files' own, give None.") from None
+                raise BadOption(f"dtype={dtype!r} is not a NumPy type. Pass None for the type of the files.") from None
         if wanted.kind not in "iu" or not wanted.isnative:
-            raise BadOption(f"dtype={dtype!r} is not a type of whole numbers in the machine's byte order.")
+            raise BadOption(f"dtype={dtype!r} is not an integer type in the machine's byte order.")
         if wanted.itemsize < held.itemsize:
-            raise BadOption(f"dtype={dtype!r} does not hold all numbers of {held}, the type of the tokens.")
+            raise BadOption(f"dtype={dtype!r} cannot hold all values of {held}, the type of the tokens.")
         if self.mask_crossing and wanted.kind == "u":
             raise BadOption(
-                f"mask_crossing=True makes labels {IGNORED}, which {wanted} does not hold. Use dtype='int64'."
+                f"mask_crossing=True sets labels to {IGNORED}, which {wanted} cannot hold. Use dtype='int64'."
             )
         return wanted
 
@@ -182,13 +182,13 @@ class TokenDataset(TableSource):
             raise BadOption(f"positions='document' needs the list of documents, which {bare} does not have.")
         if self.end_token is None:
             raise BadOption(
-                f"Where documents begin is not known for {bare}, a file of bare tokens. Give the token that ends a "
+                f"{bare} is a file of bare tokens, which does not list its documents. Pass the token that ends a "
                 "document, end_token=50256 for example, or leave out mask_crossing=, positions= and segment_ids=."
             )
 
     @property
     def files(self) -> tuple[TokenFile, ...]:
-        """What the header of each file says."""
+        """The content of each file's header."""
         return self._sequence.files
 
     @property

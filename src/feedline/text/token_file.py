@@ -1,6 +1,6 @@
 """The format of token files: what their bytes mean, and which files are complete.
 
-A token file holds tokens and where documents begin. All numbers are little-endian:
+A token file stores tokens and where documents begin. All numbers are little-endian:
 
     0       header, 4096 bytes: `_HEADER`, then JSON with the name and hash of the tokenizer, then zeros
     4096    tokens, uint16 or uint32; then zeros up to a multiple of 8
@@ -137,8 +137,8 @@ class TokenFile:
         found = find_tokens(self.path, self.dtype if not self.has_header else None)
         if found != self:
             raise SourceChanged(
-                f"{self.path} was changed since the dataset was made: it had {self.token_count:,} tokens, and another "
-                f"file, of {found.token_count:,} tokens, is there now. Make the dataset anew."
+                f"{self.path} has changed since the dataset was created: it had {self.token_count:,} tokens, and is "
+                f"now another file, of {found.token_count:,} tokens. Create the dataset again."
             )
 
 
@@ -161,12 +161,12 @@ def find_tokens(path: str, raw_dtype: object = None) -> TokenFile:
 
 
 def described(path: str, size: int, start: bytes, raw_dtype: object = None) -> TokenFile:
-    """Return what the first `HEADER_BYTES` bytes of a file say, as `find_tokens` does."""
+    """Return what the first `HEADER_BYTES` bytes of a file describe, as `find_tokens` does."""
     if start[: len(MAGIC)] != MAGIC:
         return _bare(path, size, start, raw_dtype)
     found = _described(path, start)
     if size != found.size:
-        how = "is cut short" if size < found.size else "has something behind its end"
+        how = "is truncated" if size < found.size else "has extra bytes at its end"
         raise CorruptSource(
             f"{path} {how}: {found.token_count:,} tokens and {found.document_count:,} documents make "
             f"{found.size:,} bytes, but the file has {size:,}. The copy or download was probably interrupted. {_AGAIN}"
@@ -175,7 +175,7 @@ def described(path: str, size: int, start: bytes, raw_dtype: object = None) -> T
 
 
 def is_token_file(path: str) -> bool:
-    """True if a file begins as token files do."""
+    """True if a file begins like a token file."""
     with opened(path) as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -197,7 +197,7 @@ def token_bytes_of(dtype: object, option: str) -> int:
     except TypeError:
         found = None
     if found is None or found.kind != "u" or found.itemsize not in _TYPES:
-        raise BadOption(f"{option}={dtype!r} is not a type for tokens: those are 'uint16' and 'uint32'.")
+        raise BadOption(f"{option}={dtype!r} is not a type for tokens. Use 'uint16' or 'uint32'.")
     return int(found.itemsize)
 
 
@@ -205,28 +205,27 @@ def _bare(path: str, size: int, start: bytes, raw_dtype: object) -> TokenFile:
     if raw_dtype is None:
         guess = "it is empty" if not start else f"it begins with {start[:8]!r}"
         raise BadOption(
-            f"{path} is not a token file as feedline writes it: {guess}. If it holds bare tokens, as numpy's tofile "
-            "writes them, say of which type: raw_dtype='uint16'. If it should be one of feedline's, its beginning is "
-            "damaged."
+            f"{path} is not a token file that feedline wrote: {guess}. If it contains bare tokens, as numpy's tofile "
+            "writes them, pass their type: raw_dtype='uint16'. If feedline wrote it, its beginning is damaged."
         )
     token_bytes = token_bytes_of(raw_dtype, "raw_dtype")
     if size % token_bytes:
         raise CorruptSource(
-            f"{path} has {size:,} bytes, which is no whole number of tokens of {token_bytes} bytes. The file is cut "
-            "short, or its tokens are of another type."
+            f"{path} has {size:,} bytes, which is not a multiple of the {token_bytes} bytes of a token. The file is "
+            "truncated, or its tokens are of another type."
         )
     return TokenFile(path, token_bytes, size // token_bytes, None)
 
 
 def _described(path: str, start: bytes) -> TokenFile:
     if len(start) < HEADER_BYTES:
-        raise CorruptSource(f"{path} is cut short: it ends after {len(start):,} bytes, within its header. {_AGAIN}")
+        raise CorruptSource(f"{path} is truncated: it ends after {len(start):,} bytes, within its header. {_AGAIN}")
     _, version, checksum, token_bytes, block_bytes, tokens, documents, _, end, tail_sum, length = _HEADER.unpack_from(
         start
     )
     if version != VERSION:
         raise CorruptSource(
-            f"{path} is a token file of version {version}, and this feedline reads version {VERSION}. Install the "
+            f"{path} is a token file of version {version}, but this feedline reads version {VERSION}. Install the "
             "feedline that wrote it, or write it again."
         )
     if zlib.crc32(_unsealed(start)) != checksum:
@@ -264,7 +263,7 @@ def verify(path: str | os.PathLike[str], *, report: Callable[[int], object] | No
         report: called from time to time with the number of bytes read so far.
 
     Returns:
-        What the header says: `token_count`, `document_count`, `dtype`, `end_token`, `tokenizer`, `tokenizer_hash`.
+        The content of the header: `token_count`, `document_count`, `dtype`, `end_token`, `tokenizer`, `tokenizer_hash`.
 
     Raises:
         SourceError: the file cannot be read.

@@ -43,7 +43,7 @@ class TokenPass(Pass[Item]):
         self._iterator: Any = iterator
         self._ready: deque[Item] = deque()
         self._pending: Exception | None = None
-        """What the dataset raised after the texts that are ready."""
+        """The exception that the dataset raised after the texts that are ready."""
         self._returned = 0
         """Texts taken since the texts were last read."""
         self._has_ended = False
@@ -153,7 +153,7 @@ class ResumableTokenPass(TokenPass):
         if not isinstance(state, dict) or state.keys() != {"source", "returned", "ended"}:
             raise BadState(
                 "This is not the state of a pass over tokenized texts: it was saved by another version of feedline, or "
-                f"with another dataset. Begin the epoch anew, without the state. It is {state!r:.200}"
+                f"with another dataset. Start the epoch over without the state. It is {state!r:.200}"
             )
         if is_stateful(self._iterator):
             self._iterator.load_state_dict(state["source"])
@@ -169,5 +169,5 @@ class ResumableTokenPass(TokenPass):
         self.has_broken_off = False
         super()._remember()
         self._before = state["source"]
-        # What was returned is read again, but not tokenized.
+        # Texts that were already returned are read again, but not tokenized.
         self._returned = sum(1 for _ in zip(range(state["returned"]), self._iterator, strict=False))

@@ -36,8 +36,8 @@ def tokenize(
 
     Args:
         source: a dataset of texts, or of dicts or tuples with a text.
-        tokenizer: a function of a text that returns token ids; an object with `encode_batch`, as those of Hugging
-            Face's `tokenizers` and of tiktoken; or a tokenizer of `transformers`.
+        tokenizer: a function from a text to token ids; an object with `encode_batch`, as in Hugging Face's
+            `tokenizers` and tiktoken; or a tokenizer of `transformers`.
         field: the key of the text in a sample, or its place in a tuple. Samples that are texts need none.
         batch: how many texts of an iterable dataset are tokenized in one call.
         append_eos: True to append the tokenizer's end-of-text token to each text, or the id of a token to append.

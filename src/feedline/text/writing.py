@@ -31,7 +31,7 @@ def checked_tokens(tokens: object, dtype: np.dtype[Any], what: str) -> NDArray[A
         if low < 0 or high > np.iinfo(dtype).max:
             wrong = low if low < 0 else high
             larger = "" if low < 0 or dtype.itemsize > 2 or high >= 1 << 32 else " Use dtype='uint32'."
-            raise BadOption(f"{what} has the token id {wrong}, which {dtype} does not hold.{larger}")
+            raise BadOption(f"{what} has the token id {wrong}, which {dtype} cannot hold.{larger}")
     return array.astype(dtype, copy=False)
 
 
@@ -73,7 +73,7 @@ class TokenWriter:
 
     Raises:
         BadOption: an option has an invalid value, or a token does not fit into the type.
-        BadState: the file does not have what was there at the checkpoint.
+        BadState: the file is shorter than at the checkpoint.
 
     Example:
         >>> import tempfile

@@ -87,7 +87,7 @@ class RandomClip(_Spaced):
     Args:
         frames: number of frames of the clip.
         stride: distance between frames of the clip, in frames of the video; 1 if neither this nor `fps` is given.
-        fps: frames per second of the clip, whatever the rate of the video: frames are repeated or left out.
+        fps: frames per second of the clip, regardless of the video's rate: frames are repeated or left out.
         short: what to do if the video is too short: "hold" its last frame, "loop", or raise an "error".
 
     Raises:
@@ -182,7 +182,7 @@ class EvenFrames(ClipSampler):
 # Any: any value from the user.
 def _checked_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise BadOption(f"{name}={value!r} is not a whole number from 1 up.")
+        raise BadOption(f"{name}={value!r} is not a positive integer.")
     return int(value)
 
 

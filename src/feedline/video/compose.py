@@ -36,7 +36,7 @@ AXES = ("THWC", "TCHW", "CTHW")
 
 Clip = NDArray[np.generic]
 Frames = Iterator[tuple[tuple[NDArray[np.int64], ...], Pixels]]
-"""Frames at full size, and where each belongs in the clip: an index array for each axis before height."""
+"""Frames at full size, and the place of each in the clip: an index array for each axis before height."""
 
 
 # Any, throughout: a sample, or a video in one of its forms.
@@ -68,7 +68,7 @@ class Compose:
         if not self.transforms or not isinstance(self.transforms[0], ClipSampler):
             first = repr(self.transforms[0]) if self.transforms else "nothing"
             raise BadOption(
-                f"The first transform has to choose the frames of a clip, as RandomClip(16) does, but it is {first}."
+                f"The first transform must choose the frames of a clip, as RandomClip(16) does, but it is {first}."
             )
         if axes is not None and axes not in AXES:
             raise BadOption(f"axes={axes!r} is not one of {', '.join(map(repr, AXES))}.")
@@ -152,7 +152,7 @@ def _drawn(transforms: Sequence[ViewTransform], pixels: Pixels, axes: str | None
 
 
 def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple[Clip, Clip]:
-    """Return a clip to fill, and a view of it that has the frame before all axes of a frame."""
+    """Return a clip to fill, and a view of it in which the axes of a frame come last."""
     dtype = dtype_of(finish)
     check_size("The clip", math.prod((*lead, *finish.shape)) * dtype.itemsize, limit=most_bytes())
     if axes != "CTHW":
@@ -165,8 +165,8 @@ def _allocated(lead: tuple[int, ...], finish: Finish, axes: str | None) -> tuple
 def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]:
     if not positions.size or not 1 <= positions.ndim <= 2 or positions.dtype.kind not in "iu":
         raise BadOption(
-            f"{sampler!r} returned {positions.dtype} of shape {positions.shape} in place of positions of frames: whole "
-            "numbers, with one axis for a clip, or two for several clips."
+            f"{sampler!r} returned {positions.dtype} of shape {positions.shape} instead of positions of frames: "
+            "integers with one axis for a clip, or two for several clips."
         )
     return positions
 
@@ -183,7 +183,7 @@ def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     if not isinstance(clip, np.ndarray) or clip.dtype != np.uint8 or clip.ndim < 4 or clip.shape[-1] != 3:
         what = f"{clip.dtype} of shape {clip.shape}" if isinstance(clip, np.ndarray) else type(clip).__name__
         raise BadOption(
-            f"A transform of a video was given {what}. Before a transform of feedline.images, a function has to return "
+            f"A transform of a video was given {what}. Before a transform of feedline.images, a function must return "
             "a uint8 array with the axes frame, height, width and color."
         )
     return clip

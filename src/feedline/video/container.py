@@ -1,8 +1,8 @@
 """Opens video files with PyAV, which brings FFmpeg.
 
-FFmpeg reads playlists that name other files and addresses, and formats that hardly anybody uses. So it may open only
-the containers listed here, and only the file that it is given. It may allocate frames of a limited size, whatever the
-file declares, and a damaged frame is an error instead of a guess.
+FFmpeg reads playlists that name other files and addresses, and many rare formats. So it may open only the containers
+listed here, and only the file that it is given. The size of frames is limited, whatever the file declares, and a
+damaged frame is an error instead of a guess.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CONTAINERS = (
 MOST_PIXELS = 1 << 25
 """Of a frame: enough for 8K."""
 _COVER = 0x400
-"""FFmpeg's mark of a stream that is a picture in the tags of a file."""
+"""FFmpeg's mark of a stream that is an image in the tags of a file."""
 _QUICK_PROBE = {"skip_frame": "all", "probesize": "65536"}
-"""What describes a stream is in its header, mostly. Otherwise FFmpeg decodes the first frames of each file twice."""
+"""Most headers describe their streams. For the others, FFmpeg decodes the first frames of a file twice."""
 
 Origin = str | os.PathLike[str] | FileBytes
 """A file: its path, or its content."""
@@ -41,7 +41,7 @@ def pyav() -> Any:
 
 
 def shown_name(origin: Origin) -> str:
-    """Return what an error calls a file."""
+    """Return the name of a file for errors."""
     return os.fspath(origin) if isinstance(origin, (str, os.PathLike)) else f"A video of {len(origin)} bytes"
 
 
@@ -69,8 +69,8 @@ def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[Any, An
     # The others are raised by PyAV's Python parts for times that make no sense.
     except (av.FFmpegError, OverflowError, ZeroDivisionError) as exc:
         raise CorruptSource(
-            f"{name} cannot be decoded as a video: {words(exc)}. It is damaged, cut off, or no video. Write or copy it "
-            "again."
+            f"{name} cannot be decoded as a video: {words(exc)}. It is damaged, cut off, or not a video. Write or copy "
+            "it again."
         ) from exc
 
 
@@ -82,8 +82,8 @@ def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) 
             if stream is not None and stream.codec_context.width and stream.codec_context.height:
                 return container, stream
             if probe is not _QUICK_PROBE:
-                what = "no video stream" if stream is None else "no size of its frames"
-                raise CorruptSource(f"{name} has {what} that FFmpeg can decode. It is damaged, or no video.")
+                what = "no video stream" if stream is None else "no frame size"
+                raise CorruptSource(f"{name} has {what} that FFmpeg can decode. It is damaged, or not a video.")
         except BaseException:
             container.close()
             raise
@@ -92,7 +92,7 @@ def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) 
 
 
 def _is_shown(stream: Any) -> bool:
-    """True for a stream that can be decoded and is not a cover: a picture in the tags of a file."""
+    """True for a stream that can be decoded and is not a cover: an image in the tags of a file."""
     disposition = getattr(stream, "disposition", None)
     return stream.codec_context is not None and not getattr(disposition, "value", 0) & _COVER
 

@@ -2,7 +2,7 @@
 
 FFmpeg's reader of MP4 and QuickTime files allocates memory for every frame that a header declares, and a header of a
 few bytes can declare billions. A frame takes at least a byte, so a file cannot have more frames than bytes; nor a table
-more entries than fit into it. Matroska and WebM files declare their length, and FFmpeg does not mind if the end is
+more entries than fit into it. Matroska and WebM files declare their length, and FFmpeg accepts files whose end is
 missing.
 """
 
@@ -15,7 +15,7 @@ from typing import BinaryIO
 from feedline.types.sizes import check_size
 
 _INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts")
-"""Boxes that hold the boxes with tables."""
+"""Boxes that contain the boxes with tables."""
 _FIRST = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"sidx", b"moof", b"pnot")
 _ENTRY_BYTES = {b"stts": 8, b"ctts": 8, b"stsc": 12, b"stco": 4, b"co64": 8, b"stss": 4, b"stps": 4, b"elst": 12}
 """Tables whose entries are in the file, and the least that an entry takes."""

@@ -2,8 +2,8 @@
 
 Decoding begins at the last key frame before a wanted frame. Frames that no other frame needs are left out unless they
 are wanted themselves: half of them in common H.264 files. Decoding ends as soon as the packets of all wanted frames are
-in. Whether each frame was found is checked by its time, so a file that behaves in another way is decoded again, from an
-earlier place, or gives an error; never another frame.
+in. Whether each frame was found is checked by its time, so a file that behaves differently is decoded again from an
+earlier place, or raises an error; a wrong frame is never returned.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class FrameDecoder:
         container: the file.
         stream: its video.
         table: its frames.
-        name: what errors call it.
-        threads: of FFmpeg; 0 for as many as it likes.
+        name: its name in errors.
+        threads: threads that FFmpeg may use; 0 lets FFmpeg choose.
     """
 
     def __init__(self, container: Any, stream: Any, table: FrameTable, name: str, threads: int) -> None:
@@ -153,6 +153,6 @@ class FrameDecoder:
                     return
                 number += 1
         raise CorruptSource(
-            f"{self._name} has {number} frames, but frame {min(wanted)} was there when it was scanned: it has changed. "
+            f"{self._name} has {number} frames, but had frame {min(wanted)} when it was scanned: it has changed. "
             "Scan it again, and do not write to files that are being read."
         )

@@ -28,14 +28,14 @@ _TS_PACKET = 188
 
 # Any, throughout: samples and their fields.
 def video_field(sample: object, field: Hashable = None) -> Hashable:
-    """Return the field of a sample that holds a video; None if the sample is the video itself.
+    """Return the field of a sample that contains a video; None if the sample is the video itself.
 
     Args:
         sample: a video, or a dict, tuple or list with a video in one field.
         field: the field to use, if known.
 
     Raises:
-        BadOption: there is no such field, or not exactly one field holds a video.
+        BadOption: there is no such field, or not exactly one field contains a video.
 
     Example:
         >>> video_field({"mp4": b"0000ftypisom...", "cls": 3})
@@ -61,12 +61,12 @@ _VIDEO = Medium(
     "videos",
     (is_video,),
     is_file,
-    "Choose the one to transform with Compose(...).on(name), which may also hold the path of a file.",
+    "Choose the one to transform with Compose(...).on(name), which may also be the path of a file.",
 )
 
 
 def video_of(value: Any) -> Video:
-    """Return a video. Raises BadOption: this is none."""
+    """Return a video. Raises BadOption: the value is not one."""
     if isinstance(value, Video):
         return value
     if isinstance(value, Mapping) and is_file(value):

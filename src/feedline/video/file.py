@@ -1,4 +1,4 @@
-"""One video, whose frames are decoded when they are asked for."""
+"""One video, whose frames are decoded on demand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _THREADED_CONVERSION = 17
 
 
 class Video:
-    """A video file, of which only those frames are decoded that are asked for.
+    """A video file. Only the frames that you request are decoded.
 
     It opens the file for each call and keeps nothing open, so it can be pickled and used from several threads. Frames
     are numbered in the order in which they are shown, and are upright: a rotation that the file declares is applied.
@@ -68,7 +68,7 @@ class Video:
         """When each frame is shown; found by reading the whole file once, without decoding it.
 
         Raises:
-            CorruptSource: the file is damaged, truncated or no video.
+            CorruptSource: the file is damaged, truncated or not a video.
             SourceError: there is no such file.
         """
         return self._frame_table().timeline
@@ -86,11 +86,11 @@ class Video:
 
         Raises:
             IndexError: a position is out of range.
-            CorruptSource: the file is damaged, truncated or no video, or a frame is larger than 8K.
+            CorruptSource: the file is damaged, truncated or not a video, or a frame is larger than 8K.
         """
         wanted = np.asarray(positions)
         if wanted.size and wanted.dtype.kind not in "iu":
-            raise TypeError(f"frames are numbered, but positions={positions!r} are not whole numbers")
+            raise TypeError(f"frames are numbered, but positions={positions!r} are not integers")
         every = np.where(wanted < 0, wanted + len(self), wanted).astype(np.int64).ravel()
         out = np.empty((0, 0, 0, 3), np.uint8)
         for rows, pixels in self.decoded(every):
@@ -105,7 +105,7 @@ class Video:
     ) -> Iterator[tuple[tuple[NDArray[np.int64], ...], Pixels]]:
         """Decode frames one by one, in the order of the video, and convert each to RGB.
 
-        Yields where in `positions` a frame was asked for, an index array for each of its axes, and the pixels, which
+        Yields where in `positions` a frame was requested, as an index array for each of its axes, and the pixels, which
         have memory of their own.
 
         Args:
@@ -141,15 +141,15 @@ class Video:
 
 
 def checked_threads(threads: object) -> int:
-    """Return the option `threads=`. Raises BadOption: it is no number of threads."""
+    """Return the option `threads=`. Raises BadOption: it is not a valid number of threads."""
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= _MOST_THREADS:
-        raise BadOption(f"threads={threads!r} is no number of threads from 0, for FFmpeg's choice, to {_MOST_THREADS}.")
+        raise BadOption(f"threads={threads!r} is not a number from 0, which lets FFmpeg choose, to {_MOST_THREADS}.")
     return threads
 
 
 # Any, below: objects of PyAV.
 def _rgb(converter: Any, frame: Any) -> Pixels:
-    """Convert a frame to RGB, in the calling thread. The array holds on to the memory of FFmpeg."""
+    """Convert a frame to RGB, in the calling thread. The array keeps FFmpeg's memory alive."""
     one_thread = {"threads": 1} if int(pyav().__version__.partition(".")[0]) >= _THREADED_CONVERSION else {}
     plane = converter.reformat(frame, format="rgb24", **one_thread).planes[0]
     return np.ndarray((frame.height, frame.width, 3), np.uint8, plane, 0, (plane.line_size, 3, 1))

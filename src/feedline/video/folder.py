@@ -18,7 +18,7 @@ VIDEOS = (
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".flv", ".wmv", ".3gp",
     ".ogv",
 )  # fmt: skip
-"""The endings of names that are taken for videos."""
+"""Endings of file names that count as videos."""
 
 
 class VideoFolder(FileDataset):
@@ -46,7 +46,7 @@ class VideoFolder(FileDataset):
         SourceError: the folder is missing, has no videos, or a class has none; or a table of labels does not match.
         BadOption: an option is invalid.
         MissingExtra: PyAV is not installed.
-        CorruptSource: when a sample is read: its file is damaged, truncated or no video.
+        CorruptSource: when a sample is read: its file is damaged, truncated or not a video.
         SourceChanged: when a sample is read: its file has changed since the index was made.
 
     Example:

@@ -75,7 +75,7 @@ def scan(origin: Origin) -> FrameTable:
     """Read the packets of a file and return its frames.
 
     Raises:
-        CorruptSource: it is damaged, truncated or no video.
+        CorruptSource: it is damaged, truncated or not a video.
         SourceError: there is no such file.
     """
     with opened(origin, is_checked=False) as (container, stream):
@@ -88,7 +88,7 @@ def _of_packets(container: Any, stream: Any, name: str) -> FrameTable | None:
     """Return the frames of an open file; None if its packets have no times, or not one each."""
     unit = stream.time_base
     if not unit:
-        raise CorruptSource(f"{name} does not say what its times mean. It is damaged. Write or copy it again.")
+        raise CorruptSource(f"{name} does not declare the unit of its times. It is damaged. Write or copy it again.")
     _check_whole(container, stream, name)
     codec = stream.codec_context.name
     if container.format.name == "avi" and codec in ("h264", "hevc"):
@@ -107,7 +107,7 @@ def _of_packets(container: Any, stream: Any, name: str) -> FrameTable | None:
         if packet.is_keyframe:
             keys.append(stamp)
     if not keys:
-        raise CorruptSource(f"{name} has no frame that decoding could begin with. It is damaged, cut off or empty.")
+        raise CorruptSource(f"{name} has no key frame to start decoding from. It is damaged, cut off or empty.")
     order = np.unique(np.array(stamps, np.int64))
     if len(order) < len(stamps):
         return None

@@ -28,9 +28,9 @@ _VERSION = 1
 _HEAD = struct.Struct("<qq?")
 """Size, modification time, and whether the scan failed."""
 _WORTH_STORING = 100
-"""Videos from which on an index is stored if no path is given: fewer are scanned in a second."""
+"""The fewest videos for which an index is stored if no path is given: fewer are scanned in a second."""
 _WORTH_SHOWING = 200
-"""Videos to scan from which on a terminal shows a progress bar."""
+"""The fewest videos to scan for which a terminal shows a progress bar."""
 _PART = 1024
 """Videos that the threads are given at a time."""
 
@@ -45,7 +45,7 @@ class VideoIndex:
 
     Raises:
         SourceError: a video is missing.
-        BadOption: the file to store the index in holds something else.
+        BadOption: the file to store the index in contains something else.
         MissingExtra: PyAV is not installed.
     """
 
@@ -88,7 +88,7 @@ def _stored_at(root: str, store: Cache) -> CacheFile | None:
     file.path = Path(store)
     if file.is_of_others():
         raise BadOption(
-            f"index={str(store)!r} is a file, but no index of videos. Pass a path of its own for the index."
+            f"index={str(store)!r} is a file, but not an index of videos. Choose another path for the index."
         )
     return file
 

@@ -43,7 +43,7 @@ class Timeline:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first frame to the end of the last, which is taken to be shown as long as the others."""
+        """Seconds from the first frame to the end of the last, which is assumed to be shown as long as the others."""
         count = len(self)
         return float((self._stamps[-1] - self._stamps[0]) * self._unit) * count / (count - 1) if count > 1 else 0.0
 
@@ -54,7 +54,7 @@ class Timeline:
         return len(self) / duration_s if duration_s else 0.0
 
     def at(self, seconds: object) -> NDArray[np.int64]:
-        """Return the positions of the frames shown at these times; before the first or after the last, these two."""
+        """Return the positions of the frames shown at these times; outside the video, its first or last frame."""
         times = np.asarray(seconds, np.float64) + _SLACK_S
         found = np.searchsorted(self.times_s, times, side="right") - 1
         return np.clip(found, 0, len(self) - 1).astype(np.int64)

@@ -287,7 +287,7 @@ def test_another_dataset_drops_what_is_on_disk(other: Any, tmp_path: Path) -> No
     old = CachedDataset(Numbers(), disk=tmp_path)
     go_through(old)
     cached = other(tmp_path)
-    with pytest.warns(PerformanceWarning, match="damaged, of another version, or of a dataset or transform"):
+    with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
     go_through(old)  # goes on with the file that it has open
@@ -526,7 +526,7 @@ def test_an_exception_is_not_kept() -> None:
 
 
 def test_samples_that_records_cannot_hold_need_pickle(tmp_path: Path) -> None:
-    with pytest.raises(NotARecord, match="Or give pickle=True"):
+    with pytest.raises(NotARecord, match="Or pass pickle=True"):
         CachedDataset([{1, 2}], memory="1MB")[0]
     for _ in range(2):
         cached = CachedDataset([{1, 2}], disk=tmp_path, pickle=True)
@@ -587,7 +587,7 @@ def test_asynchronous_samples_that_are_random() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CachedDataset([1]), "needs room"),
+        (lambda: CachedDataset([1]), "needs memory or disk space"),
         (lambda: CachedDataset([1], memory="lots"), "not a number of bytes"),
         (lambda: CachedDataset([1], memory=0), "less than 1"),
         (lambda: CachedDataset([1], memory="99999TB"), "this machine has"),
@@ -614,13 +614,13 @@ def test_a_dataset_that_outgrows_its_memory_is_told() -> None:
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(SourceError, match="has to be a folder that can be written to"):
+    with pytest.raises(SourceError, match="Choose a folder that you can write to"):
         CachedDataset([1], disk=tmp_path / "file")[0]
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
         CachedDataset([1], disk=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -643,10 +643,10 @@ def test_a_cache_does_not_drop_what_was_precomputed(tmp_path: Path) -> None:
     cached = CachedDataset([1, 2], disk=tmp_path)  # of the same dataset: it is all there
     assert list(cached) == [1, 2]
     assert cached.stats()["misses"] == 0
-    with pytest.raises(BadOption, match=r"precompute has stored"):
+    with pytest.raises(BadOption, match=r"precompute stored"):
         cached.clear()
     cached.close()
-    with pytest.raises(BadOption, match=r"precompute has stored"):
+    with pytest.raises(BadOption, match=r"precompute stored"):
         CachedDataset([3, 4], disk=tmp_path)[0]
     assert PrecomputedDataset(tmp_path)[1] == 2
 

@@ -89,7 +89,7 @@ def test_a_program_that_was_killed_before_it_made_a_store_is_no_hindrance(tmp_pa
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SourceError, match="folder that can be written to"):
+    with pytest.raises(SourceError, match="folder that you can write to"):
         ensure(tmp_path / "file")
 
 
@@ -113,5 +113,5 @@ def test_what_was_precomputed_is_known(tmp_path: Path) -> None:
     store = write_store(tmp_path, 1 << 20)
     store.note_whole()
     store.close()
-    with pytest.raises(BadOption, match=r"precompute has stored.*folder of its own"):
+    with pytest.raises(BadOption, match=r"precompute stored.*folder of its own"):
         refuse_whole(tmp_path)

@@ -90,15 +90,15 @@ def test_labels_of_a_function(root: Path) -> None:
         len(path) / 2 for path, _ in FileDataset(root).samples
     ]
     assert list(FileDataset(root, labels=lambda path: 7, fields="label")) == [7] * 5
-    with pytest.raises(BadOption, match=r"None for \S+3\.TXT, which is no label"):
+    with pytest.raises(BadOption, match=r"None for \S+3\.TXT, which is not a label"):
         FileDataset(root, labels=lambda path: None)
-    with pytest.raises(BadOption, match=r"'' for \S+x\.md, which is no label"):
+    with pytest.raises(BadOption, match=r"'' for \S+x\.md, which is not a label"):
         FileDataset(root, labels=lambda path: Path(path).suffix.replace(".md", ""))
-    with pytest.raises(BadOption, match="'' for b, which is no label"):
+    with pytest.raises(BadOption, match="'' for b, which is not a label"):
         FileDataset(["a/a", "b"], labels="folder")
-    with pytest.raises(BadOption, match="' ' for b, which is no label"):
+    with pytest.raises(BadOption, match="' ' for b, which is not a label"):
         FileDataset(["a", "b"], labels=["1", " "])
-    with pytest.raises(BadOption, match="a list, but a folder"):
+    with pytest.raises(BadOption, match="a list, but the files of a folder"):
         FileDataset(root, labels=[1, 2, 3, 4, 5])
 
 
@@ -150,11 +150,11 @@ def test_numbers_stay_numbers_beside_an_empty_label(tmp_path: Path) -> None:
         ("", CorruptSource, "no column 'file'.*none"),
         ("name,label\na,1\n", CorruptSource, "no column 'file'.*'name', 'label'"),
         ("file,label\ncat/1.txt,1\nx.md,2\nx.md,3\n", CorruptSource, "'x.md' twice, in lines 3 and 4"),
-        ("file,label\ncat/1.txt,1\ncat/9.txt,1\n", CorruptSource, "line 3, names 'cat/9.txt', and 1 of its 2 files"),
+        ("file,label\ncat/1.txt,1\ncat/9.txt,1\n", CorruptSource, "line 3, names 'cat/9.txt', but 1 of its 2 files"),
         ("file,label\ncat/1.txt,1\nx.md\n", CorruptSource, "line 3, has 1 of 2 columns"),
         ("file,label\ncat/1.txt,1\nx.md, \n3.TXT,\n", SourceError, "line 3, has no label for 'x.md'.*2 of 3 .*skip"),
-        ("file;label\ncat/1.txt;1\n", CorruptSource, "names 'file;label'.*separated by ';', and only commas"),
-        ("file\tlabel\ncat/1.txt\t1\n", CorruptSource, r"separated by '\\t', and only commas"),
+        ("file;label\ncat/1.txt;1\n", CorruptSource, "names 'file;label'.*separated by ';', but only commas"),
+        ("file\tlabel\ncat/1.txt\t1\n", CorruptSource, r"separated by '\\t', but only commas"),
         ("file,label\ncat/1.txt,1\n", SourceError, "'3.TXT', 'x.md', .*no line in .*unlabelled"),
     ],
 )
@@ -164,9 +164,9 @@ def test_tables_that_do_not_fit(root: Path, text: str, kind: type[Exception], me
 
 
 def test_tables_that_are_none(root: Path) -> None:
-    with pytest.raises(SourceError, match=r"nothing\.csv' is taken for .* a CSV file, which cannot be read"):
+    with pytest.raises(SourceError, match=r"nothing\.csv' is the path of a CSV file that cannot be read"):
         FileDataset(root, labels=root / "nothing.csv")
-    with pytest.raises(SourceError, match=r"'folders' is taken for the path of a CSV file.*labels=\"folder\" for"):
+    with pytest.raises(SourceError, match=r"'folders' is the path of a CSV file.*labels=\"folder\" for"):
         FileDataset(root, labels="folders")
     (root.parent / "x.csv").write_bytes(b"file,label\n\xff\xfe,1\n")
     with pytest.raises(CorruptSource, match="UTF-8"):
@@ -189,7 +189,7 @@ def test_arrays_and_functions_read(tmp_path: Path) -> None:
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
     write(tmp_path, {"a": b"\xff"})
-    with pytest.raises(CorruptSource, match=f"{tmp_path}/a is no text"):
+    with pytest.raises(CorruptSource, match=f"{tmp_path}/a is not text"):
         FileDataset(tmp_path, read="text")[0]
     with pytest.raises(ZeroDivisionError) as caught:
         FileDataset(tmp_path, read=lambda path: 1 / 0)[0]

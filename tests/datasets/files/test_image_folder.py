@@ -142,7 +142,7 @@ def test_the_folder_of_a_single_class(root: Path) -> None:
     with pytest.raises(SourceError, match="has no directories") as caught:
         ImageFolder(root / "cat")
     assert str(root / "cat") in str(caught.value)
-    assert f"give the folder above it: {str(root)!r}" in str(caught.value)
+    assert f"pass the folder above it: {str(root)!r}" in str(caught.value)
     assert len(ImageFolder(root / "cat", labels=None)) > 0
 
 

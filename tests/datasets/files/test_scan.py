@@ -110,7 +110,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     (root / "a" / "linked.jpg").symlink_to(tmp_path / "other" / "2.jpg")
     (root / "a" / "broken.jpg").symlink_to(tmp_path / "nowhere")
     (root / "a" / "round.jpg").symlink_to(root / "a" / "round.jpg")
-    with pytest.warns(FeedlineWarning, match="such as 'b/back', which is 'a'. Their files come once"):
+    with pytest.warns(FeedlineWarning, match="such as 'b/back', which is 'a'. Their files are listed once"):
         found = paths(root)
     assert found == [*(f"a/{name}.jpg" for name in ("1", "broken", "linked", "round")), "b/2.jpg", "b/deep/3.jpg"]
 

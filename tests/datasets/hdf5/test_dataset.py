@@ -276,7 +276,7 @@ class TestWhatCannotBe:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ("none-*.h5", "No file fits"),
+            ("none-*.h5", "No file matches"),
             ([], "empty"),
             (3, "not a path"),
             ([b"x"], "not a path"),

@@ -213,7 +213,7 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be opened"):
         len(JSONLines(tmp_path / "none.jsonl"))
-    with pytest.raises(SourceError, match="No file fits the pattern"):
+    with pytest.raises(SourceError, match="No file matches the pattern"):
         len(JSONLines(f"{tmp_path}/*.jsonl"))
     with pytest.raises(SourceError, match=r"has no files that end in \.jsonl or"):
         list(JSONLines(tmp_path).stream())
@@ -512,7 +512,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_a_folder_of_other_files_is_no_folder_for_copies(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(COUNT)))
-    with pytest.raises(BadOption, match="holds other files"):
+    with pytest.raises(BadOption, match="contains other files"):
         len(JSONLines(path, unpack=tmp_path, cache=False))
 
 

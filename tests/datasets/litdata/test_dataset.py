@@ -154,7 +154,7 @@ def test_fields(tmp_path: Path) -> None:
         assert repr(dataset) == "LitDataDataset(30 samples of ((str, [float, bool], {'raw': bytes}), int))"
     with pytest.raises(BadOption, match=r"'nope'.*'label'"):
         LitDataDataset(path, "nope")
-    with pytest.raises(BadOption, match="no dicts"):
+    with pytest.raises(BadOption, match="not dicts"):
         LitDataDataset(write(tmp_path / "y", [[1, 2]]), "label")
 
 
@@ -230,7 +230,7 @@ def test_chunks_that_feedline_does_not_read(
 
 
 def test_block_size_is_for_tokens(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="no tokens"):
+    with pytest.raises(BadOption, match="not tokens"):
         LitDataDataset(write(tmp_path / "x", CHUNKS), block_size=4)
     path = write(tmp_path / "y", [TOKENS], tokens=True)
     with pytest.raises(BadOption, match="block_size"):

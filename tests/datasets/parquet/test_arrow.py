@@ -100,7 +100,7 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
     dataset = ArrowDataset(path, "number")
     assert dataset[0] == 0
     write(path.with_suffix(".arrow.new.arrow"), table().slice(1)).rename(path)
-    with pytest.raises(SourceChanged, match="make the dataset anew"):
+    with pytest.raises(SourceChanged, match="create the dataset again"):
         dataset[0]
 
 

@@ -290,7 +290,7 @@ def test_a_file_that_changes_is_noticed(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
     assert dataset[0] == 0
     write(path, table().slice(1))
-    with pytest.raises(SourceChanged, match=r"a\.parquet.*make the dataset anew"):
+    with pytest.raises(SourceChanged, match=r"a\.parquet.*create the dataset again"):
         dataset[20]
 
 

@@ -167,7 +167,7 @@ def test_states_that_do_not_fit(dataset: Any, tmp_path: Path) -> None:
         dataset.stream(shuffle=True, seed=2),
         dataset.stream(shuffle=True, seed=1, window=9),
     ):
-        with pytest.raises(BadState, match="and now it is"):
+        with pytest.raises(BadState, match="but now it is"):
             RowGroupPass(other).load_state_dict(state)
     fewer = ParquetDataset(tmp_path, "x", filters=[("x", "<", 30)]).stream(shuffle=True, seed=1)
     with pytest.raises(BadState, match="53 samples, but these are 30"):

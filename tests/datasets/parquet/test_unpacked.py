@@ -189,7 +189,7 @@ def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
 def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     folder = path.parent / "pictures"
     (folder / "cats").mkdir(parents=True)
-    with pytest.raises(BadOption, match=r"pictures holds other files, such as 'cats'.*new or empty"):
+    with pytest.raises(BadOption, match=r"pictures contains other files, such as 'cats'.*new or empty"):
         ParquetDataset(path, cache=folder)[0]
     assert [file.name for file in folder.iterdir()] == ["cats"]
 

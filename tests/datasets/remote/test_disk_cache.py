@@ -247,7 +247,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_piece_uncounted(
 
 def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(BadOption, match=r"holds other files, such as 'thesis.tex'"):
+    with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
         DiskCache(tmp_path, 10**6)
     with pytest.raises(BadOption, match="shard_cache_bytes=3999"):
         DiskCache(tmp_path / "c", 3999)

@@ -125,7 +125,7 @@ def test_a_loader_is_resumed(address: str, workers: int) -> None:
 def test_states_that_do_not_fit(sqlite: str) -> None:
     stream = stream_of(sqlite)
     state = SQLPass(stream, (0, 1)).state_dict()
-    with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], and now it is \[1, 2\].*as many workers"):
+    with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], but now it is \[1, 2\].*number of workers"):
         SQLPass(stream, (1, 2)).load_state_dict(state)
     with pytest.raises(BadState, match="not the state"):
         SQLPass(stream, (0, 1)).load_state_dict([])

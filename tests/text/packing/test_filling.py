@@ -151,7 +151,7 @@ def test_documents_are_not_changed_and_not_shared() -> None:
     [
         ([[1, 2], [3]], {}, CollateError, "Document 1 has 1 values in field 'tokens', but the plan uses"),
         ([[1, 2], 7], {}, CollateError, "Document 1 has 0 values"),
-        ([[1, 2], {"tokens": [1, 2]}], {}, CollateError, "Document 1 is a mapping, and others are arrays"),
+        ([[1, 2], {"tokens": [1, 2]}], {}, CollateError, "Document 1 is a mapping, but others are arrays"),
         ([{"tokens": [1, 2]}, [1, 2]], {}, CollateError, "Document 1 has no fields"),
         ([{"tokens": [1, 2]}, {"tokens": [1, 2], "x": [1, 2]}], {}, CollateError, r"the fields \['tokens', 'x'\]"),
         ([{"tokens": [1, 2], "x": [1]}] * 2, {}, CollateError, "Document 0 has 1 values in field 'x'"),

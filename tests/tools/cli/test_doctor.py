@@ -168,7 +168,7 @@ def test_a_dataset() -> None:
     done = examined(f"{DATASETS}:Plain", "--seconds", 3)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Plain: 100 samples" in done.stdout
-    assert "Nothing that ought to be changed was found" in done.stdout
+    assert "Found nothing to change" in done.stdout
 
 
 def test_something_serious() -> None:
@@ -194,7 +194,7 @@ def test_a_dataset_for_programs() -> None:
         ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
-        ("number", 1, "is no dataset", ""),
+        ("number", 1, "is not a dataset", ""),
         ("missing", 1, "has no 'missing'", ""),
     ],
 )

@@ -171,7 +171,7 @@ def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.Cap
         ("nowhere", "There is nothing at nowhere"),
         ("no_module_of_mine:x", "no module 'no_module_of_mine'"),
         ("{module}:nothing", "has no 'nothing'"),
-        ("{module}:number", "is 3, of type int, which is no dataset"),
+        ("{module}:number", "is 3, of type int, which is not a dataset"),
         ("{module}.py", "looks like lines of text"),
         ("empty", "no files"),
     ],

@@ -92,11 +92,11 @@ def test_on_a_cluster(module: str, tmp_path: Path) -> None:
         (("M:texts", "out.h5", "--tokens-per-shard", "5"), "--tokens-per-shard does not apply"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--shard-size", "5M"), "--shard-size does not"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--resize", "5"), "--resize does not apply"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:number"), "which is no tokenizer"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:number"), "which is not a tokenizer"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:nothing"), "has no 'nothing'"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "none.json"), "no file none.json"),
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "."), "tokenizer.json"),
-        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one that is"),
+        (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one it is"),
     ],
 )
 def test_what_cannot_work(
@@ -134,6 +134,6 @@ def test_a_tokenizer_file(module: str, capsys: pytest.CaptureFixture[str]) -> No
     found = verify("a.bin")
     assert (found.token_bytes, found.end_token, found.tokenizer) == (2, 1, "WordLevel")
     Path("tokenizer.json").write_text(json.dumps({"version": "1.0"}))
-    assert "does not hold a tokenizer" in fails(
+    assert "is not a tokenizer" in fails(
         capsys, f"{module}:texts", "--tokens", "b.bin", "--tokenizer", "tokenizer.json"
     )

@@ -47,7 +47,7 @@ def test_workers_are_found_for_a_dataset_that_waits() -> None:
         found = re.search(r"num_workers=(\d+)", done.stdout)
         assert found is not None
         assert int(found[1]) >= 2
-        assert "Fewer are too few" in done.stdout
+        assert "Fewer are not enough" in done.stdout
 
     try_again(check)
 
@@ -100,7 +100,7 @@ def test_what_workers_raise_is_told() -> None:
         ("Hanging", 6, "did not finish", "in wait_for_ever"),
         ("Exiting", 7, "ended its process with status 9", ""),
         ("Empty", 8, "is empty", ""),
-        ("number", 1, "is no dataset", ""),
+        ("number", 1, "is not a dataset", ""),
     ],
 )
 @pytest.mark.parametrize("command", ["tune", "bench"])

@@ -51,7 +51,7 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
         (["memory://nothing/here-*.tar"], "No object fits"),
         (["memory://nothing/*.tar", "--cache", "much"], "much"),
         (["memory://nothing/*.tar", "--seconds", "9"], "Leave out --seconds"),
-        (["module:dataset", "--machines", "4"], "--machines is about shards in a store"),
+        (["module:dataset", "--machines", "4"], "--machines applies only to shards in a store"),
     ],
 )
 def test_bad_input_is_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

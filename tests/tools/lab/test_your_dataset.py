@@ -154,7 +154,7 @@ def test_a_stream_that_ends_before_it_is_measured_has_no_rate() -> None:
 def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
     assert "no module 'no_such_module'" in failure_of("no_such_module:dataset")["text"]
     assert "has no 'Missing'" in failure_of(f"{file}:Missing")["text"]
-    assert "is no dataset" in failure_of(f"{file}:number")["text"]
+    assert "is not a dataset" in failure_of(f"{file}:number")["text"]
     raising = failure_of(f"{file}:Raising")
     assert "no picture of mine" in raising["more"]
     assert "in __getitem__" in raising["more"]

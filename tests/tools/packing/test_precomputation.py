@@ -174,7 +174,7 @@ def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+    with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
         feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -185,7 +185,7 @@ def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path:
     again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
     assert stored[1] == 2  # of the file that it has open
     stored.close()
-    with pytest.raises(SourceChanged, match="holds samples of another dataset by now"):
+    with pytest.raises(SourceChanged, match="now contains samples of another dataset"):
         stored[1]
     assert list(again) == [10, 20]
     stored.close()

@@ -222,7 +222,7 @@ def test_token_ids_that_do_not_fit(tmp_path: Path) -> None:
         ({"out": "folder", "overwrite": True}, "other files"),
         ({"out": "folder.bin", "overwrite": True}, "is a folder"),
         ({"out": "a.bin", "dtype": "int64"}, "int64"),
-        ({"out": "a.bin", "append_eos": True}, "does not say which"),
+        ({"out": "a.bin", "append_eos": True}, "does not tell which"),
         ({"out": "a.bin", "append_eos": -1}, "append_eos=-1"),
         ({"out": "a.bin", "tokenizer": 5}, "tokenizer=5"),
         ({"out": "a.bin", "field": "body", "source": Texts()}, "no field 'body'; its fields are 'text', 'number'"),

@@ -30,7 +30,7 @@ def test_severity() -> None:
 def test_they_are_printed_as_lines_that_say_what_is_wrong_first_and_what_shows_it_last() -> None:
     some = [Finding("a", "Wrong.", "Do it."), Finding("b", "wrong", "Do it.", gain=2.0, evidence="It took 3 s")]
     assert str(Findings(some)) == "b: wrong. Do it. Gain: 2.0x. It took 3 s.\na: Wrong. Do it."
-    assert str(Findings()) == "Nothing that ought to be changed was found."
+    assert str(Findings()) == "Found nothing to change."
 
 
 def test_what_was_counted_needs_no_quiet_machine() -> None:

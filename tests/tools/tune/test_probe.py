@@ -69,7 +69,7 @@ def test_what_samples_open_and_read_is_counted(tmp_path: Path, monkeypatch: pyte
         ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
         ("EmptyStream", "empty", "is empty: it has no samples", ""),
         ("Hanging", "hangs", "did not finish within .*and samples were made", "in wait_for_ever"),
-        ("HangingToBeMade", "hangs", "while it was imported and made", "in __init__"),
+        ("HangingToBeMade", "hangs", "while it was imported and created", "in __init__"),
         ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
         ("Exiting", "crashes", "ended its process with status 9", ""),
         ("ForkingAndExiting", "crashes", "ended its process with status 9", ""),
@@ -120,14 +120,14 @@ def test_what_was_measured_before_it_hung_is_kept() -> None:
 
 
 def test_what_is_no_dataset() -> None:
-    with pytest.raises(BadOption, match="is 3, of type int, which is no dataset") as caught:
+    with pytest.raises(BadOption, match="is 3, of type int, which is not a dataset") as caught:
         probe(f"{HERE / 'broken.py'}:number", seconds=1)
     assert not isinstance(caught.value, DatasetFailed)
 
 
 def test_a_fault_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.tune.probing.process.try_batch", lambda *_: 1 / 0)
-    with pytest.raises(InternalError, match=r"(?s)while a batch was put together.*ZeroDivisionError"):
+    with pytest.raises(InternalError, match=r"(?s)while a batch was collated.*ZeroDivisionError"):
         probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
 
 

@@ -47,7 +47,7 @@ def test_workers_that_gain_nothing_are_not_taken() -> None:
     choice = chosen(scaling(10, until=6))
     assert choice.setting == Setting("process", 6)
     assert any("More gain little" in reason for reason in choice.reasons)
-    assert any("Fewer are too few" in reason for reason in choice.reasons)
+    assert any("Fewer are not enough" in reason for reason in choice.reasons)
 
 
 def test_a_dataset_that_workers_only_slow_down_stays_inline() -> None:

@@ -22,7 +22,7 @@ from feedline.system.process import lock_of_process
 from feedline.types.sizes import byte_count
 
 _one_thread = lock_of_process()
-"""Loader threads have copies of a dataset, and only the first to begin an epoch may drop samples."""
+"""Held to drop samples: of a loader's threads, which have copies of a dataset, only the first in an epoch does so."""
 
 _MISSING = object()
 """Marks a sample that is not cached."""
@@ -50,7 +50,7 @@ class CachedDataset(Source, EpochAware, Derived):
             time of files that its attributes name. Change the version when anything else changes: functions that this
             code calls, constants of a module, the rows of a database.
         transform: applied to each sample on delivery, and not cached.
-        pickle: True to pickle samples that a record cannot hold. Only for folders that nobody else can write to.
+        pickle: True to pickle samples that a record cannot hold. Only for folders that you alone can write to.
         freeze_random: True to cache samples that draw random numbers; they are then the same in all epochs.
         copy: False to get arrays that are read-only views of the shared memory.
 
@@ -87,9 +87,9 @@ class CachedDataset(Source, EpochAware, Derived):
         super().__init__(transform)
         check_dataset(dataset, freeze_random=freeze_random)
         if memory is None and disk is None:
-            raise BadOption("A cache needs room: give memory='4GB', disk='some/folder', or both.")
+            raise BadOption("A cache needs memory or disk space: pass memory='4GB', disk='some/folder', or both.")
         if disk is None and disk_limit is not None:
-            raise BadOption(f"disk_limit={disk_limit!r} was given without disk=, the folder that it limits.")
+            raise BadOption(f"disk_limit={disk_limit!r} was given without disk=. Pass the folder that it limits.")
         self.dataset = dataset
         self._version = version
         self._pickles = pickle
@@ -98,7 +98,7 @@ class CachedDataset(Source, EpochAware, Derived):
         size = byte_count("memory", memory)
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if size is not None and size > whole:
-            raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
+            raise BadOption(f"memory={size} is more than the {whole} bytes of memory that this machine has.")
         self._memory = None if size is None else SampleStore(SharedMemory(size), limit=size)
         self._folder = None if disk is None else Path(disk).absolute()
         if self._folder is not None:
@@ -121,8 +121,8 @@ class CachedDataset(Source, EpochAware, Derived):
         least = SampleStore.least_bytes(head.count)
         if self._memory is not None and least >= self._memory.limit:
             raise BadOption(
-                f"memory={self._memory.limit} bytes are too few: the index of {head.count} samples alone takes "
-                f"{least}. Give more, or use disk=."
+                f"memory={self._memory.limit} is too little: the index of {head.count} samples alone takes {least} "
+                "bytes. Allow more, or use disk=."
             )
         return head
 
@@ -143,9 +143,9 @@ class CachedDataset(Source, EpochAware, Derived):
             sample_store.refuse_whole(place)
         if sample_store.drop_other(place, head):
             warn_user(
-                f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
-                "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
-                "each its own.",
+                f"The cache in {place} was dropped and will be filled again: it was damaged, or belonged to another "
+                "version, or to a dataset or transform that has changed. If two datasets share the folder by mistake, "
+                "give each its own.",
                 PerformanceWarning,
             )
         self._disk = sample_store.write_store(place, self._disk_limit)
@@ -163,9 +163,9 @@ class CachedDataset(Source, EpochAware, Derived):
                 return
             if is_maker and not all(store is None or store.head() == head for store in (self._memory, self._disk)):
                 warn_user(
-                    "The dataset inside of a CachedDataset has changed, so that the samples that were kept are "
-                    "dropped. If it changes whenever it is read (a counter, an open file), give it a method "
-                    "fingerprint() that returns a string of what its samples depend on.",
+                    "The dataset inside a CachedDataset has changed, so its cached samples are dropped. If it changes "
+                    "whenever it is read (a counter, an open file), give it a method fingerprint() that returns a "
+                    "string of what its samples depend on.",
                     PerformanceWarning,
                 )
                 self.clear()
@@ -281,9 +281,9 @@ class CachedDataset(Source, EpochAware, Derived):
                 self._has_warned = True
                 warn_user(
                     f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
-                    f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "
-                    "the random part as CachedDataset(..., transform=), which is applied to what comes out of the "
-                    "cache; or freeze_random=True, if each sample is to keep what it drew first.",
+                    f"{', '.join(watch.generators)}), and a cached sample would be the same in every epoch. Pass the "
+                    "random part as CachedDataset(..., transform=), which is applied to samples that come out of the "
+                    "cache; or pass freeze_random=True to keep the first draw of each sample.",
                     PerformanceWarning,
                 )
             return samples

@@ -56,7 +56,7 @@ def fingerprint(dataset: object, *more: object) -> bytes:
         _HashPickler(SimpleNamespace(write=found.update)).dump((dataset, *more))
     except RecursionError:
         raise BadOption(
-            f"The parts of a {type(dataset).__name__} are nested too deeply to tell whether it has changed. Give it a "
+            f"A {type(dataset).__name__} is nested too deeply to tell whether it has changed. Give it a "
             "method fingerprint() that returns a string of what its samples depend on."
         ) from None
     return found.digest()

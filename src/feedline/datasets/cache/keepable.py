@@ -27,13 +27,13 @@ def check_dataset(dataset: object, *, freeze_random: bool) -> None:
     one, several = (getattr(type(dataset), getter, None) for getter in ("__getitem__", "__getitems__"))
     if inspect.iscoroutinefunction(several) and not inspect.iscoroutinefunction(one):
         raise BadOption(
-            f"A {name} has an async __getitems__, but its __getitem__ is not async, and single samples are asked for. "
-            "Make both async."
+            f"A {name} has an async __getitems__, but its __getitem__ is not async, and a cache requests single "
+            "samples. Make both async."
         )
     if callable(getattr(dataset, "set_epoch", None)) and not freeze_random:
         raise BadOption(
-            f"A {name} has a set_epoch: its samples depend on the epoch, and only those of one would be kept. Give "
-            "what lies below it, or freeze_random=True to keep those of one epoch anyway."
+            f"A {name} has a set_epoch: its samples depend on the epoch, and only those of one epoch would be cached. "
+            "Cache the dataset inside it, or pass freeze_random=True to keep the samples of one epoch anyway."
         )
 
 

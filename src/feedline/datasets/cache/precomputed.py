@@ -49,18 +49,18 @@ class PrecomputedDataset(Source):
         if self._store is not None:
             return self._store
         if not sample_store.has_store(self.path):
-            raise SourceError(f"There are no precomputed samples in {self.path}. feedline.precompute makes them.")
+            raise SourceError(f"There are no precomputed samples in {self.path}. Create them with feedline.precompute.")
         store = sample_store.read_store(self.path)
         head = store.head()
         if head is None:
             raise CorruptSource(
-                f"{self.path / sample_store.FILE} is damaged, or of another version of feedline. Remove the folder and "
-                "call feedline.precompute again."
+                f"{self.path / sample_store.FILE} is damaged, or from another version of feedline. Remove the folder "
+                "and call feedline.precompute again."
             )
         if not store.is_whole:
             raise SourceError(
-                f"The samples in {self.path} are not complete: feedline.precompute was interrupted. Call it again with "
-                "the same dataset, and it goes on where it was."
+                f"The samples in {self.path} are incomplete: feedline.precompute was interrupted. Call it again with "
+                "the same dataset to resume."
             )
         store.open(head)
         self._count, self._store = head.count, store
@@ -79,13 +79,13 @@ class PrecomputedDataset(Source):
         if found is None:
             if not store.is_current():
                 raise SourceChanged(
-                    f"{self.path} holds samples of another dataset by now: feedline.precompute was called with "
-                    "overwrite=True since this one was opened. Make a new PrecomputedDataset to read them."
+                    f"{self.path} now contains samples of another dataset: feedline.precompute was called with "
+                    "overwrite=True after this one was opened. Create a new PrecomputedDataset to read them."
                 )
             what = "damaged" if index in store.damaged else "absent"
             raise CorruptSource(
-                f"Sample {index} in {self.path} is {what}: the file was changed or cut off after it was made. Call "
-                "feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."
+                f"Sample {index} in {self.path} is {what}: the file was changed or cut off after it was written. Call "
+                "feedline.precompute again with the same dataset: it keeps intact samples and makes the others again."
             )
         try:
             return decode(found, pickles=self._pickles)

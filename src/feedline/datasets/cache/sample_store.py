@@ -84,8 +84,8 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
     except records.NotARecord as exc:
         if not pickles:
             raise records.NotARecord(
-                f"{exc} Or give pickle=True: samples are then stored with pickle, which runs code when they are read, "
-                "so that everybody who can write to the store can run code in your program."
+                f"{exc} Or pass pickle=True: samples are then stored with pickle, which runs code when they are read. "
+                "Anyone who can write to the store can then run code in your program."
             ) from None
     return Encoded(Kind.PICKLE, pickle.dumps(sample, pickle.HIGHEST_PROTOCOL))
 
@@ -99,7 +99,7 @@ def decode(encoded: Encoded, *, pickles: bool) -> Any:
     if encoded.kind is Kind.RECORD:
         return records.decode(encoded.data, owned=type(encoded.data) is bytearray)
     if not pickles:
-        raise CorruptSource("It was stored with pickle, and pickle=True was not given to read it.")
+        raise CorruptSource("It was stored with pickle. If you trust the store, pass pickle=True.")
     return pickle.loads(encoded.data)
 
 
@@ -340,8 +340,8 @@ def refuse_whole(folder: Path) -> None:
     with closing(read_store(folder)) as store:
         if store.is_whole:
             raise BadOption(
-                f"{folder} holds samples that feedline.precompute has stored, which a cache does not delete. Give the "
-                "cache a folder of its own, or remove this one if the dataset has changed and you do not need it."
+                f"{folder} contains samples that feedline.precompute stored, which a cache does not delete. Give the "
+                "cache a folder of its own, or remove this one if you no longer need it."
             )
 
 
@@ -376,7 +376,7 @@ def write_store(folder: Path, limit: int | None) -> SampleStore:
             limit = (folder / FILE).stat().st_blocks * 512 + shutil.disk_usage(folder).free // 2
     except OSError as exc:
         raise SourceError(
-            f"A store of samples cannot be made in {folder}: {exc.strerror or exc}. It has to be a folder that can be "
-            "written to."
+            f"A store of samples cannot be created in {folder}: {exc.strerror or exc}. Choose a folder that you can "
+            "write to."
         ) from exc
     return SampleStore(SharedFile(folder / FILE), limit=limit)

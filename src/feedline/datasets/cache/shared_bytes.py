@@ -78,7 +78,7 @@ class SharedBytes(ABC):
     def locked(self) -> Iterator[None]:
         """Exclude all other threads and processes that lock these bytes."""
         if sys.platform == "win32":
-            raise BadOption("CachedDataset and precompute need the file locks of POSIX systems, which Windows lacks.")
+            raise BadOption("CachedDataset and precompute need POSIX file locks, which Windows lacks.")
         with _one_thread:
             fd = self._own.get()
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -113,7 +113,7 @@ class SharedMemory(SharedBytes):
         except (OSError, OverflowError, ValueError) as exc:
             raise SourceError(
                 f"A cache of {size} bytes cannot be mapped: {words(exc)}. A limit on virtual memory (`ulimit -v`) is "
-                "the usual cause; give memory= less."
+                "the usual cause: raise it, or make memory= smaller."
             ) from exc
         self.view = memoryview(mapping)
         self._fd = fd
@@ -205,7 +205,7 @@ def _opened(path: str, mode: int) -> int:
         return os.open(path, mode | os.O_CLOEXEC, 0o666)
     except OSError as exc:
         raise SourceError(
-            f"{path} cannot be opened: {exc.strerror}. If it was removed, begin with a new dataset object."
+            f"{path} cannot be opened: {exc.strerror}. If it was removed, create the dataset again."
         ) from exc
 
 

@@ -108,7 +108,7 @@ class FileDataset(Source):
             others = f" ({self.left_out} others were left out)" if self.left_out else ""
             raise SourceError(
                 f"{'There are no files' if self.root is None else f'{self.root} has no files'}"
-                f"{_criteria(choice)}{others}, so the dataset would be empty. Look at the path, extensions= and "
+                f"{_criteria(choice)}{others}, so the dataset would be empty. Check the path, extensions= and "
                 "pattern=."
             )
 
@@ -120,7 +120,9 @@ class FileDataset(Source):
             BadOption: `root` is not the path of a folder.
         """
         if not isinstance(root, (str, os.PathLike)):
-            raise BadOption(f"root={reprlib.repr(root)} is no path of a folder. A FileDataset takes a list of paths.")
+            raise BadOption(
+                f"root={reprlib.repr(root)} is not the path of a folder. For a list of paths, use FileDataset."
+            )
         return cls._value if labels is None and fields == (cls._value, "label") else fields
 
     def _list_folder(
@@ -148,8 +150,8 @@ class FileDataset(Source):
             self._labels = label_sources.of_function(labels, len(self), self.path_of)
         elif labels is not None:
             raise BadOption(
-                "labels= is a list, but a folder has no order of its own that it could fit. Give a list of paths with "
-                "it, a CSV file, or a function."
+                "labels= is a list, but the files of a folder have no order that it could match. Pass a list of paths "
+                "as well, or pass a CSV file or a function as labels=."
             )
 
     def _take_paths(self, paths: list[str], choice: Choice, labels: LabelSource) -> None:
@@ -165,12 +167,14 @@ class FileDataset(Source):
             parents = [os.path.basename(os.path.dirname(path)) for path in kept]
             self._labels = label_sources.of_values(parents, 'labels="folder"', kept.__getitem__)
         elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
-            raise BadOption(f"labels={labels!r} needs a folder that the files in the table are named from.")
+            raise BadOption(
+                f"labels={labels!r} needs a folder: the table names files relative to it. Pass a folder, not paths."
+            )
         elif callable(labels):
             self._labels = label_sources.of_function(labels, len(kept), kept.__getitem__)
         elif labels is not None:
             if len(labels) != len(paths):
-                raise BadOption(f"labels= has {len(labels)} labels for {len(paths)} paths. Give one for each.")
+                raise BadOption(f"labels= has {len(labels)} labels for {len(paths)} paths. Pass one for each path.")
             wanted_labels = [label for label, wanted in zip(labels, is_wanted, strict=True) if wanted]
             self._labels = label_sources.of_values(wanted_labels, "labels=", kept.__getitem__)
         else:
@@ -286,7 +290,7 @@ def _endings(extensions: str | Iterable[str] | None) -> tuple[str, ...] | None:
     endings = (extensions,) if isinstance(extensions, str) else tuple(extensions)
     if not all(endings) or not endings:
         raise BadOption(
-            f'extensions={extensions!r} names no endings. Give some such as (".jpg", ".png"), or None for any.'
+            f'extensions={extensions!r} names no endings. Pass some, such as (".jpg", ".png"), or None for any.'
         )
     return tuple(sorted({ending.lower() for ending in endings}))
 
@@ -296,7 +300,7 @@ def _table(labels: Any) -> tuple[str, tuple[str, str]]:
         return checked_path(labels), ("file", "label")
     if len(labels) != 3:
         raise BadOption(
-            f"labels={labels!r} is no tuple of a CSV file and the names of its columns with files and with labels."
+            f"labels={labels!r} is not a tuple of a CSV file and two of its columns: (path, file column, label column)."
         )
     return checked_path(labels[0]), (labels[1], labels[2])
 

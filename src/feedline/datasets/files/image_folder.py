@@ -83,7 +83,7 @@ class ImageFolder(FileDataset):
         defers = isinstance(pipeline, Pipeline)
         if decode == "gpu" and not defers:
             raise BadOption(
-                'decode="gpu" needs a transform= of feedline.images, which the device does as well. Give one, or use '
+                'decode="gpu" needs a transform= from feedline.images, which also runs on the device. Pass one, or use '
                 'decode="auto".'
             )
         reads = read_bytes if defers and decode in PLACES else decoder(decode)

@@ -36,9 +36,9 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     classes = sorted(set(tops) - {""})
     if not classes:
         raise SourceError(
-            f"{root} has no directories, so its files have no classes. If it is the directory of a class, give the "
+            f"{root} has no directories, so its files have no classes. If it is the directory of one class, pass the "
             f"folder above it: {os.path.dirname(os.path.abspath(root))!r}. Otherwise put the files of each class into "
-            'a directory of their own, or give labels="labels.csv", a function, or None for files without labels.'
+            'a directory of their own, or pass labels="labels.csv", a function, or None for files without labels.'
         )
     number_of = {name: number for number, name in enumerate(classes)}
     counts = np.zeros(len(classes), np.int64)
@@ -47,8 +47,8 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     empty = [classes[number] for number in np.flatnonzero(counts == 0)]
     if empty and not allow_empty:
         raise SourceError(
-            f"{listed(empty, 5)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
-            "asked for. Remove the directory, change extensions=, or give allow_empty=True to count it as a class "
+            f"{listed(empty, 5)} of {len(classes)} classes in {root} {_has(empty)} no files with the requested "
+            "endings. Remove the directory, change extensions=, or pass allow_empty=True to count it as a class "
             "nevertheless."
         )
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
@@ -59,8 +59,8 @@ def of_values(values: Sequence[object], option: str, path_of: Callable[[int], st
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadOption(
-                f"{option} gives {value!r} for {path_of(place)}, which is no label. Give the file one, or leave it "
-                "out: with extensions= or pattern=, or by a list of those paths that have labels."
+                f"{option} gives {value!r} for {path_of(place)}, which is not a label. Label the file, or exclude it "
+                "with extensions= or pattern=, or by passing only the paths that have labels."
             )
     return _known(values, option)
 
@@ -109,20 +109,20 @@ def of_table(
         line, name = min((line, name) for name, (_, line) in rows.items())
         count = len(rows) + len(values) + len(empty)
         raise CorruptSource(
-            f"{table}, line {line}, names {name!r}, and {len(rows)} of its {count} files are not "
-            f"among those of {root}. They are missing, end in something else than extensions= says, or are named from "
-            "another folder: the column has to say where a file is below the folder, with its ending."
+            f"{table}, line {line}, names {name!r}, but {len(rows)} of its {count} files are not "
+            f"among those of {root}. They are missing, have endings that extensions= excludes, or are relative to "
+            "another folder: the column must contain paths relative to the folder, including the ending."
         )
     if empty and not skip:
         line, name = min(empty)
         raise SourceError(
-            f"{table}, line {line}, has no label for {name!r}: the column is empty there, as it is for {len(empty)} of "
-            f'{len(empty) + len(values)} files. Fill it in, or give unlabelled="skip" to leave such files out.'
+            f"{table}, line {line}, has no label for {name!r}: the column is empty there, and for {len(empty)} of "
+            f'{len(empty) + len(values)} files in all. Fill it in, or pass unlabelled="skip" to skip such files.'
         )
     if without and not skip:
         raise SourceError(
             f"{listed(without, 5)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
-            'Add the lines, or give unlabelled="skip" to leave such files out.'
+            'Add the lines, or pass unlabelled="skip" to skip such files.'
         )
     return _known(numbers_in(values), f"labels={table!r}"), np.array(places, np.int64)
 
@@ -152,13 +152,13 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
                     )
                 rows[name] = line[label_at], lines.line_num
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise CorruptSource(f"{table} is no table of comma-separated values in UTF-8: {words(exc)}.") from exc
+        raise CorruptSource(f"{table} is not a CSV file in UTF-8: {words(exc)}.") from exc
     except OSError as exc:
         if isinstance(exc, SourceError):
             raise
         raise SourceError(
-            f"labels={table!r} is taken for the path of a CSV file, which cannot be read: {exc.strerror or exc}. Say "
-            'where it is; or give labels="folder" for the names of directories, a function that takes a path, or None.'
+            f"labels={table!r} is the path of a CSV file that cannot be read: {exc.strerror or exc}. Correct the "
+            'path; or pass labels="folder" for the names of directories, a function that takes a path, or None.'
         ) from exc
     return rows
 
@@ -168,13 +168,10 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
     other = next((one for one in _SEPARATORS if len(header) == 1 and one in header[0]), None)
     if other is not None:
         return (
-            f"{found} Its columns seem to be separated by {other!r}, and only commas are understood: save it with "
-            "commas, or read it yourself and give labels= a function that takes a path."
+            f"{found} Its columns seem to be separated by {other!r}, but only commas are supported: save it with "
+            "commas, or read it yourself and pass labels= a function that takes a path."
         )
-    return (
-        f"{found} Name the columns there, or say which ones to use: labels=(path, name of the column with files, name "
-        "of the column with labels)."
-    )
+    return f"{found} Name the columns there, or pass their names: labels=(path, file column, label column)."
 
 
 def numbers_in(values: list[str]) -> list[Any]:

@@ -97,7 +97,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
     """Return a folder and all directories below it, in the order of their files.
 
     The folder's directories come by name, and in each of them all directories by path: the order of
-    `sorted(os.walk(...))` for one after the other. Raises SourceError: a directory cannot be read.
+    `sorted(os.walk(...))` for each in turn. Raises SourceError: a directory cannot be read.
     """
     found: dict[tuple[int, int], Directory] = {}
     kept, again, links = [], [], [""]
@@ -114,8 +114,8 @@ def scan(root: str, choice: Choice) -> list[Directory]:
                 again.append((directory.path, known.path))
     if again:
         warn_user(
-            f"{len(again)} directories in {root} are reached by links although they are listed already, such as "
-            f"{again[0][0]!r}, which is {again[0][1]!r}. Their files come once, by the way without the link.",
+            f"{len(again)} links in {root} lead to directories that are already listed, such as {again[0][0]!r}, which "
+            f"is {again[0][1]!r}. Their files are listed once, without the link.",
             DataWarning,
         )
     return sorted(kept, key=lambda directory: (directory.path.partition("/")[0], directory.path))
@@ -179,8 +179,8 @@ def _read(root: str, choice: Choice, path: str) -> _Answer:
     except OSError as exc:
         raise SourceError(
             exc.errno,
-            f"The directory cannot be listed ({exc.strerror}). Every directory below the folder has to be readable; it "
-            "may also have been removed meanwhile",
+            f"The directory cannot be listed ({exc.strerror}). Every directory below the folder must be readable; this "
+            "one may also have been removed in the meantime",
             full,
         ) from exc
     wanted = sorted(choice.among(files, path))
@@ -233,8 +233,8 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
     """Return the files below a folder, from the cache if no directory has changed since."""
     if not os.path.isdir(root):
         raise SourceError(
-            f"{root} is {'not a folder' if os.path.lexists(root) else 'missing'}, so there are no files to list. Give "
-            "the folder that the files are in, or a list of paths."
+            f"{root} {'is not a folder' if os.path.lexists(root) else 'does not exist'}, so there are no files to "
+            "list. Pass the folder that contains the files, or a list of paths."
         )
     absolute = os.path.abspath(root)
     about = {"version": _VERSION, "root": absolute, "extensions": choice.extensions, "pattern": choice.pattern}

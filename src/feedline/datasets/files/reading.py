@@ -26,7 +26,9 @@ def reader(read: str | Read) -> Read:
         return functools.partial(_by_user, read, None)
     known: dict[str, Read] = {"bytes": read_bytes, "text": read_text, "npy": read_npy}
     if read not in known:
-        raise BadOption(f"read={read!r} is none of {', '.join(map(repr, known))}, nor a function that takes a path.")
+        raise BadOption(
+            f"read={read!r} is neither one of {', '.join(map(repr, known))} nor a function that takes a path."
+        )
     return known[read]
 
 
@@ -41,7 +43,7 @@ def decoder(decode: str | Callable[[bytes], object]) -> Read:
         return read_bytes
     if decode not in _WAYS:
         known = ", ".join(map(repr, (*_WAYS, "gpu", "bytes")))
-        raise BadOption(f"decode={decode!r} is none of {known}, nor a function that takes bytes.")
+        raise BadOption(f"decode={decode!r} is neither one of {known} nor a function that takes bytes.")
     require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
     return functools.partial(_read_picture, _WAYS[decode])
 
@@ -57,7 +59,7 @@ def read_text(path: str) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as exc:
-        raise CorruptSource(f'{path} is no text in UTF-8: {words(exc)}. Read it with read="bytes".') from exc
+        raise CorruptSource(f'{path} is not text in UTF-8: {words(exc)}. Read it with read="bytes".') from exc
 
 
 def read_npy(path: str) -> NDArray[Any]:
@@ -65,7 +67,7 @@ def read_npy(path: str) -> NDArray[Any]:
     try:
         return decode_npy(read_bytes(path))
     except (ValueError, CorruptSource) as exc:
-        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {words(exc)}.") from exc
+        raise CorruptSource(f"{path} does not contain an array that numpy.save wrote: {words(exc)}.") from exc
 
 
 _WAYS: dict[str, str | None] = {"auto": None, "cpu": None, "rgb": "rgb8", "pil": "pil"}
@@ -82,7 +84,7 @@ def _read_picture(way: str | None, path: str) -> object:
     except Exception as exc:
         raise CorruptSource(
             f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
-            "off, no image, or of a format that is not read, such as EPS."
+            "off, not an image, or in an unsupported format, such as EPS."
         ) from exc
 
 

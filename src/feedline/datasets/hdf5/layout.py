@@ -79,10 +79,10 @@ class ByInflating:
         try:
             unpacked = self._inflate(packed, self._chunk_bytes)
         except Exception as exc:  # each library has an error of its own
-            raise CorruptSource(f"Chunk {number} of {self._path} cannot be unpacked: {words(exc)}.") from exc
+            raise CorruptSource(f"Chunk {number} of {self._path} cannot be decompressed: {words(exc)}.") from exc
         if len(unpacked) != self._chunk_bytes:
             raise CorruptSource(
-                f"Chunk {number} of {self._path} unpacks to {len(unpacked)} bytes, not {self._chunk_bytes}."
+                f"Chunk {number} of {self._path} decompresses to {len(unpacked)} bytes, not {self._chunk_bytes}."
             )
         data = np.frombuffer(unpacked, np.uint8)
         if self._shuffled:

@@ -48,7 +48,7 @@ class LitDataDataset(Source, ColumnSource):
     videos as the bytes of their files. `decode=` decodes images.
 
     Feedline reads chunks without compression, and chunks that are compressed as a whole with zstd
-    (`compression_level="chunk"`), but no encrypted ones. Compressed chunks, and chunks whose samples are rows of an
+    (`compression_level="chunk"`), but not encrypted ones. Compressed chunks, and chunks whose samples are rows of an
     Arrow table, are held in memory; read them in an order that stays within a few chunks
     (`feedline.samplers.BlockSampler`).
 
@@ -56,8 +56,8 @@ class LitDataDataset(Source, ColumnSource):
         path: the folder with the index.json, or its address: `https://...`, `s3://...`, `gs://...`.
         fields: for samples that are dicts, which of their fields to read, and in what form: a name for the value
             itself, a tuple of names for tuples, a list for dicts. None for the whole sample.
-        block_size: for tokens, how many of them a sample has, as in LitData's `TokensLoader`. What is left at the end
-            of a chunk is not used. None for the arrays as they were stored.
+        block_size: for tokens, how many of them a sample has, as in LitData's `TokensLoader`. Tokens left over at the
+            end of a chunk are not used. None for the arrays as they were stored.
         decode: the decoder of images, as in `TarDataset`: "pil", "rgb8", "torchrgb" and others. None for their bytes.
         transform: applied to each sample.
         allow_pickle: True to decode values that are pickles. The author of the chunks can then run any code here.
@@ -112,10 +112,10 @@ class LitDataDataset(Source, ColumnSource):
         self._layout = read_layout(folder)
         self.block_size = None if block_size is None else checked_count("block_size", block_size, 1)
         if self.block_size is not None and self._layout.tokens is None:
-            raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are no tokens.")
+            raise BadOption(f"block_size={block_size} is for tokens, but the samples of {self._name} are not tokens.")
         self._shape = self._chosen(fields)
         self._starts = self._first_samples()
-        self._decodings()  # raises now what every sample would
+        self._decodings()  # raises now the error that every sample would raise
         self._open: Handle[_Opened] = Handle(
             functools.partial(_Opened, self._layout.chunks, folder.options, folder.cache_bytes), _Opened.close
         )
@@ -125,7 +125,7 @@ class LitDataDataset(Source, ColumnSource):
         if fields is None:
             return None
         if tree.kind != "dict":
-            raise BadOption(f"fields={fields!r} names fields, but the samples of {self._name} are no dicts.")
+            raise BadOption(f"fields={fields!r} names fields, but the samples of {self._name} are not dicts.")
         return Form.of(fields, tree.keys, self._name)
 
     def _first_samples(self) -> NDArray[np.int64]:

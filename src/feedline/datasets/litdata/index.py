@@ -26,7 +26,7 @@ class Node:
     """A container in a sample, or one of its values."""
 
     kind: str
-    """What it is: "dict", "list", "tuple", or "leaf" for a value."""
+    """Its kind: "dict", "list", "tuple", or "leaf" for a value."""
     keys: tuple[Any, ...] = ()
     """The keys of a dict. Any: what JSON holds."""
     children: tuple[Node, ...] = ()
@@ -135,7 +135,7 @@ def _form(folder: Folder, config: dict[str, Any]) -> tuple[tuple[str, ...], Node
             raise ValueError("unknown protocol")
         tree = _node(spec)
         if tree.leaves != len(serializers):
-            raise ValueError("other values than serializers")
+            raise ValueError("its values do not match the serializers")
     except BadOption as exc:
         raise BadOption(f"{folder.name} cannot be used: {words(exc)}.") from exc
     except (ValueError, TypeError, LookupError, RecursionError) as exc:
@@ -153,5 +153,5 @@ def _node(spec: dict[str, Any]) -> Node:
     keys = tuple(json.loads(context)) if _KINDS[kind] == "dict" else ()
     nodes = tuple(map(_node, children))
     if _KINDS[kind] == "dict" and len(set(keys)) != len(nodes):
-        raise ValueError("a dict has other keys than values")
+        raise ValueError("a dict has more or fewer keys than values")
     return Node(_KINDS[kind], keys, nodes)

@@ -41,8 +41,8 @@ def decoding_of(name: str, *, decode: str | None = None, pickles: bool = False) 
         return functools.partial(_flat, token_type(name))
     if kind == "pickle" and not pickles:
         raise BadOption(
-            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, give "
-            "allow_pickle=True. Else leave the value out with fields=."
+            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, pass "
+            "allow_pickle=True. Otherwise leave the value out with fields=."
         )
     image = bytes if decode is None else functools.partial(image_of, decode)
     known: dict[str, Decoding] = {

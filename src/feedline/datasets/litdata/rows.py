@@ -1,6 +1,6 @@
 """Samples that LitData stored as rows of an Arrow table at the end of a chunk: dicts of texts, numbers and lists.
 
-Newer versions of LitData do that for samples which are like JSON. The chunk's own table lists the samples as empty. The
+Newer versions of LitData do that for JSON-like samples. The chunk's own table lists the samples as empty. The
 Arrow file that follows has record batches of 256 rows each.
 """
 

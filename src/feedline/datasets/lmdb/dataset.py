@@ -51,9 +51,9 @@ _NO_COLUMNS: list[object] = [[None]]
 class LMDBDataset(TableSource):
     """A dataset whose samples are the values of an LMDB database, in a file or a folder.
 
-    The database is mapped into memory, read-only and without locks. No one may write to it at the same time; a write
-    raises SourceChanged. Each process opens it once, when it first needs it. A batch is read in one transaction, and
-    arrays are copied from the database's memory straight into the batch.
+    The database is mapped into memory, read-only and without locks. It must not be written at the same time: if
+    it is, reading raises SourceChanged. Each process opens it once, when it first needs it. A batch is read in one
+    transaction, and arrays are copied from the database's memory straight into the batch.
 
     A database that `feedline pack` wrote is decoded automatically, into dicts.
 
@@ -115,7 +115,7 @@ class LMDBDataset(TableSource):
                 f"buffers=True needs a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
             )
         if isinstance(keys, (str, bytes)):
-            raise BadOption(f"keys={keys!r} is a single key. Give a list of keys, or a function from indices to keys.")
+            raise BadOption(f"keys={keys!r} is a single key. Pass a list of keys, or a function from indices to keys.")
         self._key_function = keys if callable(keys) else None
         self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
         self._picture = decoding.Picture(decode) if isinstance(decode, str) and decode in SPECS else None

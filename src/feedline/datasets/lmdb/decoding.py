@@ -102,7 +102,7 @@ class Raw(Decoder):
 
     def _check(self, value: memoryview) -> None:
         if len(value) != self._size:
-            raise CorruptSource(f"it has {len(value)} bytes, but {self.form()} takes {self._size}.")
+            raise CorruptSource(f"it has {len(value)} bytes, but {self.form()} has {self._size}.")
 
     def form(self) -> str:
         return f"{self._dtype}[{', '.join(map(str, self._shape))}]"

@@ -7,7 +7,7 @@ environments before it opens its own. This is safe because databases are opened 
 An environment is closed when its last user releases it. Each read counts as a user, so a thread that closes the dataset
 during another thread's read does not unmap the memory being read.
 
-Readers take no locks, so no one may write to the database at the same time. Writes are detected by comparing the number
+Readers take no locks, so the database must not be written at the same time. Writes are detected by comparing the number
 of the last transaction before and after each read.
 
 LMDB follows the numbers in its pages without checking them, and a wrong one can crash the process. Only the size of the

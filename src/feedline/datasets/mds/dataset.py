@@ -89,7 +89,7 @@ class MDSDataset(TableSource):
         self._has_columns = True
         """False once values turned out to differ in shape, or not to be numbers or texts."""
         for place, column in self._wanted():
-            self._decoding(place, column)  # raises now what every sample would
+            self._decoding(place, column)  # raises now the error that every sample would raise
         self._open: Handle[OpenShards] = Handle(
             functools.partial(OpenShards, self._layout.shards, folder.options, folder.cache_bytes), OpenShards.close
         )

@@ -68,8 +68,8 @@ def decoding_of(encoding: str, *, decode: str | None = None, pickles: bool = Fal
         return functools.partial(_number, np.dtype(f"<{np.dtype(name).str[1:]}"))
     if name == "pkl" and not pickles:
         raise BadOption(
-            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, give "
-            "allow_pickle=True. Else leave the column out with fields=."
+            "A pickle runs any code that its author put into it, so it is not decoded. If you trust the author, pass "
+            "allow_pickle=True. Otherwise leave the column out with fields=."
         )
     image = bytes if decode is None else functools.partial(image_of, decode)
     known: dict[str, Decoding] = {
@@ -138,7 +138,7 @@ def _array_decoding(encoding: str, options: str) -> Decoding:
 
 
 def array_of(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: bytes) -> NDArray[Any]:
-    """Return an array; bytes before its numbers tell the type or the shape that is not given.
+    """Return an array; if its type or shape is not given, it is read from the bytes before the numbers.
 
     Raises one of `BROKEN`: they are damaged.
     """
@@ -170,7 +170,7 @@ def image_of(decode: str, data: bytes) -> object:
 
 def pixels_of(data: bytes) -> object:
     """Return an image that was stored as its pixels."""
-    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    pillow = require("PIL.Image", extra="images", purpose="Decoding images")
     width, height, letters = struct.unpack_from("<III", data)
     mode = data[12 : 12 + letters].decode("ascii")
     check_pixels(width, height, len(data))

@@ -69,7 +69,8 @@ def read_layout(folder: Folder) -> Layout:
         if columns and own != columns:
             raise BadOption(
                 f"The shards in {folder.name} have different columns: {_names(columns)} and {_names(own)}. feedline "
-                "reads shards with the same columns. Put the others into a folder of their own, and mix them."
+                "reads shards with the same columns. Put the others into a folder of their own, and combine them "
+                "with feedline.datasets.mix."
             )
         columns = own
         shards.append(_shard(folder, entry))
@@ -106,8 +107,8 @@ def _columns(
     for column, size in zip(columns, sizes, strict=True):
         if size != column.size:
             raise CorruptSource(
-                f"{name}: values of {column.name!r} have {size} bytes by the index, but {column.size} by their "
-                f"encoding, {column.encoding!r}. {AGAIN}"
+                f"{name}: values of {column.name!r} have {size} bytes in the index, but their encoding, "
+                f"{column.encoding!r}, takes {column.size}. {AGAIN}"
             )
     return columns
 

@@ -37,7 +37,7 @@ class SQLDataset(QuerySource):
         query: a SELECT statement. Placeholders are those of the driver: `?` or `:name` for SQLite, `?` or `$name` for
             DuckDB, `%s` or `%(name)s` for PostgreSQL.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
+            names for dicts, a dict from your own names to columns; None for dicts of all columns.
         key: a column of the result that identifies rows: unique, never null, and indexed if reads are to be fast.
         parameters: values for the placeholders: a list, or a dict for named ones. They never become part of the query's
             text.

@@ -171,7 +171,7 @@ class _Messages(Repeatable, Iterator[Any]):
         return [message.receipt for message, _ in handed]
 
     def put_back(self) -> None:
-        """Return messages again that were returned since receipts were last taken, except those that failed."""
+        """Queue the messages returned since receipts were last taken to be returned again, except those that failed."""
         if not self._dataset._waits:
             return
         self._ready.extendleft(message for message, has_failed in reversed(self._handed) if not has_failed)

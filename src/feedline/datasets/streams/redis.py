@@ -171,7 +171,7 @@ class RedisStream(Feed):
                 return act(self._client.get())
             except redis.AuthenticationError as exc:
                 raise SourceError(
-                    f"The Redis server at {self._redacted_url} refuses: {self._redacted(exc)}."
+                    f"The Redis server at {self._redacted_url} refused the request: {self._redacted(exc)}."
                 ) from self._cause(exc)
             except (redis.ConnectionError, redis.TimeoutError) as exc:
                 self._client.close()

@@ -23,7 +23,7 @@ from feedline.errors import BadOption, SourceChanged
 from feedline.system.handle import Handle
 
 ENDINGS = tuple(f".{name}{part}{gz}" for name in ("tfrecord", "tfrecords") for part in ("", "-*") for gz in ("", ".gz"))
-"""What the names of TFRecord files end in. TensorFlow Datasets appends the number of a shard."""
+"""How the names of TFRecord files end. TensorFlow Datasets appends the number of a shard."""
 _MOST_OPEN = 64
 
 
@@ -33,9 +33,9 @@ class TFRecordDataset(Source):
     Records that are `tf.train.Example` messages become dicts: integers are int64 arrays, floats are float32 arrays, and
     bytes are bytes, or a list of bytes if a feature has any number of values but one. TensorFlow is not needed.
 
-    Where each record is, is found by reading all lengths, when the length or a record is first requested. The result is
-    cached for files with 100,000 records or more. Files that are compressed as a whole can only be read from beginning
-    to end: see `stream()`.
+    The positions of the records are found by reading all lengths, when `len` is first called or a record is first
+    read. They are cached for files with 100,000 records or more. Files that are compressed as a whole can only
+    be read from beginning to end: see `stream()`.
 
     Args:
         paths: a file, a folder, a pattern, or a list of these.
@@ -45,7 +45,7 @@ class TFRecordDataset(Source):
         transform: applied to each sample.
         checksums: True to compare the checksum of each record that is read; needs the package google-crc32c. None to do
             so if it is installed. The checksums of lengths are always compared.
-        cache: True to cache the places of records in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a
+        cache: True to cache the positions of records in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a
             folder to cache them in.
 
     Raises:
@@ -148,8 +148,8 @@ class TFRecordDataset(Source):
         if (blob.size, blob.tag) != (file.size, str(file.tag)):
             self._open.get().clear()
             raise SourceChanged(
-                f"{file.path} has changed since its records were found: it had {file.size} bytes and has {blob.size} "
-                "now, or was written again. Create the dataset again."
+                f"{file.path} has changed since its records were found: it had {file.size} bytes and now has "
+                f"{blob.size}, or was written again. Create the dataset again."
             )
         return blob
 

@@ -33,7 +33,7 @@ def parse_example(data: bytes) -> dict[str, Feature]:
     Floats become float32 arrays, integers int64 arrays. A bytes feature with one value is that value, and a list if it
     has another number of them.
 
-    Raises CorruptSource: the bytes are no such message.
+    Raises CorruptSource: the bytes are not such a message.
 
     Example:
         >>> parse_example(b"\n\x12\n\x07\n\x01a\x12\x02\n\x00\n\x07\n\x01b\x12\x02\x1a\x00")

@@ -29,7 +29,7 @@ class RecordForm:
     def build(self, data: bytes, name: str) -> Any:
         """Return a sample, before the transform; `name` is that of the record in errors.
 
-        Raises CorruptSource: the record is no tf.train.Example; BadOption: it lacks a field.
+        Raises CorruptSource: the record is not a tf.train.Example; BadOption: it lacks a field.
         """
         if self.parse is not None:
             return self.parse(data)
@@ -37,13 +37,13 @@ class RecordForm:
             features = parse_example(data)
         except SequenceExample as exc:
             raise SourceError(
-                f"{name} is a tf.train.SequenceExample, and feedline parses tf.train.Example. Give parse= a function "
+                f"{name} is a tf.train.SequenceExample, but feedline parses tf.train.Example. Pass parse= a function "
                 "that takes the bytes of a record; parse=bytes returns them."
             ) from exc
         except CorruptSource as exc:
             raise CorruptSource(
-                f"{name} cannot be parsed: {words(exc)}. If records are something else, give parse= a function that "
-                "takes their bytes."
+                f"{name} cannot be parsed: {words(exc)}. If the records are of another kind, pass parse= a function "
+                "that takes their bytes."
             ) from exc
         if self._shape is None:
             return features

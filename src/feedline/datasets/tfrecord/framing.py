@@ -32,7 +32,7 @@ _DELTA = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
 _WINDOW = 1 << 16
 _KEPT = 100_000
-"""Cache the index of files with this many records. Fewer are found in a tenth of a second."""
+"""The fewest records for which positions are cached. Fewer are found in a tenth of a second."""
 _FORMAT = 1
 
 
@@ -80,8 +80,8 @@ def _scan(file: File) -> Records:
     packing = packing_of(head)
     if packing is not None and not is_record(head):
         raise BadOption(
-            f"{file.path} is compressed ({packing}), so that a record in the middle cannot be read without all before "
-            "it. Use .stream(), or unpack the file."
+            f"{file.path} is compressed ({packing}), so a record cannot be read without all records before it. Use "
+            ".stream(), or decompress the file."
         )
     starts, lengths, sums = list[int](), list[int](), list[int]()
     at, base, window = 0, 0, b""

@@ -8,7 +8,7 @@ from feedline.pipes.lap import Lap, Samples
 from feedline.pipes.stage import StreamStage
 
 _MOST = 256
-"""Samples to try at a time, at most, if only one is needed: few of them may pass."""
+"""The most samples to try at a time if only one is needed: few of them may pass."""
 
 
 class Filter(StreamStage):

@@ -42,8 +42,8 @@ class _Lists:
 def _listed(result: object, label: str) -> Samples:
     if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
         raise BadOption(
-            f"The function of {label} returned a {type(result).__name__}. It has to return the samples that it makes "
-            "from one: a list, or any other iterable of samples, which may be empty."
+            f"The function of {label} returned a {type(result).__name__}. It must return the samples that it makes "
+            "from one sample: a list, or any other iterable of samples, which may be empty."
         )
     return list(result)
 

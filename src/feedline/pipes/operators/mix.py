@@ -34,7 +34,7 @@ class Schedule:
         members: the number of datasets.
 
     Raises:
-        BadOption: these are not weights of so many datasets.
+        BadOption: these are not valid weights for this number of datasets.
     """
 
     def __init__(self, weights: Weights | None, members: int) -> None:
@@ -42,7 +42,7 @@ class Schedule:
         steps = dict(given) if isinstance(given, Mapping) else {0: given}
         self.starts = sorted(map(_position, steps))
         if not self.starts or self.starts[0] != 0:
-            raise BadOption(f"weights={weights!r} does not say how to begin: add weights from position 0 on.")
+            raise BadOption(f"weights={weights!r} has no weights for the beginning: add some for position 0.")
         self.weights = [_checked(steps[start], members) for start in self.starts]
 
     def at(self, place: float) -> list[float]:
@@ -72,12 +72,12 @@ def _checked(weights: Sequence[float], members: int) -> list[float]:
     except (TypeError, ValueError):
         raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from None
     if len(numbers) != members:
-        raise BadOption(f"There are {len(numbers)} weights for {members} datasets. Give one for each.")
+        raise BadOption(f"There are {len(numbers)} weights for {members} datasets. Pass one for each.")
     wrong = next((number for number in numbers if not (math.isfinite(number) and number >= 0)), None)
     if wrong is not None:
         raise BadOption(f"weights={numbers} contains {wrong}: a weight must be 0 or more, and finite.")
     if not any(numbers):
-        raise BadOption(f"weights={numbers} are all 0: no dataset would ever be taken from.")
+        raise BadOption(f"weights={numbers} are all 0, so no dataset would ever be used. Make at least one positive.")
     return numbers
 
 
@@ -120,7 +120,9 @@ class MixedSamples(MapStage):
         self._size = sum(self._sizes) if size is None else size
         for number, (length, *weights) in enumerate(zip(self._sizes, *schedule.weights, strict=True)):
             if length == 0 and any(weights):
-                raise BadOption(f"Dataset {number} of mix() is empty, but has a weight. Leave it out, or weigh it 0.")
+                raise BadOption(
+                    f"Dataset {number} of mix() is empty, but has a weight. Leave it out, or make its weight 0."
+                )
         self._order = Order(schedule, seed)
         self.label = f"mix(weights={schedule}, seed={seed})"
 
@@ -129,7 +131,7 @@ class MixedSamples(MapStage):
 
     def read(self, places: Places, epoch: int, draws: Draws) -> Samples:
         members, turns = self._order.at(places + epoch * self._size)
-        # A place of a source is its turn: that goes on after a pass, so that the source is shuffled anew.
+        # A place of a source is its turn, which continues after a pass, so that the source is shuffled again.
         return gathered(self._parts, members, turns, 0, draws)
 
 

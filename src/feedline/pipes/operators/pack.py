@@ -29,7 +29,7 @@ from feedline.text.packing import Plan, build, document_lengths, plan
 from feedline.text.packing.planning import Strategy, TooLong
 
 _EXACT = 1 << 16
-"""Documents up to which the number of rows is counted. With more it is estimated from the first ones."""
+"""The most documents for which rows are counted. With more, their number is estimated from the first ones."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PackOptions:
         plan([], self.length, self.strategy, too_long=self.too_long)  # checks them
 
     def plan(self, lengths: Places) -> Plan:
-        """Plan rows for documents of which so many tokens are packed."""
+        """Plan rows for documents, given how many tokens of each are packed."""
         return plan(lengths, self.length, self.strategy)
 
     def fitting(self, lengths: Places) -> Places:
@@ -59,8 +59,8 @@ class PackOptions:
             return lengths
         if self.too_long == "raise":
             raise CollateError(
-                f"A document has {lengths.max()} tokens, but a row holds {self.length}. Increase `length`, or let "
-                "too_long be 'cut', 'truncate' or 'drop'."
+                f"A document has {lengths.max()} tokens, but a row holds {self.length}. Increase `length`, or set "
+                "too_long to 'cut', 'truncate' or 'drop'."
             )
         return np.minimum(lengths, self.length) if self.too_long == "truncate" else lengths * (lengths <= self.length)
 
@@ -180,7 +180,7 @@ class _PackCursor(Cursor):
             self._next_window(planned)
 
     def _planned(self) -> Plan:
-        """Return the rows of the window that can be made now: with "concat", not the last one unless all is read."""
+        """Return the rows of the window that can be made now: with "concat", all but the last until all is read."""
         if self._plan is None:
             self._read(self._carried + self._options.window)
             with timed(self._stage.label):

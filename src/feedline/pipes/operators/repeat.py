@@ -10,7 +10,7 @@ from feedline.pipes.lap import CursorState, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Reordered, StreamStage
 
 _MOST_EMPTY = 8
-"""Turns without a sample after which an endless stream is taken for an empty one: a filter may draw at random."""
+"""Turns without a sample after which an endless stream counts as empty: a filter may draw at random."""
 
 
 class RepeatedSamples(Reordered):
@@ -32,7 +32,7 @@ class RepeatedSamples(Reordered):
 
 
 class RepeatedStream(StreamStage):
-    """A stream several times over, or for ever."""
+    """A stream several times over, or forever."""
 
     def __init__(self, source: StreamStage, times: int | None) -> None:
         self.sources = (source,)
@@ -56,7 +56,7 @@ class _RepeatCursor(Cursor):
         self._lap = lap
         self._turn = 0
         self._empty = 0
-        """Turns in a row that gave no sample: an empty stream is not repeated for ever."""
+        """Turns in a row that gave no sample: an empty stream is not repeated forever."""
         self._source = self._opened()
 
     def _opened(self) -> Cursor:
@@ -69,8 +69,8 @@ class _RepeatCursor(Cursor):
             return False
         if times is None and self._empty >= _MOST_EMPTY:
             raise SourceError(
-                f"{self._stage.source.label} yields no sample, however often it is repeated. Is the data there, and "
-                "does a filter let anything pass?"
+                f"{self._stage.source.label} yields no samples, even when it is repeated. Check that the data is "
+                "there, and that filters let some samples pass."
             )
         self._turn += 1
         self._empty += 1

@@ -71,7 +71,7 @@ def chat_document(
 def preference_document(sample: Mapping[str, ArrayLike], *, eos: int | None = None) -> Fields:
     """Return a preference pair as one document of two segments, which stay in the same row.
 
-    The prompt comes twice, before each response. The segments do not attend to each other, and positions restart in the
+    The prompt is repeated before each response. The segments do not attend to each other, and positions restart in the
     second. The field `pair` is 1 for the tokens of the chosen response and its prompt, 2 for those of the rejected one
     and 0 for padding. In a row of pairs, pair k has the segment ids 2k + 1 and 2k + 2, from k = 0.
 

@@ -6,8 +6,8 @@ In a mapping every field has one value for each token (token ids, a loss mask, t
 |---|---|
 | `tokens` | token ids; `build(tokens=...)` names another field |
 | `loss_mask` | False for tokens without loss; they are left out of the labels |
-| `labels` | what the labels are made of instead of the tokens |
-| `segment` | several sequences in one document, which stay in one row: one begins wherever the number changes |
+| `labels` | values for the labels, instead of the tokens |
+| `segment` | sequences in a document that stay in one row: a new one begins wherever the number changes |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fill the rows of a plan with tokens, and say which token belongs to which document.
+"""Fill the rows of a plan with tokens, and record which token belongs to which document.
 
 Every field is written once: its pieces, and the padding at the ends of rows, are concatenated into the rows.
 """
@@ -104,7 +104,7 @@ def _piece(field: Any, name: str, start: int, count: int, number: int) -> Array:
     if size == count and start == 0:
         return array
     if isinstance(field, Mapping):
-        raise CollateError(f"Document {number} is a mapping, and others are arrays. Make them all alike.")
+        raise CollateError(f"Document {number} is a mapping, but others are arrays. Use one kind for all documents.")
     if size < start + count:
         raise CollateError(
             f"Document {number} has {max(size, 0)} values in field {name!r}, but the plan uses the tokens from {start} "
@@ -112,8 +112,8 @@ def _piece(field: Any, name: str, start: int, count: int, number: int) -> Array:
         )
     if name == SEGMENT:
         raise BadOption(
-            f"Document {number} has sequences that must stay in one row, but only tokens {start} to {start + count} of "
-            f"{size} are in this one. Plan with strategy='best_fit' and too_long='drop' or 'raise'."
+            f"Document {number} has sequences that must stay in one row, but the plan puts only tokens {start} to "
+            f"{start + count} of {size} into this row. Plan with strategy='best_fit' and too_long='drop' or 'raise'."
         )
     return array[start : start + count]
 
@@ -123,7 +123,7 @@ def _same_fields(document: Document, first: Mapping[str, object], number: int) -
         return document
     fields = f"the fields {sorted(document)}" if isinstance(document, Mapping) else "no fields"
     raise CollateError(
-        f"Document {number} has {fields}, and the first one of the batch has {sorted(first)}. "
+        f"Document {number} has {fields}, but the first one of the batch has {sorted(first)}. "
         "Documents in one batch must have the same fields."
     )
 
@@ -143,7 +143,7 @@ def _token_type(pieces: list[Array], name: str) -> np.dtype[Any]:
     types = {piece.dtype for piece in pieces}
     wrong = [dtype for dtype in types if dtype.kind not in "iu"]
     if wrong:
-        raise CollateError(f"Field {name!r} holds {wrong[0]} values, which are no token ids. Tokenize text first.")
+        raise CollateError(f"Field {name!r} has {wrong[0]} values, which are not token ids. Tokenize text first.")
     return np.dtype(np.int32 if all(np.can_cast(dtype, np.int32) for dtype in types) else np.int64)
 
 

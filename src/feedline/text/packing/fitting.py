@@ -1,9 +1,9 @@
-"""Bin packing: into which row does each document go, if documents are kept whole?
+"""Bin packing: which row each document goes into if documents are kept whole.
 
 Both algorithms take documents by decreasing length. Documents of equal length are interchangeable, so lengths come
 grouped: all documents of one length are placed together, into one row after the other.
 
-The result has two arrays: a row, and how many documents in turn go into it, the longest documents first. Rows are
+The result has two arrays: rows, and how many documents go into each in turn, the longest documents first. Rows are
 numbered in the order in which they were opened.
 """
 
@@ -84,7 +84,7 @@ def first_fit(needs: list[int], counts: list[int], capacity: int) -> Placed:
         [[0, 1, 2, 0], [1, 2, 1, 1]]
     """
     total = sum(need * count for need, count in zip(needs, counts, strict=True))
-    # Two neighbours hold more than `capacity` together, or the documents of the second would be in the first.
+    # Two neighbouring rows together hold more than `capacity`; otherwise the second would have gone into the first.
     most = min(sum(counts), 2 * total // capacity + 1)
     size = 1 << most.bit_length()
     tree = [capacity] * (2 * size)
@@ -107,7 +107,7 @@ def first_fit(needs: list[int], counts: list[int], capacity: int) -> Placed:
 
 
 def _update(tree: list[int], node: int) -> None:
-    """Let the nodes above a changed one have the larger of their two children."""
+    """Set the nodes above a changed one to the larger of their two children."""
     while node > 1:
         node >>= 1
         left, right = tree[2 * node], tree[2 * node + 1]

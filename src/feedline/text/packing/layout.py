@@ -1,4 +1,4 @@
-"""How the pieces of a batch lie in its rows, and arrays that are laid out like that."""
+"""Where the pieces of a batch lie in its rows, and arrays with that layout."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Layout:
             kinds = sorted({f"{piece.dtype} of shape {piece.shape[1:]}" for piece in pieces})
             raise CollateError(
                 f"Documents differ in field {name!r}, whose values for a token are {', '.join(kinds)}. "
-                "Make them alike, or remove the field."
+                "Give them one type and shape, or remove the field."
             ) from exc
         return out
 

@@ -46,7 +46,7 @@ def block_mask(segment_ids: Tensor | NDArray[np.integer], *, causal: bool = True
     """Return a mask for FlexAttention: `flex_attention(query, key, value, block_mask=...)`.
 
     It is the mask that `torch.nn.attention.flex_attention.create_block_mask` makes, in a fraction of the time and
-    memory: that compares every token with every other, this only the segment ids at hand in blocks of tokens.
+    memory: torch compares every token with every other, feedline only the ranges of segment ids of blocks of tokens.
 
     Args:
         segment_ids: rows x length, as `build` makes them. Pass a tensor on the device of the model: the mask refers to
@@ -96,7 +96,7 @@ def _blocks(ids: Tensor, *, causal: bool, block_size: int) -> tuple[Tensor, Tens
     full = (low[..., :, None] == high[..., None, :]) & (low[..., None, :] == high[..., :, None])
     if causal:
         shared, full = shared.tril(), full.tril(-1)
-    if missing:  # tokens that are not there are not allowed
+    if missing:  # tokens beyond the end are not allowed
         full[..., -1, :] = False
         full[..., :, -1] = False
     return shared & ~full, full

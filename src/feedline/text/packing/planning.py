@@ -41,8 +41,8 @@ def plan(
             least space. "first_fit" does too, but takes the first row with enough space; it is slower, and no fuller.
         too_long: what to do with documents of more than `length` tokens. "cut" makes full rows of them; their last
             tokens are packed like a document. "truncate" keeps the first `length` tokens, "drop" none.
-        key: shuffles the rows, differently for every key. By default a row comes where the longest of its documents is
-            in the source. Neither is by length, so training does not see all long documents first.
+        key: shuffles the rows, differently for every key. By default, rows are in the order of their longest
+            documents in the source. Neither order is by length, so training does not see all long documents first.
 
     Raises:
         BadOption: an argument is invalid.
@@ -128,7 +128,7 @@ def _without_too_long(lengths: Numbers, length: int, too_long: TooLong) -> Numbe
     wrong = np.flatnonzero(lengths > length)
     raise CollateError(
         f"Document {wrong[0]} has {lengths[wrong[0]]} tokens, but a row holds {length}. {len(wrong)} of "
-        f"{len(lengths)} documents are too long. Increase `length`, or let too_long be 'cut', 'truncate' or 'drop'."
+        f"{len(lengths)} documents are too long. Increase `length`, or set too_long to 'cut', 'truncate' or 'drop'."
     )
 
 
@@ -137,7 +137,7 @@ def _checked(lengths: object) -> NDArray[np.int64]:
     if array.ndim != 1:
         raise BadOption(f"lengths has shape {array.shape}. It must have one length for each document.")
     if array.size and array.dtype.kind not in "iu":
-        raise BadOption(f"lengths holds {array.dtype} values, for example {array[0]!r}. It must hold integers.")
+        raise BadOption(f"lengths has {array.dtype} values, for example {array[0]!r}. Pass integers.")
     if array.size and array.min() < 0:
         raise BadOption(f"lengths[{array.argmin()}]={array.min()} is not a number of tokens: it is negative.")
     return array.astype(np.int64, copy=False)

@@ -33,8 +33,8 @@ def cu_seqlens(segment_ids: Any, *, padding: bool = True) -> SequenceLengths:
     """Return the cumulative lengths of the documents of a batch.
 
     Args:
-        segment_ids: rows x length, as `pack` and `TokenDataset` make them; 0 is padding. Also a single row. For a
-            tensor, `cu_seqlens` is one, too, on the same device.
+        segment_ids: rows x length, as `pack` and `TokenDataset` make them; 0 is padding. A single row works
+            too. For a tensor, `cu_seqlens` is a tensor on the same device.
         padding: True if the batch is passed to attention as it is, in the shape (rows * length, ...). The padding of
             each row is then a sequence too, so that documents do not attend to it. False if you remove padding first,
             as in `hidden[segment_ids > 0]`.

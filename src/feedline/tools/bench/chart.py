@@ -69,7 +69,7 @@ class Panel:
 
 
 def write(path: Path, title: str, panels: Sequence[Panel]) -> None:
-    """Write a picture to a file; its extension, .svg or .png, selects the format.
+    """Write a plot to a file; its extension, .svg or .png, selects the format.
 
     Raises:
         MissingExtra: a PNG needs Pillow, which is not installed.
@@ -83,7 +83,7 @@ def write(path: Path, title: str, panels: Sequence[Panel]) -> None:
 
 
 def draw(title: str, panels: Sequence[Panel]) -> str:
-    """Return the picture as SVG: the panels side by side, at most two in a row, below a title and a legend."""
+    """Return the plot as SVG: the panels side by side, at most two in a row, below a title and a legend."""
     canvas = _Svg()
     _draw(canvas, title, panels)
     return "\n".join([*canvas.parts, "</g>", "</svg>\n"])

@@ -1,4 +1,4 @@
-"""Measures a user's dataset with many settings: torch's loader and feedline's engines in turns, within a given time.
+"""Measures a user's dataset with many settings within a given time: torch's loader and feedline's engines, interleaved.
 
 The loaders must be endless, as `feedline.tools.tune.target` makes them, so that short datasets can be measured, too.
 """
@@ -141,7 +141,7 @@ def measure(
     step: Callable[[str], None],
     keep: Callable[[Measured], None],
 ) -> Measured:
-    """Measure all settings in turns; call `step` with a title before each, and `keep` with all results after each.
+    """Measure all settings, interleaved; call `step` with a title before each, and `keep` with all results after each.
 
     A measurement that would exceed `seconds` is not started. A setting whose loader raises is left out from then on.
     """

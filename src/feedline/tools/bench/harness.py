@@ -208,7 +208,7 @@ def run_rounds(
             step(f"warm-up: {entry.title}")
             outcome.peak_pss_mb = entry.warm_up()
         for number in range(settings.rounds):
-            # Every other round runs backwards: an entry after a slow one meets another machine than the first entry.
+            # Every other round runs backwards: an entry that follows a slow one finds the machine in another state.
             for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
                 began_s = time.monotonic()
                 if number >= least and began_s + longest_s > until_s:

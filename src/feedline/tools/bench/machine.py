@@ -106,7 +106,7 @@ def collect_details() -> Machine:
         address_bytes=limits_of("RLIMIT_AS")[0],
         file_bytes=limits_of("RLIMIT_FSIZE")[0],
         shares_arenas=abilities.can_share_arenas(),
-        start_method=multiprocessing.get_all_start_methods()[0],  # querying the current one would fix it
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would set it for good
     )
 
 

@@ -87,7 +87,7 @@ def check_gpu() -> None:
 
 
 def start_cuda(order: str, rows: Sequence[Row], data: Path) -> None:
-    """Put the first thing on the GPU as a training script does: what comes first decides how CUDA starts.
+    """Create the first object on the GPU as a training script does: what comes first decides how CUDA starts.
 
     Args:
         order: one of `SCRIPT_ORDERS`.

@@ -1,4 +1,4 @@
-"""`feedline bench`: measure feedline and torch's loader in turns, on a quick set of workloads or a user's dataset."""
+"""`feedline bench`: measure feedline and torch's loader alternately, on quick workloads or a user's dataset."""
 
 from __future__ import annotations
 
@@ -200,4 +200,4 @@ def check_equal_batches(name: str, dataset: object, size: int) -> None:
         batches.append([batch] if isinstance(batch, torch.Tensor) else batch)
     theirs, ours = batches
     if len(theirs) != len(ours) or not all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)):
-        raise InternalError(f"With the data {name!r} feedline's first batch differs from torch's.")
+        raise InternalError(f"For the data {name!r}, feedline's first batch differs from torch's.")

@@ -48,32 +48,32 @@ BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that
 LEAST_SHARED = 400 << 20
 """Bytes of shared memory that torch's loader needs for batches of 38 MB."""
 TRAINED_S, BUDGET_S = 30.0, 50.0
-"""Seconds after the start at which training, and whatever else has rounds, should end: a slow machine has fewer."""
+"""Seconds after the start by which training and the other measurements should end: a slow machine runs fewer rounds."""
 QUIET_CORES = 0.2
 LONGEST_PATH = 70
-"""Bytes of a folder's path, so that sockets can be in it: their paths have 104 at most, 32 of them below the folder."""
+"""The longest path of a folder for sockets, in bytes: socket paths are limited to 104, and 32 follow the folder."""
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; it leaves nothing but the report."""
     screen, began_s, own_s, busy_s = open_screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
     out: Path = arguments.out.absolute()
-    if out.is_dir() or not os.access(out.parent, os.W_OK):  # before a minute is lost
+    if out.is_dir() or not os.access(out.parent, os.W_OK):  # fail before a minute is lost
         why = "that is a folder" if out.is_dir() else f"{out.parent} does not exist or is not writable"
         raise BadOption(f"The report cannot be written to {out}: {why}. Choose another file with -o.")
     torch.set_num_threads(1)  # the workers need the other cores
     with ExitStack() as stack:
         stack.enter_context(expected_warnings())
-        with _writing("The pictures", "Set TMPDIR to a folder with 100 MB of free space."):
+        with _writing("The images", "Set TMPDIR to a folder with 100 MB of free space."):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feedline-")))
             if len(os.fsencode(folder)) <= LONGEST_PATH:
                 stack.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
-                tempfile.tempdir = str(folder)  # where a worker of torch's that is killed leaves its socket
+                tempfile.tempdir = str(folder)  # a killed torch worker leaves its socket here
             draw(folder / "pictures", arguments.images, screen)
         table = compare(folder, arguments, screen, began_s)
         recording = Recording.load(folder / "run.json")
     screen.table(table)
-    screen.line("again: images that are read a second time. x torch: above 1, feedline is better.")
+    screen.line("again: images that were read twice. x torch: above 1, feedline is better.")
     busy_s = None if busy_s is None else (load.busy_seconds() or 0.0) - busy_s
     others = load.other_cores(busy_s, sum(os.times()[:4]) - own_s, time.monotonic() - began_s)
     if others is not None and others > QUIET_CORES:
@@ -92,12 +92,12 @@ def _writing(what: str, advice: str) -> Iterator[None]:
 
 
 def draw(folder: Path, count: int, screen: Screen) -> None:
-    """Draw the pictures, showing progress."""
+    """Draw the images, showing progress."""
     with screen.bar(quiet=not screen.is_terminal) as bar:
-        bar.begin("drawing pictures", count)
+        bar.begin("drawing images", count)
         for _ in write_pictures(folder, count):
             bar.update(advance=1)
-    screen.line(f"{count} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
+    screen.line(f"{count} JPEG images of {len(PATTERNS)} patterns: which is which?")
 
 
 def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s: float) -> Table:
@@ -111,16 +111,16 @@ def compare(folder: Path, arguments: argparse.Namespace, screen: Screen, began_s
         return side.open(datasets[side.library], batch_size=BATCH_SIZE, shuffle=shuffle, **workers, **more)
 
     screen.line(
-        f"The same network and order in turns, {WORKER_COUNT} workers: torch's loader with Pillow and numpy, feedline "
-        "with feedline.images.\n"
+        f"Training the same network in the same order, alternately, with {WORKER_COUNT} workers: torch's loader with "
+        "Pillow and numpy, feedline with feedline.images.\n"
     )
     trained = train(opened, arguments, screen, folder / "run.json", until_s=began_s + TRAINED_S)
-    screen.line("\nOther data, an epoch that is resumed, and a worker that is killed ...\n")
+    screen.line("\nOther data, a resumed epoch, and a killed worker ...\n")
     resuming = Resuming(opened)
     entries = [*ready_samples(arguments, screen), *resuming.entries()]
     outcomes = rows.measure(entries, arguments, until_s=began_s + BUDGET_S)
     return Table(
-        f"Median of {counted(len(trained[0].rounds), 'round')} in turns [lowest..highest], {WORKER_COUNT} workers",
+        f"Median of {counted(len(trained[0].rounds), 'alternating round')} [lowest..highest], {WORKER_COUNT} workers",
         ["", "torch's loader", "feedline", "x torch"],
         [
             *_training_rows(*trained),
@@ -138,14 +138,14 @@ def ready_samples(arguments: argparse.Namespace, screen: Screen) -> list[Entry]:
     if shared is None or shared >= LEAST_SHARED:
         return [*entries, *both_loaders("38 MB", ReadySamples(1_000_000), 64, WORKER_COUNT, arguments)]
     screen.line(
-        f"Batches of 38 MB are left out: torch's loader needs more shared memory for them than the {shared >> 20} MB "
-        "that there are (docker run --shm-size=1g).\n"
+        f"Skipping batches of 38 MB: torch's loader needs more shared memory for them than the {shared >> 20} MB "
+        "available here (docker run --shm-size=1g).\n"
     )
     return entries
 
 
 def train(opened: Open, arguments: argparse.Namespace, screen: Screen, file: Path, *, until_s: float) -> list[Outcome]:
-    """Train with both loaders in turns, epoch by epoch, showing every batch; record feedline's."""
+    """Train with both loaders alternately, epoch by epoch, showing every batch; record feedline's."""
     trainings = {side: Training(opened(side)) for side in SIDES}
     entries = [
         Entry({}, side, partial(_epoch, training, side.name, screen), partial(peak_mb, partial(opened, side)))

@@ -1,4 +1,4 @@
-"""What becomes of an epoch that is interrupted: another run resumes it, or one of its workers is killed."""
+"""What happens to an interrupted epoch: another run resumes it, or one of its workers is killed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def kill_worker(opened: Open, side: Side) -> str:
                 if number == 1:
                     victim = next(child for child in multiprocessing.active_children() if child not in others)
                     victim.kill()
-    except (RuntimeError, EOFError, OSError) as exc:  # the last two: of a batch on its way
+    except (RuntimeError, EOFError, OSError) as exc:  # the last two come from a batch in transit
         victim.join()  # otherwise torch's signal handler raises once more when the other worker ends
         return f"{type(exc).__name__} at {len(labels)}"
     finally:

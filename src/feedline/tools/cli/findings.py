@@ -46,7 +46,7 @@ def _cores(machine: Machine) -> Finding:
         return Finding(
             "cores",
             f"{found}: up to {workers} workers.",
-            evidence='More help only if samples wait for I/O; num_workers="auto" measures that',
+            evidence='More workers help only if samples wait for I/O; num_workers="auto" measures that',
         )
     more = " Or request more cores: taskset, the container's --cpus, the job's request." if less else ""
     return Finding(
@@ -102,9 +102,9 @@ def _open_files(machine: Machine) -> Iterator[Finding]:
         return
     workers = max(1, (limit // 2 - LOADER_FILES) // WORKER_FILES)  # the other half is for the program
     if most is not None and most <= limit:
-        advice = f"The hard limit is no higher: use at most {workers} workers, or have it raised."
+        advice = f"The hard limit is no higher: use at most {workers} workers, or ask an administrator to raise it."
     else:
-        advice = f"`ulimit -n {min(most or 65536, 65536)}` in the shell, or at most {workers} workers."
+        advice = f"Run `ulimit -n {min(most or 65536, 65536)}` in the shell, or use at most {workers} workers."
     yield Finding("open files", found, advice, evidence=taken)
 
 
@@ -115,7 +115,7 @@ def _processes(machine: Machine) -> Finding:
     found = f"{limit} (ulimit -u, or the container's limit); threads count."
     if limit >= FEW_PROCESSES:
         return Finding("processes", found)
-    return Finding("processes", found, "Raise it: `ulimit -u`, docker run --pids-limit. Or use few workers.")
+    return Finding("processes", found, "Raise it (`ulimit -u`, docker run --pids-limit), or use few workers.")
 
 
 def _addresses(machine: Machine) -> Finding:
@@ -125,7 +125,7 @@ def _addresses(machine: Machine) -> Finding:
     return Finding(
         "addresses",
         f"{bytes_text(limit)} (ulimit -v).",
-        "`ulimit -v unlimited`. A control group limits memory better: it counts only memory in use.",
+        "Run `ulimit -v unlimited`. A control group limits memory better: it counts only memory in use.",
         evidence="Buffers for batches reserve address space, little of which becomes memory",
     )
 
@@ -137,7 +137,7 @@ def _files(machine: Machine) -> Finding:
     return Finding(
         "size of files",
         f"{bytes_text(limit)} (ulimit -f).",
-        "`ulimit -f unlimited`, or engine='thread'.",
+        "Run `ulimit -f unlimited`, or use engine='thread'.",
         evidence="The limit applies to shared memory, too: no batch of a worker process can be larger, and slots are "
         "smaller, so more batches are copied",
     )
@@ -195,7 +195,7 @@ def _device(machine: Machine) -> Finding:
         return Finding(
             "device",
             'device="cuda" copies batches. Workers decode: nvJPEG is not installed.',
-            "pip install feedline[gpu], and the GPU decodes the files of feedline.images pipelines.",
+            "Run `pip install feedline[gpu]`; then the GPU decodes the files of feedline.images pipelines.",
         )
     queues = machine.cuda_queues
     is_narrow = queues is not None and queues.isdigit() and int(queues) <= DEFAULT_CUDA_QUEUES

@@ -48,9 +48,9 @@ def show(details: JsonObject, screen: Screen) -> None:
     screen.table(Table(details["path"], ["what", "found"], list(summary)))
     if details["fields"]:
         columns = ["name", "type", "example"]
-        title = f"\nFields, as {details['looked at']:,} samples show them"
+        title = f"\nFields, seen in {details['looked at']:,} samples"
         if not details["looked at"]:
-            columns, title = columns[:2], "\nFields, as the manifest describes them"
+            columns, title = columns[:2], "\nFields, from the manifest"
         fields = [[field[column] for column in columns] for field in details["fields"]]
         screen.table(Table(title, columns, list(fields)))
     if details["line"]:
@@ -59,7 +59,7 @@ def show(details: JsonObject, screen: Screen) -> None:
 
 
 def _printable(value: object) -> Any:
-    """Escape characters that a terminal would obey or cannot show, in names and texts from files."""
+    """Escape characters that a terminal would interpret or cannot show, in names and texts from files."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda *warned, **more: printable(formatwarning(*warned, **more))
     try:
         status = _run(arguments)
-        sys.stdout.flush()  # so that a reader that has gone is noticed here
+        sys.stdout.flush()  # so that a closed pipe is noticed here
         return status
     except FeedlineError as error:
         text, status = str(error), 1
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail to flush at its end
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail to flush at exit
         return 1
     finally:
         warnings.formatwarning = formatwarning

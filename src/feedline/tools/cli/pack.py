@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             summary = summary_of_tokens(_tokenized(arguments), is_checked=not arguments.no_verify)
     except KeyboardInterrupt:
-        done = "complete shard" if arguments.tokens is None else "document that is safe on the disk"
+        done = "complete shard" if arguments.tokens is None else "document on disk"
         sys.stderr.write(printable(f"feedline: {interruption_of(out, done)}\n"))
         raise
     sys.stdout.write(printable(summary))
@@ -111,7 +111,7 @@ def check_outputs(arguments: argparse.Namespace) -> None:
 
 
 def interruption_of(out: str | Path, done: str = "complete shard") -> str:
-    """Return the message for an interrupted run: whether the next run can resume it, and after the last of what."""
+    """Return the message for an interrupted run: whether the next run can resume it, and from where."""
     if protocol_of(str(out)):
         return f"Interrupted. Run the same command again to resume after the last {done} in the store, if there is one."
     out = Path(out)
@@ -154,7 +154,7 @@ def summary_of_tokens(written: WrittenTokens, *, is_checked: bool) -> str:
         + ("; all were read back" if is_checked else "; not read back"),
     ]
     if written.skipped:
-        lines.append(f"{counted(written.skipped, 'document')} could not be read, and left out")
+        lines.append(f"{counted(written.skipped, 'document')} left out: could not be read")
     return "\n".join([*lines, "", "Read it with:", f"  {written.line}", ""])
 
 

@@ -31,7 +31,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
     pack.add_argument(
         "--format", help="the format (lmdb, hdf5, tar, parquet or npy), if OUT's suffix does not select one"
     )
-    pack.add_argument("--workers", type=values.at_least(0), help="processes that read and encode (as many as cores)")
+    pack.add_argument("--workers", type=values.at_least(0), help="processes that read and encode (one per core)")
     pack.add_argument(
         "--fields",
         type=values.fields,
@@ -46,7 +46,9 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
     )
     pack.add_argument("--quality", type=values.at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=values.names, metavar="A,B", help="array fields whose shapes differ")
-    pack.add_argument("--samples-per-shard", type=values.at_least(1), metavar="N", help="most samples in a shard")
+    pack.add_argument(
+        "--samples-per-shard", type=values.at_least(1), metavar="N", help="maximum number of samples in a shard"
+    )
     pack.add_argument("--shard-size", metavar="SIZE", help="approximate size of the largest shard, such as 500M (1GiB)")
     pack.add_argument("--compression", help="for hdf5: gzip, lzf; for parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
@@ -57,7 +59,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     pack.add_argument("--restart", action="store_true", help="start over instead of resuming after complete shards")
-    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to check it")
+    pack.add_argument("--no-verify", action="store_true", help="do not read the output back to check it")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
     pack.add_argument(
         "--engine",
@@ -71,7 +73,7 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
 def _add_tokens(pack: argparse.ArgumentParser) -> None:
     tokens = pack.add_argument_group(
         "texts as tokens",
-        "With --tokens, SOURCE is a dataset of texts, and of the options above only --workers, --engine, --overwrite, "
+        "With --tokens, SOURCE is a dataset of texts. Of the options above, only --workers, --engine, --overwrite, "
         "--restart, --no-verify and --quiet apply.",
     )
     tokens.add_argument(

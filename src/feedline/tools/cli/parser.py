@@ -15,7 +15,7 @@ _DATASET = (
     "returns one"
 )
 _FAILED_TEXT = (
-    "4 the dataset cannot be imported or made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
+    "4 the dataset cannot be imported or created; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much "
     "memory; 8 it is empty; 1 any other error."
 )
 
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a program with feedline's loader in place of torch's")
     _add_program(run)
     _add_profile(commands)
-    report = commands.add_parser("report", help="draw a recording as one page of HTML")
+    report = commands.add_parser("report", help="render a recording as one HTML page")
     report.add_argument("file", type=Path, metavar="RUN.json", help="a recording that feedline.record wrote")
     report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (default: beside the recording)")
     report.add_argument("--trace", type=Path, metavar="TRACE.json", help="also write a trace for ui.perfetto.dev")
@@ -93,7 +93,7 @@ def _add_profile(commands: _Commands) -> None:
     profile.add_argument(
         "--compare", action="store_true", help="run it with torch's loader first, and show both side by side"
     )
-    # Options with which --compare calls this command.
+    # Options that --compare passes when it calls this command.
     profile.add_argument("--loader", choices=("feedline", "torch"), default="feedline", help=argparse.SUPPRESS)
     profile.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
     _add_program(profile)
@@ -111,7 +111,7 @@ def _add_bench(commands: _Commands) -> None:
         type=values.benchmark,
         default="quick",
         metavar="WHAT",
-        help="quick: overhead, transport, pictures; images: JPEG files to float32, and torch's loader with common "
+        help="quick: overhead, transport, decoding; images: JPEG files to float32, and torch's loader with common "
         "decoders; gpu: training as a share of its rate on synthetic data (needs a GPU and torchvision, ten minutes); "
         f"or {_DATASET}",
     )
@@ -126,7 +126,7 @@ def _add_bench(commands: _Commands) -> None:
         "--script-order",
         choices=("model-first", "loader-first"),
         default="model-first",
-        help="for gpu: what the program puts on the GPU first, as a training script would (model-first)",
+        help="for gpu: what the program creates first, the model or the loader (%(default)s)",
     )
     _add_round_options(bench)
     bench.set_defaults(seconds=None)
@@ -137,7 +137,7 @@ def _add_bench(commands: _Commands) -> None:
         type=values.at_least(0),
         nargs="+",
         metavar="N",
-        help="numbers of workers (0 1 2 4, up to the cores)",
+        help="numbers of workers (0 1 2 4, up to the number of cores)",
     )
     own.add_argument(
         "--prefetch", type=values.at_least(1), nargs="+", metavar="N", help="prefetch factors (the default one)"
@@ -263,7 +263,7 @@ def _add_what_if(commands: _Commands) -> None:
 def _add_lab(commands: _Commands) -> None:
     lab = commands.add_parser("lab", help="open a local page that shows a loader at work")
     lab.add_argument(
-        "what", nargs="?", metavar="module:dataset", help="your dataset or loader, with which the page opens"
+        "what", nargs="?", metavar="module:dataset", help="your dataset or loader, which the page shows first"
     )
     lab.add_argument("--port", type=values.port, default=0, help="port on 127.0.0.1 (a free one)")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")

@@ -1,4 +1,4 @@
-"""The demo's images: JPEG files that numpy draws, and both ways to read them.
+"""The demo's images: JPEG files drawn with numpy, and both ways to read them.
 
 The task is easy to see and takes a few epochs to learn: name the pattern, whatever its colours, scale and exact angle.
 """
@@ -24,7 +24,7 @@ NOISE = 40.0  # in grey levels; it makes the files as large as photos of this si
 
 
 def write_pictures(folder: Path, count: int) -> Iterator[None]:
-    """Write pictures, the patterns in turn, into a new folder; yield after each. Its file name contains the label."""
+    """Write pictures, the patterns in turn, into a new folder; yield after each. File names contain the labels."""
     folder.mkdir()
     for number in range(count):
         label = number % len(PATTERNS)
@@ -48,7 +48,7 @@ def draw_picture(label: int, rng: np.random.Generator) -> Image.Image:
 
 
 def label_of(path: str) -> int:
-    """Read the label of a picture from the name of its file."""
+    """Read the label of a picture from its file name."""
     return PATTERNS.index(Path(path).stem.partition("-")[2].replace("-", " "))
 
 
@@ -70,7 +70,7 @@ class UsualPictures:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        again = random.randrange(1 << 20)  # the file repeats after each pass, and its crop differs
+        again = random.randrange(1 << 20)  # each pass reads the file again, with another crop
         return self.files[index + again * len(self)], self.labels[index]
 
     def __repr__(self) -> str:

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 _NOTHING = (
-    "feedline: The program ended, and this process has not iterated over {whose} DataLoader, so there is nothing to "
+    "feedline: The program ended without iterating over {whose} DataLoader in this process, so there is nothing to "
     "report. Ranks that a program starts are processes of their own: let the launcher start feedline in each, with "
     "torchrun -m feedline profile train.py.\n"
 )
@@ -337,7 +337,9 @@ def _compare(arguments: argparse.Namespace, out: Path) -> None:
             options = ["--loader", name, "--figures", str(file), "-o", str(out)]
             code = _call([sys.executable, "-m", "feedline", "profile", *options, *words])
             if code:
-                sys.stderr.write(f"feedline: Cannot compare: with {name}'s loader, the exit code is {code}.\n")
+                sys.stderr.write(
+                    f"feedline: Cannot compare: with {name}'s loader, the program failed with exit code {code}.\n"
+                )
                 raise SystemExit(code)
             figures = json.loads(file.read_text("utf-8"))
             loaders = {loader: Period(**period) for loader, period in figures.pop("loaders").items()}

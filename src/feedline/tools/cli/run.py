@@ -1,8 +1,8 @@
 """`feedline run`: run an unchanged program with feedline's loader in place of torch's.
 
 Processes that the program forks use feedline's loader, too. A spawned process starts afresh: multiprocessing sends it
-preparation data, which it unpickles before it imports the program's own modules. Unpickling has feedline installed as
-soon as torch is imported there.
+preparation data, which it unpickles before it imports the program's own modules. Unpickling
+that data installs feedline there as soon as torch is imported.
 """
 
 from __future__ import annotations

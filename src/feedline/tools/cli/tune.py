@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     stored = [name for name in ("cache", "sample_bytes", "machines", "ranks", "workers") if getattr(arguments, name)]
     if stored:
         raise BadOption(
-            f"--{stored[0].replace('_', '-')} is about shards in a store. Name them, such as s3://bucket/train/*.tar, "
-            "and leave out --script."
+            f"--{stored[0].replace('_', '-')} applies only to shards in a store. Name the shards, such as "
+            "s3://bucket/train/*.tar, and leave out --script."
         )
     if program and (arguments.step_ms or arguments.batch_size):
         raise BadOption("Leave out --step-ms and --batch-size: --script measures those of the program.")
@@ -116,7 +116,7 @@ def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
         best[place] = max(rate.samples_per_s, best.get(place, 0.0))
     lines = chart.lines_of([(name, chart.Point(count, y, y, y)) for (name, count), y in best.items()])
     step_s = kept.step_s
-    level = (kept.batch_size / step_s, f"the most that steps of {step_s * 1e3:.3g} ms take") if step_s else None
+    level = (kept.batch_size / step_s, f"limit of steps of {step_s * 1e3:.3g} ms") if step_s else None
     panels = [
         chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
     ]

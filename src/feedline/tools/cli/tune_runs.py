@@ -39,7 +39,7 @@ from feedline.types import JsonObject
 
 _LONGEST_S = 1.0
 _SHARE = 1 / 30
-"""Share of the total time for which one setting is measured. Batches are made without workers for as long before."""
+"""Share of the total time spent measuring one setting, and as long before that making batches without workers."""
 _LONGEST_RUN_S = 3.0
 """The same as `_LONGEST_S`, for a program: its steps vary more than simulated ones. A guess."""
 _POLL_S = 0.02
@@ -48,7 +48,7 @@ _WARM_UP = 4
 _FEW = 5
 """Fewest batches that allow a measurement. A guess."""
 _TAIL = 4000
-"""Characters that are shown of the output of a program that failed."""
+"""How many characters of a failed program's output are shown."""
 
 
 @dataclass
@@ -237,7 +237,7 @@ def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_
 
 # Any, throughout: loaders that hooks are called with, and values of attributes of `Kept`.
 class _Watching:
-    """Applies a setting to loaders, and measures, beside the program, the kind of loader that takes the most time.
+    """Applies a setting to loaders and, while the program runs, measures the kind that takes the most time.
 
     Loaders of the same kind count as one: a program may create another for each epoch.
 
@@ -259,7 +259,7 @@ class _Watching:
         self._pid = os.getpid()
 
     def adjust(self, loader: Any) -> None:
-        """Apply the setting to a loader, if it is one of those that are tried."""
+        """Apply the setting to a loader, if it is one of those being tuned."""
         is_meant = self._kind is None or type(loader.dataset).__qualname__ == self._kind
         if not is_meant or loader in self._adjusted or os.getpid() != self._pid:
             return

@@ -17,7 +17,7 @@ from feedline.types.shown import printable, shown_address
 from feedline.types.sizes import byte_count, bytes_text
 
 _MOST = 4000
-"""Shards to simulate; of more, every n-th stands for all."""
+"""The most shards to simulate; if there are more, every n-th one stands for the rest."""
 _BUFFER = 1000
 """The default of `stream(buffer=)`."""
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def shard_sizes(address: str) -> list[int]:
-    """Return the bytes of each shard: from a listing, or from a request each where there is none.
+    """Return the size of each shard in bytes: from a listing, or with a request per shard where there is none.
 
     Raises SourceError: there are none, or the store cannot be reached; BadOption: the address names no shards.
     """
@@ -95,7 +95,7 @@ def shard_sizes(address: str) -> list[int]:
 
 
 def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
-    """Return the ways to shuffle. Without the size of a sample, an order of all samples cannot be judged."""
+    """Return the ways to shuffle. Without the size of a sample, the cost of shuffling all samples is unknown."""
     sticky = replace(reading, sticky=True)
     ways = [_stream('.stream(shuffle="shards")', sticky, "with its shard")]
     ways.append(replace(ways[0], code=".stream(shuffle=True)", moves=f"with its shard, and by {_BUFFER:,} places"))
@@ -108,7 +108,7 @@ def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
 
 
 def _stream(code: str, reading: Reading, moves: str) -> Way:
-    # The simulation takes a time that grows with the square of the number of shards.
+    # The simulation's time grows with the square of the number of shards.
     few = replace(
         reading,
         sizes=reading.sizes[:: (step := max(1, len(reading.sizes) // _MOST))],

@@ -45,10 +45,10 @@ def benchmark(text: str) -> str:
 
 
 def picture(text: str) -> Path:
-    """Read the path of a picture that can be written."""
+    """Read the path of a plot, and check that it can be written."""
     if not text.endswith((".svg", ".png")):
         raise argparse.ArgumentTypeError(
-            f"{text!r}: pictures are drawn as SVG or PNG, so name a file that ends in .svg or .png"
+            f"{text!r}: plots are written as SVG or PNG, so name a file that ends in .svg or .png"
         )
     folder = Path(text).absolute().parent
     if not folder.is_dir():  # fail before a minute of measuring is lost
@@ -89,17 +89,17 @@ def token(text: str) -> int | bool:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names with commas between them."""
+    """Read comma-separated names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def pixels(text: str) -> int | tuple[int, int]:
-    """Read the size of a picture: its shorter side, or width and height."""
+    """Read the size of an image: its shorter side, or width and height."""
     try:
         width, _, height = text.lower().partition("x")
         return (int(width), int(height)) if height else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a picture size such as 256 or 320x240") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an image size such as 256 or 320x240") from None
 
 
 def fields(text: str) -> dict[str, str]:

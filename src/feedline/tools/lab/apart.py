@@ -108,4 +108,4 @@ def _listen(theirs: Connection, actions: Actions, folder: str) -> None:
             actions.put(theirs.recv())
         except (EOFError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
-            os.killpg(0, signal.SIGKILL)  # the lab has gone, for whatever reason: nothing of this run may remain
+            os.killpg(0, signal.SIGKILL)  # the lab has ended, for whatever reason: leave nothing of this run behind

@@ -67,7 +67,7 @@ def app_of(views: Sequence[View], *, token: str, port: int) -> Starlette:
             Route("/runs/{number}/actions", act, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, token=token, port=port)],
-        exception_handlers={BadOption: _refused, ClientDisconnect: _refused},  # no traceback if the client has gone
+        exception_handlers={BadOption: _refused, ClientDisconnect: _refused},  # no traceback if the client disconnects
     )
     app.state.runs = runs
     return app

@@ -1,6 +1,6 @@
 """Runs of views: one request reads each run as lines of JSON, and a run makes its next event when it is read.
 
-A slow page, or one in the background, slows down its own run and nothing else. When the page has gone, the view's
+A slow page, or one in the background, slows down its own run and nothing else. When the page is closed, the view's
 generator is closed, which releases its resources.
 """
 
@@ -73,8 +73,10 @@ class _Run:
         self._running = running
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield events as lines of JSON, until the run has ended or the reader has gone."""
-        self._running[self._number] = self  # not before: if the reader has gone already, nothing would remove it
+        """Yield events as lines of JSON, until the run has ended or the reader has disconnected."""
+        self._running[self._number] = (
+            self  # not before: if the reader has already disconnected, nothing would remove it
+        )
         try:
             with closing(self._events()) as events:
                 async for event in iterate_in_threadpool(events):

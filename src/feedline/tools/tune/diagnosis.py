@@ -47,7 +47,7 @@ def doctor(run: LoaderBase | Recording | str | os.PathLike[str], *, seconds: flo
         >>> loader = feedline.Loader(list(range(8)), 2)
         >>> batches = list(loader)
         >>> print(feedline.doctor(loader))
-        Nothing that ought to be changed was found.
+        Found nothing to change.
     """
     if isinstance(run, LoaderBase):
         found = diagnose_run(_run_of_loader(run))
@@ -87,7 +87,7 @@ def _run_of_loader(loader: LoaderBase) -> Run:
 
 
 def _tried(loader: LoaderBase, seconds: float, known: Findings) -> Findings:
-    """Probe the dataset of a loader; leaves out findings that its run already gave."""
+    """Probe the dataset of a loader; leave out findings that its run already gave."""
     if sys.platform != "linux":
         raise BadOption("A dataset can be probed only on Linux, where its process can be watched. Leave out seconds=.")
     from feedline.tools.tune.probe import probe  # Linux only
@@ -112,7 +112,7 @@ def summary(measured: Measured) -> list[str]:
     making, samples, batch = measured.making, measured.samples, measured.batch
     lines = []
     if making is not None:
-        length = "samples without a known end" if making.length is None else f"{making.length:,} samples"
+        length = "an unknown number of samples" if making.length is None else f"{making.length:,} samples"
         lines.append(f"{making.kind}: {length}, made in {seconds_text(making.make_s)}")
     if samples is not None:
         usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
@@ -123,11 +123,11 @@ def summary(measured: Measured) -> list[str]:
         )
     if batch is not None:
         lines.append(
-            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
+            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, collated in {seconds_text(batch.collate_s)}; "
             f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
     elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
-        lines.append("The samples could not be put together into a batch")
+        lines.append("The samples could not be collated into a batch")
     rates = {} if measured.threads is None else measured.threads.rates
     several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
     lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]

@@ -27,7 +27,7 @@ class Finding:
     evidence: str = ""
     """Observations and measurements, with figures."""
     margin: float | None = None
-    """The measured time divided by the limit from which on it counts; None if nothing was timed."""
+    """The measured time divided by the limit above which it counts; None if nothing was timed."""
 
     @property
     def severity(self) -> str:
@@ -63,7 +63,7 @@ class Findings(list[Finding]):
         return "\n".join(map(str, self)) or NOTHING
 
 
-NOTHING = "Nothing that ought to be changed was found."
+NOTHING = "Found nothing to change."
 NOT_SURE = "not-sure"
 """The name of the finding that lists what could not be decided on a busy machine."""
 
@@ -99,7 +99,7 @@ def beyond_noise(findings: Iterable[Finding], floor: float, noise: str) -> list[
 
 
 def margin_of(times: float, computing: float) -> float:
-    """Return the margin of a time that is `times` its limit and was `computing` for that share.
+    """Return the margin of a time that is `times` its limit, with the share `computing` of it spent computing.
 
     Noise only slows down computing: code that sleeps for 3 s does so on any machine.
 

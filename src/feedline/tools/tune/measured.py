@@ -287,7 +287,7 @@ class Threads:
     def speedup(self, count: int) -> float | None:
         """Return the speedup of `count` threads over one, each on its own core; None if not tried.
 
-        Uses the time in which threads did not wait for each other: rates depend on who else uses the cores.
+        Uses the time in which threads did not wait for each other: rates depend on what else uses the cores.
         """
         if count not in self.rates:
             return None
@@ -350,7 +350,7 @@ def headroom_now() -> Headroom:
         memory_bytes=None if free is None else min(free, memory_limit()),
         shared_bytes=shared_bytes(),
         open_files=limits_of("RLIMIT_NOFILE")[0],
-        start_method=multiprocessing.get_all_start_methods()[0],  # querying the current one would fix it
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would set it for good
         local_ranks=local_rank_count(),
     )
 

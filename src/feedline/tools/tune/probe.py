@@ -273,9 +273,9 @@ _OURS = (f'File "{Path(__file__).parents[2]}', "multiprocessing/", 'File "<froze
 
 _WHERE = {
     "start": "before any of its code ran",
-    "import": "while it was imported and made",
+    "import": "while it was imported and created",
     "samples": "while it was inspected and samples were made one after the other",
-    "batch": "while a batch was put together",
+    "batch": "while a batch was collated",
     "loader": "while the loader began an epoch",
     "threads": "while several threads made samples",
 }

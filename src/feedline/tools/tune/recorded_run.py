@@ -93,8 +93,8 @@ class RecordedRun:
         numbers = numbers[recording.rows["finished"][numbers] != 0]
         if len(numbers) < _FEW:
             raise BadRecording(
-                f"The recording is too short for a prediction. Record a longer run. Besides the start it has "
-                f"{len(numbers)} batches with all their times, and at least {_FEW} are needed."
+                f"The recording is too short for a prediction: besides the start, it has {len(numbers)} batches with "
+                f"all their times, and at least {_FEW} are needed. Record a longer run."
             )
         rows = {name: column[numbers] for name, column in recording.rows.items()}
         self.own, self.between = _own(rows), round(_between(rows))

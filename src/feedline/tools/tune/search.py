@@ -1,4 +1,4 @@
-"""Searches the settings of a loader: the fewest workers that are enough, and why. Pure: measuring is an argument.
+"""Searches the settings of a loader: the fewest workers that are enough, and why. Pure: the caller measures.
 
 Without a step time, a setting is enough if it comes within 5 % of the highest rate measured. With a step time, it is
 enough if the training loop does not wait; if no setting achieves that, the first rule applies.
@@ -221,7 +221,7 @@ class _Search:
         fewer = [s for s in self._tried if s.engine in (chosen.engine, "inline") and s.workers < chosen.workers]
         if fewer:
             less = max(fewer, key=lambda setting: setting.workers)
-            reasons.append(f"Fewer are too few: {self._comparison(less, rate)}.")
+            reasons.append(f"Fewer are not enough: {self._comparison(less, rate)}.")
         more = [s for s in self._tried if s.engine == chosen.engine and s.workers > chosen.workers]
         if more and not (self._step_s and rate.keeps_up):
             reasons.append(f"More gain little: {self._comparison(min(more, key=lambda s: s.workers), rate)}.")

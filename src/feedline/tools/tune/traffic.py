@@ -22,10 +22,10 @@ from feedline.datasets.tar.order import shuffled
 
 @dataclass(frozen=True)
 class Reading:
-    """Who reads what, with which means."""
+    """What is read, by how many readers, and with which resources."""
 
     sizes: Sequence[int]
-    """The bytes of each shard."""
+    """The size of each shard, in bytes."""
     cache_bytes: int = 0
     """The size of the cache of each machine."""
     machines: int = 1
@@ -36,11 +36,11 @@ class Reading:
     sticky: bool = False
     seed: int = 0
     bytes_per_s: float = math.inf
-    """What the line of a machine carries."""
+    """The bandwidth of a machine's connection to the store."""
     used_per_s: float = math.inf
-    """What training takes in on a machine, in bytes."""
+    """How many bytes per second training consumes on a machine."""
     ahead_bytes: int = 64 << 20
-    """What a worker fetches before it is needed."""
+    """How many bytes a worker fetches ahead."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Machine:
         return line.traffic()
 
     def _keep(self, shard: int, foresight: Foresight) -> None:
-        """Keep a shard, if others are needed later."""
+        """Cache a shard, unless all cached ones are needed sooner."""
         size = int(self._sizes[shard])
         held = np.flatnonzero(self._is_held)
         excess = self._held_bytes + size - self._reading.cache_bytes
@@ -114,7 +114,7 @@ class Machine:
 
 
 class _Line:
-    """The line to the store, and training behind it, in virtual time."""
+    """The connection to the store, and the training that it feeds, in virtual time."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -123,7 +123,7 @@ class _Line:
         self._fetched_s = 0.0
         """When the last shard had arrived."""
         self._used: list[tuple[int, float]] = [(0, 0.0)]
-        """How many bytes training had taken in, and when: a line through these points."""
+        """How many bytes training had consumed, and when: interpolated between these points."""
         self._stalled_s = 0.0
 
     def read(self, size: int, *, is_held: bool) -> None:
@@ -143,7 +143,7 @@ class _Line:
         self._used.append((self._read, ends_s))
 
     def _time_of(self, used: int) -> float:
-        """Return when training had taken in so many bytes."""
+        """Return when training had consumed this many bytes."""
         sizes, times = zip(*self._used[-64:], strict=True)
         return float(np.interp(used, sizes, times))
 

@@ -92,7 +92,7 @@ def _objects(measured: Measured, batch: Batch) -> Iterator[Finding]:
         fix,
         None if code is None else code.format(field=field_in("sample", batch.objects.partition(" ")[0])),
         gain=gain_of(now_s, saved_s),
-        evidence=f"{bytes_text(batch.object_bytes / batch.size)} of a sample are objects, most of all {batch.objects}. "
+        evidence=f"{bytes_text(batch.object_bytes / batch.size)} of a sample are objects, the largest {batch.objects}. "
         f"Pickling and unpickling them takes {seconds_text(sent_s)} for a sample that occupies a worker for "
         f"{seconds_text(now_s)}; torch's loader pickles the whole sample: {as_pickle}",
         margin=sent_s / limit_s,
@@ -135,13 +135,13 @@ def _collate(measured: Measured, samples: Samples, batch: Batch) -> Iterator[Fin
     if other is not None and not other.code:
         fix = "Leave out collate_fn: the default makes the same batches."
     elif batch.is_custom:
-        fix = "Put arrays together in one call (np.stack, torch.stack) instead of value by value."
+        fix = "Stack arrays in one call (np.stack, torch.stack) instead of value by value."
     else:
         fix = "Return fewer and larger fields: one array of many numbers instead of many fields of one."
     quicker = "" if other is None else f". The fix makes the same batch in {seconds_text(other.seconds)}"
     yield Finding(
         "slow-collate",
-        f"Putting a batch together takes {batch.collate_s / (fetch_s + batch.collate_s):.0%} of its time.",
+        f"Collating a batch takes {batch.collate_s / (fetch_s + batch.collate_s):.0%} of its time.",
         fix,
         code,
         gain=gain,

@@ -72,7 +72,7 @@ def _ended(measured: Measured) -> Iterator[Finding]:
             f"The measurement of the dataset ended early ({measured.ended_in or 'start'}).",
             "Do not use threads with this dataset."
             if measured.ended_in == "threads"
-            else "Do the same in your own program: python -X faulthandler shows what it waits for.",
+            else "Run the same code in your own program: python -X faulthandler shows what it waits for.",
             is_serious=measured.ended_in == "loader" or measured.engine == "thread",
             evidence=measured.ended,
         )
@@ -127,7 +127,7 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if share < _LOCKED or measured.threads.helped > _HELPED:
         return
     workers = measured.headroom.cores if measured.loader is None else measured.loader.workers
-    gain = min(workers, measured.headroom.cores) / max(two, 1.0)  # below 1: others took the cores
+    gain = min(workers, measured.headroom.cores) / max(two, 1.0)  # below 1: other programs took the cores
     yield Finding(
         "gil-bound",
         f"Samples hold the interpreter's lock (GIL) for {share:.0%} of their time.",

@@ -95,7 +95,7 @@ def _workers(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
             f"Use {most}, or one less where the training loop itself computes.",
             f"DataLoader(dataset, num_workers={most})",
             evidence=f"A sample computes for {samples.cpu_share:.0%} of its time, and there are {whose}: more workers "
-            "take the cores from each other and from the training loop, and waste memory",
+            "compete with each other and with the training loop for the cores, and waste memory",
             margin=margin,
         )
     is_few = 2 * loader.workers < most if loader.workers else most > 1  # one core is for the training loop

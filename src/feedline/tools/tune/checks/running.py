@@ -155,7 +155,7 @@ def _restarted(run: Run) -> Iterator[Finding]:
     if gain >= LEAST_GAIN:
         yield Finding(
             "workers-restarted",
-            f"Each epoch starts {counted(loader.workers, 'worker')} anew.",
+            f"Each epoch starts {counted(loader.workers, 'new worker')}.",
             "Keep the workers from epoch to epoch.",
             f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
             gain=gain,
@@ -244,9 +244,9 @@ def _collating(run: Run, each: float) -> Iterator[Finding]:
     if collate_s > _COPIES * copy_s and gain >= LEAST_GAIN:
         yield Finding(
             "slow-collate",
-            f"Putting a batch together takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
-            "Put arrays together in one call (np.stack, torch.stack) instead of value by value; the doctor checks "
-            "whether the default makes the same batches.",
+            f"Collating a batch takes {collate_s / run.period.busy_s:.0%} of a worker's time.",
+            "Stack arrays in one call (np.stack, torch.stack) instead of value by value; the doctor checks whether "
+            "the default makes the same batches.",
             "feedline doctor module:loader",
             gain=gain,
             evidence=f"It takes {seconds_text(collate_s)} of the {seconds_text(run.period.busy_s)} in which a batch is "

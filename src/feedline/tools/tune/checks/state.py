@@ -115,8 +115,8 @@ def _making(measured: Measured) -> Iterator[Finding]:
     read_s = measured.state.pickle_s
     yield Finding(
         "slow-init",
-        f"Making the dataset takes {seconds_text(making.make_s)}.",
-        "Make it once and store it, or defer the work to the first use.",
+        f"Creating the dataset takes {seconds_text(making.make_s)}.",
+        "Create it once and store it, or defer the work to the first use.",
         None
         if read_s is None
         else 'with open("dataset.pickle", "wb") as file:  # once\n    pickle.dump(dataset, file)\n'
