@@ -305,7 +305,7 @@ class TestDamage:
             with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is now .*\(7, 3, 4\)"):
                 source[0]
         np.savez(tmp_path / "x.npz", b=IMAGES)
-        with pytest.raises(SourceChanged, match="no 'a'"):
+        with pytest.raises(SourceChanged, match="no longer contains 'a'"):
             sources[1][0]
 
     def test_missing(self, tmp_path: Path) -> None:
