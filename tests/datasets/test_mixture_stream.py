@@ -151,7 +151,7 @@ def test_a_map_style_dataset_in_it_comes_once_in_random_order() -> None:
 
 def test_a_dataset_that_yields_nothing_cannot_be_repeated() -> None:
     assert list(stream_mixture(Stream("a", 0))) == []
-    with pytest.raises(BadOption, match=r"datasets\[0\] yields nothing"):
+    with pytest.raises(BadOption, match=r"datasets\[0\] yields no samples"):
         next(iter(stream_mixture(Stream("a", 0), repeat=True)))
 
 
@@ -505,7 +505,7 @@ def test_a_sample_before_the_break_is_still_left_out() -> None:
 @pytest.mark.parametrize("on_error", ["skip", "retry"])
 def test_a_dataset_that_yields_nothing_is_no_sample_to_leave_out(on_error: Literal["skip", "retry"]) -> None:
     mixture = mix([Numbers(0, 0), Numbers(100)], repeat=True, size=30)
-    with pytest.raises(BadOption, match=r"datasets\[0\] yields nothing"):
+    with pytest.raises(BadOption, match=r"datasets\[0\] yields no samples"):
         all_of(feedline.Loader(mixture, 3, on_error=on_error))
 
 

@@ -88,7 +88,7 @@ def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: 
     for number in range(2):
         np.save(tmp_path / "a.npy", np.arange(3))
         (tmp_path / "a.npy").rename(tmp_path / f"{number}.dat")
-    assert "2 files. By content, ArrayDataset does" in message_for(str(tmp_path / "*.dat"))
+    assert "2 files. By content, ArrayDataset reads them" in message_for(str(tmp_path / "*.dat"))
 
 
 def test_an_address_is_not_said_to_hold_nothing() -> None:

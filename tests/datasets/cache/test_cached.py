@@ -592,7 +592,7 @@ def test_asynchronous_samples_that_are_random() -> None:
         (lambda: CachedDataset([1], memory=0), "less than 1"),
         (lambda: CachedDataset([1], memory="99999TB"), "this machine has"),
         (lambda: CachedDataset([1], memory="1MB", disk_limit=5), "without disk="),
-        (lambda: CachedDataset(range(10**7), memory="1MB")[0], "too few"),
+        (lambda: CachedDataset(range(10**7), memory="1MB")[0], "too little"),
         (lambda: CachedDataset(iter([1]), memory="1MB"), "once"),
         (lambda: CachedDataset(Epochs(), memory="1MB"), "depend on the epoch"),
         (lambda: CachedDataset(Half(), memory="1MB"), "Make both async"),
@@ -608,7 +608,7 @@ def test_a_dataset_that_outgrows_its_memory_is_told() -> None:
     cached = CachedDataset(dataset, memory="32KB")
     assert list(cached) == [1, 2, 3]
     dataset += [4] * 1000
-    with pytest.raises(BadOption, match="too few"):
+    with pytest.raises(BadOption, match="too little"):
         cached.set_epoch(1)
 
 

@@ -122,7 +122,7 @@ def test_directories_with_links_to_each_other_are_listed_once(tmp_path: Path) ->
         for other in directories:
             if other != directory:
                 (directory / other.name).symlink_to(other)
-    with pytest.warns(FeedlineWarning, match="132 directories"):
+    with pytest.warns(FeedlineWarning, match="132 links"):
         assert paths(tmp_path) == [f"{directory.name}/file" for directory in directories]
 
 

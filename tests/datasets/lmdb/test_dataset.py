@@ -251,7 +251,7 @@ def test_a_value_of_another_size_is_named(tmp_path: Path) -> None:
         write(tmp_path / "x", [(b"a", bytes(8)), (b"b", bytes(7))]), decode={"dtype": "f4", "shape": 2}
     )
     assert dataset[0].tolist() == [0, 0]
-    with pytest.raises(CorruptSource, match=r"key b'b' .* 7 bytes, but float32\[2\] takes 8"):
+    with pytest.raises(CorruptSource, match=r"key b'b' .* 7 bytes, but float32\[2\] has 8"):
         dataset[1]
     with pytest.raises(CorruptSource, match="key b'b'"):
         list(feedline.Loader(dataset, 2))

@@ -156,7 +156,7 @@ def test_documents_are_not_changed_and_not_shared() -> None:
         ([{"tokens": [1, 2]}, {"tokens": [1, 2], "x": [1, 2]}], {}, CollateError, r"the fields \['tokens', 'x'\]"),
         ([{"tokens": [1, 2], "x": [1]}] * 2, {}, CollateError, "Document 0 has 1 values in field 'x'"),
         ([[1, 2], [[1], [2]]], {}, CollateError, r"Documents differ in field 'tokens'"),
-        ([[1, 2], [1.0, 2.0]], {}, CollateError, "Field 'tokens' holds float64 values"),
+        ([[1, 2], [1.0, 2.0]], {}, CollateError, "Field 'tokens' has float64 values"),
         ([[1, 2], "ab"], {}, CollateError, "Document 1 has 0 values"),
         ([{"ids": [1, 2]}] * 2, {}, BadOption, "no field 'tokens', only"),
         ([{"tokens": [1, 2], "positions": [1, 2]}] * 2, {}, BadOption, "'positions', which packing makes itself"),

@@ -163,7 +163,7 @@ def test_a_full_disk_is_reported_when_pictures_are_drawn(
     monkeypatch.setattr("PIL.Image.Image.save", save)
     assert main(["demo", "-o", str(tmp_path / "page.html")]) == 1
     err = capsys.readouterr().err
-    assert "pictures could not be written: [Errno 28] No space left on device. Set TMPDIR" in err
+    assert "images could not be written: [Errno 28] No space left on device. Set TMPDIR" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -83,7 +83,7 @@ def test_what_was_interrupted_goes_on(workers: int, tmp_path: Path) -> None:
     dataset = Breaking(flag)
     with pytest.raises(RuntimeError, match="power"):
         feedline.precompute(dataset, tmp_path / "out", workers=workers, progress=False)
-    with pytest.raises(SourceError, match="not complete"):
+    with pytest.raises(SourceError, match="are incomplete"):
         PrecomputedDataset(tmp_path / "out")[0]
     made = int(dataset.made)
     flag.unlink()
@@ -125,7 +125,7 @@ def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
     program.wait()
     program.stdout.close()
     program.stdin.close()
-    with pytest.raises(SourceError, match="not complete"):
+    with pytest.raises(SourceError, match="are incomplete"):
         len(PrecomputedDataset(tmp_path))
     # Of another class, but of the same fingerprint except for its name: it is another dataset.
     with pytest.raises(SourceChanged, match="another dataset"):
