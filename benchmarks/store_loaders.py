@@ -6,12 +6,12 @@ To add another way to read with feedline, write a function that opens it, and ad
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.store_data import BUCKET, Data
+from benchmarks.store_data import BUCKET, KINDS, Data
 from feedline.tools.bench import harness
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -65,6 +65,10 @@ class Way:
     form: str
     """The format it reads."""
     opened: Callable[[Job], Any]
+    kinds: Sequence[str] = KINDS
+    """The samples that it can load."""
+    order: Callable[[Job, int], Sequence[int]] | None = None
+    """The objects in the order of an epoch, if it reads each as a whole."""
 
 
 def prepare(job: Job) -> None:
@@ -95,18 +99,23 @@ def feedline_shards(job: Job) -> Any:
     """Return the shards as feedline reads them."""
     from feedline.datasets import TarDataset
 
-    return TarDataset(
-        [f"s3://{job.folder('tar')}/{name}" for name in job.objects],
-        FIELDS[job.data.kind],
-        storage_options={
-            "key": _KEYS["AWS_ACCESS_KEY_ID"],
-            "secret": _KEYS["AWS_SECRET_ACCESS_KEY"],
-            "endpoint_url": job.endpoint,
-        },
-        cache=job.cache / "index",
-        shard_cache=job.cache / "shards",
-        shard_cache_bytes=job.cache_bytes,
-    )
+    return TarDataset(addresses(job, "tar"), FIELDS[job.data.kind], cache=job.cache / "index", **reading(job))
+
+
+def addresses(job: Job, form: str) -> list[str]:
+    """Return the addresses of all objects."""
+    return [f"s3://{job.folder(form)}/{name}" for name in job.objects]
+
+
+# Any: options of several datasets.
+def reading(job: Job) -> dict[str, Any]:
+    """Return the options with which feedline's datasets read from the store."""
+    keys = {"key": _KEYS["AWS_ACCESS_KEY_ID"], "secret": _KEYS["AWS_SECRET_ACCESS_KEY"]}
+    return {
+        "storage_options": {**keys, "endpoint_url": job.endpoint},
+        "shard_cache": job.cache / "shards",
+        "shard_cache_bytes": job.cache_bytes,
+    }
 
 
 def shuffled_stream(job: Job) -> Any:
@@ -119,6 +128,40 @@ def feedline_stream(job: Job) -> Any:
     from feedline import DataLoader
 
     return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[call-overload]
+
+
+def feedline_parquet(job: Job) -> Any:
+    """Return feedline's loader over row groups as a stream. Each object has one, so a window is `mixed_shards`."""
+    from feedline import DataLoader
+    from feedline.datasets import ParquetDataset
+
+    dataset = ParquetDataset(addresses(job, "parquet"), FIELDS[job.data.kind], **reading(job))
+    stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
+    return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
+
+
+def feedline_tokens(job: Job) -> Any:
+    """Return feedline's loader over pieces of token files as a stream."""
+    from feedline import DataLoader
+    from feedline.text import TokenDataset
+
+    dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **reading(job))
+    stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
+    return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
+
+
+def tar_order(job: Job, epoch: int) -> Sequence[int]:
+    """Return the shards in the order in which feedline's stream reads them."""
+    order: list[int] = shuffled_stream(job).order(epoch)
+    return order
+
+
+def parquet_order(job: Job, epoch: int) -> Sequence[int]:
+    """Return the files in the order in which feedline's stream reads their row groups."""
+    from feedline.datasets.parquet.stream import order_of
+
+    order: list[int] = order_of(len(job.objects), SEED, epoch).tolist()
+    return order
 
 
 def mosaicml(job: Job) -> Any:
@@ -208,5 +251,9 @@ WAYS = {
     "mosaicml": Way(harness.Side("mosaicml"), "streaming", "mds", mosaicml),
     "litdata": Way(harness.Side("litdata"), "litdata", "litdata", litdata),
     "webdataset": Way(harness.Side("webdataset"), "webdataset", "tar", webdataset),
-    "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream),
+    "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream, order=tar_order),
+    "parquet": Way(harness.Side(harness.FEEDLINE, "parquet"), "s3fs", "parquet", feedline_parquet, order=parquet_order),
+    "token-files": Way(
+        harness.Side(harness.FEEDLINE, "token files"), "s3fs", "token-files", feedline_tokens, kinds=("tokens",)
+    ),
 }

@@ -2,7 +2,8 @@
 
 Knob: the library, each over its own format: `TarDataset(...).stream(shuffle=True)` over tar shards, MosaicML Streaming
 over MDS shards, litdata over its chunks, and the webdataset package over tar shards, which it fetches with curl. And
-what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays.
+what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays. `parquet` and
+`token-files` are feedline's streams of row groups, one per file, and of pieces of token files.
 
 Held still: a server on this machine that speaks S3, answers each request after 30 ms and sends 40 MB/s over all
 connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty
@@ -49,7 +50,7 @@ from typing import Any
 from benchmarks import flags, peers, program, store_data
 from benchmarks.belady import least_bytes
 from benchmarks.store_data import Data
-from benchmarks.store_loaders import WAYS, Job, Way, prepare, shuffled_stream
+from benchmarks.store_loaders import WAYS, Job, Way, prepare
 from benchmarks.store_program import COUNTS
 from benchmarks.w11_remote import serving
 from feedline.tools.bench import harness, rows
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (kind, way.form): store_data.write(data_of(kind, arguments), way.form, arguments.data)
         for kind in arguments.kind
         for way in chosen.values()
+        if kind in way.kinds
     }
     if not folders:
         return 1
@@ -100,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             entry_of(name, way, data_of(kind, arguments), folders[kind, way.form], port, arguments)
             for kind in arguments.kind
             for name, way in chosen.items()
+            if kind in way.kinds
         ]
         outcomes = rows.measure(entries, arguments)
     peer = next((way.side.library for way in chosen.values() if way.side.library != harness.FEEDLINE), harness.FEEDLINE)
@@ -161,8 +164,10 @@ def measure(
         prepare(job)
         measured = Measured(job, link, sum(sizes))
         figures = measured.run(way, epochs)
-        if epochs and side.library == harness.FEEDLINE:
-            figures["least"] = least(job, dict(zip(job.objects, sizes, strict=True)), epochs) / sum(sizes)
+        order = WAYS[way].order
+        if epochs and order is not None:
+            orders = [order(job, epoch) for epoch in range(epochs)]
+            figures["least"] = least(orders, sizes, job.cache_bytes) / sum(sizes)
     return figures
 
 
@@ -171,6 +176,8 @@ IMPORTED = (
     "feedline.loader.torch",
     "feedline.loader.run.torch_batches",
     "feedline.datasets.tar",
+    "feedline.datasets.parquet",
+    "feedline.text",
     "feedline.workers.processes.engine",
     "s3fs",
     "boto3",
@@ -293,12 +300,9 @@ def check(seen: list[int], count: int, what: str) -> None:
         raise RuntimeError(f"{what}: {len(set(seen))} different samples came instead of {count}")
 
 
-def least(job: Job, sizes: dict[str, int], epochs: int) -> int:
-    """Return the fewest bytes that any cache of this size fetches for the order of feedline's stream."""
-    stream = shuffled_stream(job)
-    orders = [stream.order(epoch) for epoch in range(epochs)]
-    accesses = [(job.objects[shard], sizes[job.objects[shard]]) for order in orders for shard in order]
-    return least_bytes(accesses, job.cache_bytes)
+def least(orders: Sequence[Sequence[int]], sizes: Sequence[int], cache_bytes: int) -> int:
+    """Return the fewest bytes that any cache of this size fetches for these orders of objects."""
+    return least_bytes([(shard, sizes[shard]) for order in orders for shard in order], cache_bytes)
 
 
 def _cpu_s() -> float:

@@ -42,7 +42,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "_GAP", 64)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 64)
     for module in (index, blocks):
-        monkeypatch.setattr(module, "BLOCK_BYTES", PIECE // 4)
+        monkeypatch.setattr(module, "BLOCK_BYTES", PIECE // 20)
 
 
 @pytest.fixture(scope="module")

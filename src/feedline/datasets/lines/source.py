@@ -24,6 +24,7 @@ from feedline.datasets.lines.unpacked import UnpackedFiles
 from feedline.datasets.parquet.remote_files import is_remote
 from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
+from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache, name_of
 from feedline.datasets.remote.foresight import Parts
@@ -155,7 +156,13 @@ class LineSource(Source):
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
         """How many samples each part of about `part_bytes` has; `feedline.samplers.BlockSampler` needs this."""
-        return self.index.group_sizes(self.part_bytes)
+        return self.index.group_sizes(self._part_bytes)
+
+    @property
+    def _part_bytes(self) -> int:
+        """The size of parts: with a disk cache not less than a piece of it, which would be fetched for each part."""
+        is_cached = self.is_remote and self.reading.shard_cache is not None
+        return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
     def stream(self, *, shuffle: Literal[False] = False, seed: int = 0, window: int = 4) -> LineStream: ...
@@ -199,7 +206,7 @@ class LineSource(Source):
 
     def _groups_in_memory(self) -> int:
         """Return about how many parts can be in memory at a time."""
-        return self.cache_bytes // (2 * self.part_bytes)  # with where their lines begin
+        return self.cache_bytes // (2 * self._part_bytes)  # with where their lines begin
 
     @property
     def _shard_cache(self) -> DiskCache | None:
@@ -209,7 +216,7 @@ class LineSource(Source):
         """Return where parts are in remote files, by the name of the file in a cache."""
         known, found = self._known, dict[str, Parts]()
         for address, file, (first, starts) in zip(
-            known.addresses, known.index.files, known.index.group_starts(self.part_bytes), strict=True
+            known.addresses, known.index.files, known.index.group_starts(self._part_bytes), strict=True
         ):
             if is_remote(address) and len(starts):
                 # Where a compressed file has its content is estimated.

@@ -12,8 +12,8 @@ When there are too many bytes, what is needed latest goes first: a stream knows 
 A new piece that is needed later than all others is not stored at all. Readers that do not know the future drop the
 least recently used pieces. Pieces of other datasets stay as long as somebody uses them.
 
-A stream of parts of blobs, such as row groups, needs the same piece at several times. Once there is no room left, it
-fetches the bytes that it needs of such a piece, and only pieces that it needs as a whole replace others.
+A stream of parts of blobs, such as row groups, may need little of the pieces at the edges of a part. Once there is no
+room left, it fetches just these bytes, and only pieces of which it needs at least half replace others.
 
 One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
 uncounted file; the next process that deletes pieces deletes it too.
@@ -415,7 +415,7 @@ class CachedBlob(Blob):
         start, stop = max(start, first), min(stop, first + size)
         path = self._cache.path_of(self, number)
         found = self._cache.last(path)
-        if found is None and stop - start < size and self._cache.foresight is not None and self._foresight is None:
+        if found is None and stop - start < size // 2 and self._cache.foresight and not self._foresight:
             found = self._cache.read(path, size)
             if found is None and self._cache.is_full():
                 return self._blob.read(start, stop)
