@@ -17,6 +17,8 @@ from feedline.tools.bench import harness
 _KEYS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 FIELDS = {"jpeg": ("jpg", "cls"), "tokens": "npy"}
 SEED = 1
+MEMORY: str = "56 MB"
+"""What each worker keeps in memory of files that are read by the part: two windows of the default size, not all."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def feedline_parquet(job: Job) -> Any:
     from feedline import DataLoader
     from feedline.datasets import ParquetDataset
 
-    dataset = ParquetDataset(addresses(job, "parquet"), FIELDS[job.data.kind], **reading(job))
+    options = {**reading(job), "cache_bytes": MEMORY}
+    dataset = ParquetDataset(addresses(job, "parquet"), FIELDS[job.data.kind], **options)
     stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
     return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
 
@@ -145,7 +148,8 @@ def feedline_tokens(job: Job) -> Any:
     from feedline import DataLoader
     from feedline.text import TokenDataset
 
-    dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **reading(job))
+    options = {**reading(job), "cache_bytes": MEMORY}
+    dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **options)
     stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
     return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
 

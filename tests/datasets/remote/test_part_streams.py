@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
 from feedline.datasets import JSONLines, ParquetDataset

@@ -1,8 +1,9 @@
 """An output under construction in an object store.
 
-A shard is written to a local temporary file, uploaded, compared with what the store says it has, and deleted. One
-thread uploads, while the next shard is being written: so there are at most two shards on the local disk. After each
-shard, the same thread writes the note. The manifest comes last: without one, the output is not complete.
+A shard is written to a local temporary file, uploaded, compared with what the store says it has, and deleted. Threads
+upload up to four shards while the next one is being written, as long as they have no more than 1 GiB together: so there
+are at most two large shards on the local disk, or five small ones. Another thread writes a note for each shard, in
+order, when it and all shards before it are uploaded. The manifest comes last: without one, the output is not complete.
 
 A run that replaces an older output gives its shards other names, so that the older output can be read until the new
 manifest takes its place. Only then are the older shards deleted.
@@ -27,10 +28,12 @@ import re
 import shutil
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import md5
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,12 @@ _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}
 _OWN = re.compile(rf"\{ENDING}/[\w.-]+|{FACTS}", re.ASCII)
 """Other names that this module writes."""
 _S3 = ("s3", "s3a")
+_UPLOADS = 4
+_WAITING_BYTES = 1 << 30
+"""The most shards that are uploaded at the same time, and their bytes, unless a single one has more. Guesses."""
 _PART = 1 << 24
-"""Bytes per part of an upload to S3, of which s3fs has ten in memory at a time. A guess."""
+_PARTS = 10
+"""Bytes per part of an upload to S3, and the most parts in memory at a time. Guesses."""
 _MOST_PARTS = 10_000
 """Parts that S3 allows."""
 _PIECE = 1 << 24
@@ -91,10 +98,13 @@ class StoreWork(Work):
         """How many outputs were replaced here before; part of the names of shards."""
         self._stale: list[str] = []
         """Shards and indices of the output that is being replaced."""
-        self._pending: Future[None] | None = None
-        """The upload of a shard, and the note after it."""
+        self._upload_begun: tuple[Future[None], int] | None = None
+        """The upload of the last shard, of which there is no note yet, and its bytes."""
+        self._pending: deque[tuple[Future[None], int]] = deque()
+        """The notes that are written after the uploads of their shards, in order, and the bytes of the shards."""
         self._storage = Storage(options=options)
-        self._threads = ThreadPoolExecutor(1, "feedline-upload")
+        self._uploads = ThreadPoolExecutor(_UPLOADS, "feedline-upload")
+        self._notes = ThreadPoolExecutor(1, "feedline-note")
         self.path = Path(tempfile.mkdtemp(prefix="feedline-pack-"))
         try:
             with self._explained():
@@ -155,22 +165,28 @@ class StoreWork(Work):
 
     def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
         """Record the run's position after the upload of the last shard, without waiting for it."""
-        uploading = self._pending
-        count, write = len(entries or ()), super().write_note
+        begun, self._upload_begun = self._upload_begun, None
+        before = self._pending[-1][0] if self._pending else None
+        complete, write = list(entries or ()), super().write_note  # further shards are added to `entries` meanwhile
 
         def act() -> None:
-            if uploading is not None:
-                uploading.result()  # raises what it raised: there is no note of a shard that is not there
-            write(note, entries)
-            self._has_note, self._saved = True, count
+            for one in (before, begun[0] if begun else None):
+                if one is not None:
+                    one.result()  # raises what it raised: there is no note of a shard that is not there
+            write(note, complete)
+            self._has_note, self._saved = True, len(complete)
 
-        self._pending = self._threads.submit(act)
+        self._pending.append((self._notes.submit(act), begun[1] if begun else 0))
 
     def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
-        self.settle()
-        uploading = shard.with_name(f"uploading{shard.suffix}")
+        size = shard.stat().st_size
+        while self._pending and (
+            len(self._pending) >= _UPLOADS or sum(some for _, some in self._pending) + size > _WAITING_BYTES
+        ):
+            self._settle_one()
+        uploading = shard.with_name(f"uploading-{entry['name']}")
         os.replace(shard, uploading)
-        self._pending = self._threads.submit(self._upload_shard, uploading, entry, index_of)
+        self._upload_begun = self._uploads.submit(self._upload_shard, uploading, entry, index_of), size
 
     def _upload_shard(self, path: Path, entry: dict[str, object], index_of: Indexing) -> None:
         entry["crc32"] = crc32 = crc32_of(path)
@@ -182,11 +198,14 @@ class StoreWork(Work):
             self._put(f"{INDEX_FOLDER}/{entry['name']}", index)
         path.unlink()
 
+    def _settle_one(self) -> None:
+        """Wait for the oldest upload and its note."""
+        with self._explained():
+            self._pending.popleft()[0].result()
+
     def settle(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            with self._explained():
-                pending.result()
+        while self._pending:
+            self._settle_one()
 
     def deliver(self, built: Path) -> None:
         self.settle()
@@ -205,7 +224,8 @@ class StoreWork(Work):
         self._has_note = False
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        self._uploads.shutdown(cancel_futures=True)
+        self._notes.shutdown(cancel_futures=True)
         self._storage.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -258,10 +278,11 @@ class StoreWork(Work):
         self._put(f"{ENDING}/{name}", data)
 
     def _put(self, name: str, data: bytes) -> None:
-        path = self.path / "small"
-        path.write_bytes(data)
-        # `put_file` and not `pipe_file`: it makes folders in systems that have some, but no buckets.
-        self._ask(name, lambda system, target: system.put_file(str(path), target))
+        with tempfile.NamedTemporaryFile(dir=self.path) as file:
+            file.write(data)
+            file.flush()
+            # `put_file` and not `pipe_file`: it makes folders in systems that have some, but no buckets.
+            self._ask(name, lambda system, target: system.put_file(file.name, target))
 
     def _upload(self, path: Path, name: str, crc32: int) -> str:
         """Upload a file, compare it with what the store says it has, and return the version that the store gave it."""
@@ -270,6 +291,9 @@ class StoreWork(Work):
         options = {"chunksize": part} if protocol_of(self._address) in _S3 else {}
 
         def put(system: Any, target: str) -> Any:
+            if "max_concurrency" in signature(getattr(system, "_put_file", system.put_file)).parameters:
+                shards = min(_UPLOADS, max(1, _WAITING_BYTES // max(1, size)))
+                options["max_concurrency"] = max(1, _PARTS // shards)
             system.put_file(str(path), target, **options)
             system.invalidate_cache()
             return system.info(target)
