@@ -114,7 +114,7 @@ def test_the_folder_of_another_user_is_not_used(foreign: Path, monkeypatch: pyte
     assert file.read() == "planted"
     monkeypatch.delenv("FEEDLINE_SHARED_CACHE")
     assert file.read() is None
-    with pytest.warns(FeedlineWarning, match="belongs to another user; FEEDLINE_SHARED_CACHE=1 trusts them"):
+    with pytest.warns(FeedlineWarning, match="belongs to another user; set FEEDLINE_SHARED_CACHE=1 if"):
         file.write("own")
 
 

@@ -165,7 +165,7 @@ def test_a_cache_that_cannot_be_written_is_told_and_no_more(root: Path, tmp_path
 
 
 def test_what_is_no_folder_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="missing"):
+    with pytest.raises(SourceError, match="does not exist"):
         paths(tmp_path / "nothing", False)
     with pytest.raises(SourceError, match="not a folder"):
         paths(root / "a/1.jpg", False)

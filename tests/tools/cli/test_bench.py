@@ -44,7 +44,7 @@ def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:
 
 def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Side, "open", lambda side, *_, **__: [torch.full((2,), float(side.library == "torch"))])
-    with pytest.raises(InternalError, match="'tiny' feedline's first batch differs"):
+    with pytest.raises(InternalError, match="'tiny', feedline's first batch differs"):
         bench.check_equal_batches("tiny", [0], 1)
 
 
