@@ -91,7 +91,7 @@ def test_states_fit_the_same_options_and_part_only() -> None:
     with pytest.raises(BadState, match=r"saved with count 5, but now it is 6.*Use the same data"):
         iter(Numbers(6)).load_state_dict(state)
     for wrong in (None, {}, {**state, "more": 1}):
-        with pytest.raises(BadState, match=r"not the state of a pass over numbers.*another version.*start the epoch over"):
+        with pytest.raises(BadState, match=r"not the state of a pass over numbers.*another version.*start the epoch"):
             iter(Numbers(5)).load_state_dict(wrong)
     shared = Numbers(5)
     shared.set_worker(1, 2)
