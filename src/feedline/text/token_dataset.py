@@ -74,7 +74,8 @@ class TokenDataset(TableSource):
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
         shard_cache: a folder on a local disk that caches pieces of remote files, for all workers and ranks of the
             machine. It may contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that cache; the least recently used pieces are dropped first.
+        shard_cache_bytes: the size limit of that cache. A stream drops what it needs latest, random access the least
+            recently used.
 
     Raises:
         BadOption: an option has an invalid value, a file has no header, or files are of different tokenizers.

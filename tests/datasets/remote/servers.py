@@ -282,8 +282,11 @@ class _StoreHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if "Expect" in self.headers:
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        size = int(self.headers.get("Content-Length", 0))
+        sent = self.rfile.read(size)
         self.server.asked.append((self.command, self.path))
+        if len(sent) < size:  # the client was killed, and the store would wait for the rest
+            return
         fault = self.server.fault(self.command, self.path, self.headers)
         if fault in self.server.statuses:
             self._send(
@@ -296,7 +299,9 @@ class _StoreHandler(BaseHTTPRequestHandler):
         with contextlib.closing(connection):
             path = f"{self.path}&max-keys={self.server.page}" if "list-type=2" in self.path else self.path
             passed = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
-            connection.request(self.command, path, sent or None, {**passed, "Connection": "close"})
+            # Google's storage takes the content of an upload session by POST, too; the server behind it does not.
+            method = "PUT" if self.command == "POST" and "upload_id=" in path else self.command
+            connection.request(method, path, sent or None, {**passed, "Connection": "close"})
             answer = connection.getresponse()
             headers = [
                 pair for pair in answer.getheaders() if pair[0].lower() not in ("transfer-encoding", "connection")

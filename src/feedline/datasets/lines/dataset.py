@@ -39,6 +39,7 @@ class JSONLines(LineSource):
             for the user's cache folder. They are made with the index.
         cache_bytes: how much content each process keeps.
         part_bytes: how much content of a file is one part of a shuffled stream. `stream(window=...)` counts such parts.
+            With `shard_cache`, parts have at least 4 MB, the size of its pieces.
         max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
         read_ahead: for remote files, the number of requests in flight for a batch: 32 by default. For a stream, the
             number of chunks to fetch ahead, each in a thread: 4 by default, none for local files.
@@ -49,7 +50,8 @@ class JSONLines(LineSource):
         storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
         shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
             must contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that folder; the least recently used pieces are removed first.
+        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
+            recently used.
 
     Raises:
         MissingExtra: a package that a store, or zstd, needs is not installed.

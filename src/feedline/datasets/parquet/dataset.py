@@ -72,7 +72,8 @@ class ParquetDataset(RowGroupSource):
         storage_options: passed to fsspec, which reads addresses other than http(s): `{"anon": True}`.
         shard_cache: a folder on a local disk that caches pieces of files, for all workers and ranks of the machine. It
             must contain only files that feedline put there.
-        shard_cache_bytes: the size limit of that folder; the least recently used pieces are removed first.
+        shard_cache_bytes: the size limit of that folder. A stream drops what it needs latest, random access the least
+            recently used.
 
     Raises:
         MissingExtra: pyarrow, or a package that a store needs, is not installed.

@@ -82,7 +82,7 @@ def pack(
     bytes. A single file is started over.
 
     An output may also be the address of a folder in a store, such as `s3://bucket/train`. Each shard is written to a
-    temporary file, uploaded, compared and deleted, so that at most two are on the local disk. The note from which a run
+    temporary file, uploaded, compared and deleted. Up to four are uploaded at the same time. The note from which a run
     resumes is in the store, too: any machine can resume it.
 
     Args:
