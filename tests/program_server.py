@@ -138,7 +138,7 @@ def run(
     program: str | Path,
     *arguments: object,
     cwd: Path | None = None,
-    timeout_s: float = 100,
+    timeout_s: float = 250,
     finalizes: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; it is killed if that takes too long."""
