@@ -77,14 +77,14 @@ def server(folder: Path) -> Iterator[WebServer]:
 
 
 # Any: options of three classes.
-def opened(kind: str, server: WebServer, home: Path, **options: Any) -> Any:
-    """Return the samples of all files of a kind. Two windows of two parts fit into memory, and not much more."""
+def opened(kind: str, server: WebServer, home: Path, parts: int = 5, **options: Any) -> Any:
+    """Return the samples of all files of a kind. By default, two windows of two parts fit into memory, and one more."""
     addresses = [f"{server.address}/{file}{KINDS[kind]}" for file in range(FILES)]
     if kind == "parquet":
-        return ParquetDataset(addresses, ("x", "pad"), cache_bytes=5 * (LARGE * PIECE + 9000), **options)
+        return ParquetDataset(addresses, ("x", "pad"), cache_bytes=parts * (LARGE * PIECE + 9000), **options)
     if kind == "lines":
-        return JSONLines(addresses, cache=home / "index", part_bytes=PIECE, cache_bytes=10 * PIECE, **options)
-    return TokenDataset(addresses, PIECE // ROWS // 2, labels=None, cache_bytes=5 * PIECE, **options)
+        return JSONLines(addresses, cache=home / "index", part_bytes=PIECE, cache_bytes=parts * 2 * PIECE, **options)
+    return TokenDataset(addresses, PIECE // ROWS // 2, labels=None, cache_bytes=parts * PIECE, **options)
 
 
 def number_of(sample: Any) -> int:
@@ -121,21 +121,35 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
     assert sum(counts[1:]) < 2 * 0.9 * size, [count / size for count in counts]
 
 
+def bytes_without_reading_ahead(kind: str, server: WebServer, home: Path) -> int:
+    """Return what the first sample of a stream fetches if there is no room in memory to read ahead."""
+    dataset = opened(kind, server, home, parts=3)
+    stream = dataset.stream(shuffle=True, seed=4, window=2)
+    assert len(dataset) == FILES * GROUPS * ROWS
+    server.requests.clear()
+    next(iter(stream))
+    stream.close()
+    return fetched(server)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_next_window_is_fetched_while_this_one_is_used(kind: str, server: WebServer, tmp_path: Path) -> None:
+    part = size_of(kind, server) // FILES // GROUPS
+    ahead = bytes_without_reading_ahead(kind, server, tmp_path) + part
     dataset = opened(kind, server, tmp_path)
     stream = dataset.stream(shuffle=True, seed=4, window=2)
-    iterator = iter(stream)
+    assert len(dataset) == FILES * GROUPS * ROWS  # this opens the files
     server.requests.clear()
-    enough, most = threading.Event(), 3 * size_of(kind, server) // FILES // GROUPS
+    enough = threading.Event()
 
     def count(request: Request) -> None:
-        if sum(one.stop - one.start for one in [*server.requests]) >= most:
+        if sum(one.stop - one.start for one in [*server.requests]) >= ahead:
             enough.set()
 
     server.fault = count
+    iterator = iter(stream)
     first = number_of(next(iterator))
-    assert enough.wait(MOST_S), "only the first window was fetched"
+    assert enough.wait(MOST_S), "only what the first samples need was fetched"
     found = [first, *map(number_of, iterator)]
     assert sorted(found) == list(range(FILES * GROUPS * ROWS))
     assert fetched(server) < 1.2 * size_of(kind, server), "nothing is fetched twice"
