@@ -97,7 +97,7 @@ class TarDataset(Source, ColumnSource):
         >>> folder.cleanup()
     """
 
-    _lazy = ("_index", "_found")
+    _lazy = ("_index", "_found", "_packed")
 
     # object: fsspec defines its own options.
     def __init__(
