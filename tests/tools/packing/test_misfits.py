@@ -182,7 +182,8 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, format_: str, opti
     if options:
         stored = stored_in(packed.path)
         counts = [len(read_files(format_, [shard], stored)) for shard in files_of(packed)[:3]]
-        assert counts == [options["samples_per_shard"]] * 3
+        assert max(counts) <= options["samples_per_shard"]
+        assert max(counts) - min(counts) <= 2, "shards are about equally large"
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_workers_and_interruptions_change_nothing_about_them(tmp_path: Path) -> 
     out = tmp_path / "out"
     assert not in_child(lambda: act(Odd(ODD), out, report=DieAt(400)))
     resumed = act(Odd(ODD), out)
-    assert resumed.resumed == 300
+    assert resumed.resumed == len(read_files("hdf5", files_of(whole)[:1], stored_in(whole.path))), "one shard"
     assert content(out) == content(whole.path) == content(with_workers.path)
     assert resumed.reasons == whole.reasons
     assert resumed.skipped == 7
