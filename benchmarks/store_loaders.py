@@ -162,10 +162,9 @@ def tar_order(job: Job, epoch: int) -> Sequence[int]:
 
 def parquet_order(job: Job, epoch: int) -> Sequence[int]:
     """Return the files in the order in which feedline's stream reads their row groups."""
-    from feedline.datasets.parquet.stream import order_of
+    from feedline.datasets.shard_order import order_of
 
-    order: list[int] = order_of(len(job.objects), SEED, epoch).tolist()
-    return order
+    return order_of(len(job.objects), SEED, 1, epoch)
 
 
 def mosaicml(job: Job) -> Any:

@@ -6,8 +6,8 @@ are far apart.
 
 Orders that stay within a part of a file for a while request the same piece again and again. Such a piece, as large as
 those of the disk cache, is fetched as a whole and kept in memory once single requests for it have cost a good part of
-that. With a disk cache, which stores whole pieces only, every piece is kept,
-unless a stream knows that it needs only a few bytes of it now.
+that. With a disk cache, which stores whole pieces only, every piece is kept, unless a stream knows that
+it needs only a few bytes of it now.
 """
 
 from __future__ import annotations

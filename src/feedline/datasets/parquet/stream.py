@@ -20,6 +20,7 @@ from feedline.abc.source import StreamSource
 from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.foresight import PartForesight, Readers
+from feedline.datasets.shard_order import order_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
@@ -72,7 +73,7 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         if source._shard_cache is None:
             return None
         count, size = len(source.row_group_sizes), disk_cache.PIECE_BYTES
-        order = functools.partial(order_of, count, self.seed if self.shuffle else None)
+        order = functools.partial(order_of, count, self.seed if self.shuffle else None, 1)
         return PartForesight(count, source._group_parts(), order, epoch, Readers(*part), piece_bytes=size)
 
     @functools.cached_property
@@ -87,12 +88,6 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     def __repr__(self) -> str:
         order = f"shuffle=True, seed={self.seed}, window={self.window}" if self.shuffle else "in order"
         return f"RowGroupStream({self.source!r}, {order})"
-
-
-def order_of(count: int, seed: int | None, epoch: int) -> NDArray[np.int64]:
-    """Return row groups in the order of an epoch; as they are in the files if there is no seed."""
-    numbers = np.arange(count)
-    return numbers if seed is None or not count else Bijection(count, mix(epoch_key(seed, epoch), 0))(numbers)
 
 
 def _key_of(group: int) -> bytes:
@@ -121,7 +116,7 @@ class RowGroupPass(ResumablePass[int]):
         stream = self._stream
         sizes = stream.source.row_group_sizes
         self._epoch = epoch
-        groups = order_of(len(sizes), stream.seed if stream.shuffle else None, epoch)
+        groups = np.array(order_of(len(sizes), stream.seed if stream.shuffle else None, 1, epoch), np.int64)
         self._groups = groups[self._part[0] :: self._part[1]]
         self._key = mix(epoch_key(stream.seed, epoch), 1)
         self._window = -1

@@ -14,11 +14,11 @@ from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.disk_cache import name_of
 from feedline.datasets.remote.foresight import Foresight, Readers
 from feedline.datasets.remote.storage import Storage
+from feedline.datasets.shard_order import order_of
 from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.grouping import RawSample
-from feedline.datasets.tar.order import order_of
 from feedline.datasets.tar.reader import BEGINNING, Held, ShardReader
 from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of

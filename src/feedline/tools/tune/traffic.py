@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.remote.disk_cache import PIECE_BYTES, victims_of
 from feedline.datasets.remote.foresight import Foresight, Readers
-from feedline.datasets.tar.order import shuffled
+from feedline.datasets.shard_order import shuffled
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.tar.order import shuffled
+from feedline.datasets.shard_order import shuffled
 from feedline.datasets.tar.shares import shares_of
 
 

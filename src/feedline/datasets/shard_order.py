@@ -1,4 +1,4 @@
-"""The order of shards in an epoch, which all ranks and workers share."""
+"""The order of shards in an epoch, which all ranks and workers share. Row groups of Parquet files are shards, too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shuffled(count: int, seed: int, epoch: int, homes: int = 1) -> list[int]:
 
 def order_of(count: int, seed: int | None, homes: int, epoch: int) -> list[int]:
     """Return shards in the order of an epoch; as they are listed if there is no seed."""
-    return list(range(count)) if seed is None else shuffled(count, seed, epoch, homes)
+    return list(range(count)) if seed is None or not count else shuffled(count, seed, epoch, homes)
 
 
 def _listed(order: NDArray[np.int64]) -> list[int]:
