@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def order(count: int, width: int, key: int = 7) -> list[int]:
     return found
 
 
-@given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 2**64 - 1))
+@given(st.integers(0, 300), st.integers(1, 200), st.integers(0, 2**64 - 1))
 def test_everything_comes_once_and_not_far_from_where_it_was(count: int, width: int, key: int) -> None:
     found = order(count, width, key)
     assert sorted(found) == list(range(count))
@@ -59,7 +60,27 @@ def test_about_half_the_width_is_held() -> None:
     assert 450 < most < 600
 
 
-@given(st.integers(1, 80), st.integers(1, 30), st.integers(0, 80), st.integers(0, 2**64 - 1))
+def test_the_first_samples_do_not_wait_for_half_of_the_width() -> None:
+    buffer: ShuffleBuffer[int] = ShuffleBuffer(3, 10_000)
+    found = []
+    while len(found) < 64:
+        buffer.add(buffer.number)
+        while buffer.is_ready(ended=False):
+            found.append(buffer.take(ended=False))
+    assert buffer.number < 200  # 64 of equal delays below 10,000 come after 1,100 samples
+    assert found != sorted(found)
+
+
+@given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 300), st.integers(0, 2**64 - 1))
+def test_what_came_is_known_from_the_last_release(count: int, width: int, taken: int, key: int) -> None:
+    buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
+    for number in range(count):
+        buffer.add(number)
+    released = [buffer.take(ended=True) for _ in range(min(taken, count))]
+    assert np.flatnonzero(buffer.came(0, count)).tolist() == sorted(released)
+
+
+@given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 300), st.integers(0, 2**64 - 1))
 def test_it_is_rebuilt_from_the_oldest_and_the_last(count: int, width: int, taken: int, key: int) -> None:
     expected = order(count, width, key)
     wanted = taken = min(taken, count)

@@ -66,7 +66,7 @@ class TokenDataset(TableSource):
         raw_dtype: "uint16" or "uint32", to also read files of bare tokens of this type, which have no header.
         end_token: the token that ends a document, to find documents in files of bare tokens.
         transform: applied to each sample; batches are then made sample by sample.
-        cache_bytes: how much of remote files each process keeps in memory: pieces of 4 MB of which many blocks are
+        cache_bytes: how much of remote files each process keeps in memory: pieces of 2 MB of which many blocks are
             read. If you ask for document boundaries, they take another 8 bytes for each document.
         retries: how often to retry a failed request, as long as no bytes arrive.
         timeout_s: how long a server may send nothing.
@@ -207,15 +207,15 @@ class TokenDataset(TableSource):
 
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
-        """How many samples begin in each piece of 4 MB of a file; `feedline.samplers.BlockSampler` needs this."""
+        """How many samples begin in each piece of 2 MB of a file; `feedline.samplers.BlockSampler` needs this."""
         ends = np.minimum(-(-self._sequence.piece_ends() // self.stride), len(self))
         sizes = np.diff(ends, prepend=0)
         return sizes[sizes > 0]
 
-    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
+    def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 8) -> RowGroupStream:
         """Return an iterable dataset of the same samples, which reads the files piece by piece.
 
-        With `shuffle`, pieces of 4 MB come in a new random order in every epoch, and the samples of each `window` of
+        With `shuffle`, pieces of 2 MB come in a new random order in every epoch, and the samples of each `window` of
         pieces are shuffled together. For remote files that is one request for thousands of samples, where random access
         sends a request for each. Raises BadOption: an option has an invalid value.
         """

@@ -39,10 +39,10 @@ class JSONLines(LineSource):
             for the user's cache folder. They are made with the index.
         cache_bytes: how much content each process keeps.
         part_bytes: how much content of a file is one part of a shuffled stream. `stream(window=...)` counts such parts.
-            With `shard_cache`, parts have at least 4 MB, the size of its pieces.
+            With `shard_cache`, parts have at least 2 MB, the size of its pieces.
         max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
         read_ahead: for remote files, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: 4 by default, none for local files.
+            number of chunks to fetch ahead, each in a thread: 8 by default, none for local files.
         retries: how often to retry a read when a connection drops. This and the following options apply to remote
             files.
         timeout_s: how long to wait for a silent server.

@@ -45,7 +45,7 @@ from feedline.errors import BadOption, PerformanceWarning, warn_user
 from feedline.types.shown import identity_of
 from feedline.types.sizes import bytes_text
 
-PIECE_BYTES = 1 << 22
+PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
 _SLACK = 0.1
 _SLACK_AHEAD = 0.01
@@ -56,7 +56,9 @@ _ABANDONED_S = 3600.0
 _UNUSED_S = 3600.0
 """A piece of another dataset that was not read for this long is not needed any more. A guess."""
 _SCAN_S = 10.0
-"""How long the result of a scan is used, where every piece could need one. A guess."""
+_SCAN_SHARE = 0.01
+"""How long the result of a scan is used, where every piece could need one: so long, and until this share of the time
+was spent on scans. Guesses."""
 _FLUSH_BYTES = 1 << 26
 """Bytes read from the cache after which a process adds them to the counts."""
 _NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
@@ -122,6 +124,8 @@ class _Scan:
     """When each was last read."""
     at_s: float
     """When the folder was scanned."""
+    took_s: float
+    """How long that took."""
     places: NDArray[np.int64] | None = None
     """The place of each piece in `foresight`; -1 for pieces of other datasets."""
     foresight: Foresight | None = None
@@ -283,10 +287,11 @@ class DiskCache:
         served, self._served = self._served, 0
         os.pwrite(mark, _COUNTS.pack(*counts._replace(served=counts.served + served)), 0)
 
-    def _scanned(self, age_s: float = 0.0) -> _Scan:
-        """Return the pieces in the folder; deletes abandoned files. The result may be `age_s` old."""
-        if self._scan is not None and time.monotonic() - self._scan.at_s < age_s:
-            return self._scan
+    def _scanned(self, *, anew: bool = True) -> _Scan:
+        """Return the pieces in the folder; deletes abandoned files. If not `anew`, a recent result will do."""
+        began_s, last = time.monotonic(), self._scan
+        if not anew and last is not None and began_s - last.at_s < max(_SCAN_S, last.took_s / _SCAN_SHARE):
+            return last
         found = list[tuple[str, int, float]]()
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -297,7 +302,8 @@ class DiskCache:
                     elif name and status.st_mtime < time.time() - _ABANDONED_S:
                         os.unlink(entry.path)
         sizes, used_s = np.array([size for _, size, _ in found], np.int64), np.array([used for _, _, used in found])
-        self._scan = _Scan([path for path, _, _ in found], sizes, used_s, time.monotonic())
+        now_s = time.monotonic()
+        self._scan = _Scan([path for path, _, _ in found], sizes, used_s, now_s, now_s - began_s)
         return self._scan
 
     def _make_room(
@@ -305,7 +311,7 @@ class DiskCache:
     ) -> tuple[CacheStats, bool]:
         """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
         last = self._scan
-        scan = self._scanned(0.0 if foresight is None else _SCAN_S)
+        scan = self._scanned(anew=foresight is None)
         if str(path) in scan.paths:  # it is replaced
             scan.leave_out(np.array([scan.paths.index(str(path))]))
         # Other processes have changed what an old scan found. A new one corrects the count.

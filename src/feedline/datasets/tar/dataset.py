@@ -58,7 +58,7 @@ class TarDataset(Source, ColumnSource):
         cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
             folder to cache them in.
         read_ahead: for remote shards, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: 4 by default, none for local files, which the operating
+            number of chunks to fetch ahead, each in a thread: 8 by default, none for local files, which the operating
             system reads ahead.
         retries: how often to retry a read when a connection drops. Bytes that have arrived are not read again.
         timeout_s: how long a server may send nothing.

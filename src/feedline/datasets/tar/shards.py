@@ -132,10 +132,11 @@ def _choices(parts: list[str]) -> Iterator[str] | None:
 
 
 LOCAL_CHUNK = 1 << 20
-REMOTE_CHUNK = 1 << 22
-"""Large enough that request latency does not matter, small enough to have several in flight. A guess."""
-REMOTE_DEPTH = 4
-MOST_REMOTE_DEPTH = 16
+REMOTE_CHUNK = 1 << 21
+"""Large enough that request latency does not matter, small enough to have several in flight. Measured with 2 workers,
+30 ms and 40 MB/s: 1, 2 and 4 MiB fill 94, 94 and 89 % of the line."""
+REMOTE_DEPTH = 8
+MOST_REMOTE_DEPTH = 32
 """Chunks in flight: to begin with, and at most, if more are faster."""
 REMOTE_REQUESTS = 32
 """Requests in flight for a batch of random samples: each is small and spends most of its time waiting."""
