@@ -144,13 +144,15 @@ def feedline_parquet(job: Job) -> Any:
 
 
 def feedline_tokens(job: Job) -> Any:
-    """Return feedline's loader over pieces of token files as a stream."""
+    """Return feedline's loader over pieces of token files as a stream. A window has the bytes of `mixed_shards`."""
     from feedline import DataLoader
+    from feedline.datasets.remote.disk_cache import PIECE_BYTES
     from feedline.text import TokenDataset
 
     options = {**reading(job), "cache_bytes": MEMORY}
     dataset = TokenDataset(addresses(job, "token-files"), job.data.window, labels=None, dtype=None, **options)
-    stream = dataset.stream(shuffle=True, window=job.mixed_shards, seed=SEED)
+    window = job.mixed * job.data.window * 2 // PIECE_BYTES
+    stream = dataset.stream(shuffle=True, window=max(1, window), seed=SEED)
     return DataLoader(stream, **loading(job))  # type: ignore[call-overload]
 
 
