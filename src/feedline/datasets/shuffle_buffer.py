@@ -14,8 +14,6 @@ T = TypeVar("T")
 
 Release = tuple[int, int]
 """The place at which a sample is released, and its number."""
-_FIRST_WIDTH = 64
-"""The width at the first sample. A guess: about the size of a batch."""
 
 
 class ShuffleBuffer(Generic[T]):
@@ -25,9 +23,6 @@ class ShuffleBuffer(Generic[T]):
     Samples are released in the order of i + delay. So a sample moves by at most `width` places, and about half of
     `width` samples are held at any time. One pair of numbers records what was released: everything up to the last
     release. To rebuild a buffer, read again from its oldest sample, at most `width` back, and skip what was released.
-
-    The first samples are delayed less, sample i by fewer than 64 + i places, so that training need not wait until half
-    of the buffer is full.
 
     Args:
         key: determines the delays.
@@ -51,8 +46,7 @@ class ShuffleBuffer(Generic[T]):
 
     def add(self, item: T) -> None:
         """Add the next sample."""
-        width = min(self._width, _FIRST_WIDTH + self.number)
-        release = self.number + mix(self._key, self.number) % width, self.number
+        release = self.number + mix(self._key, self.number) % self._width, self.number
         self.number += 1
         if release > self.last:
             heapq.heappush(self._heap, release)
@@ -71,8 +65,7 @@ class ShuffleBuffer(Generic[T]):
     def came(self, first: int, end: int | None) -> NDArray[np.bool_]:
         """Return whether each sample from `first` to `end` was released; `end` defaults to the last release."""
         numbers = np.arange(first, self.last[0] + 1 if end is None else end)
-        widths = np.minimum(self._width, _FIRST_WIDTH + numbers).astype(np.uint64)
-        releases = numbers + (mix_array(self._key, numbers) % widths).astype(np.int64)
+        releases = numbers + (mix_array(self._key, numbers) % np.uint64(self._width)).astype(np.int64)
         came: NDArray[np.bool_] = (releases < self.last[0]) | ((releases == self.last[0]) & (numbers <= self.last[1]))
         return came
 
