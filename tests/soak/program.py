@@ -211,9 +211,10 @@ def main() -> None:
     torch.manual_seed(settings.seed)
 
     def say(what: dict[str, Any]) -> None:
-        if "step" in what:  # stacks of all threads, if it is the last step for too long
-            faulthandler.dump_traceback_later(settings.hang_s, exit=True, file=sys.stderr)
+        faulthandler.cancel_dump_traceback_later()  # on a busy machine, the pipe stays full for minutes
         os.write(options.report_to, json.dumps(what).encode() + b"\n")
+        # Stacks of all threads, if this is the last step for too long.
+        faulthandler.dump_traceback_later(settings.hang_s, exit=True, file=sys.stderr)
 
     training = Training(settings, options.name, say)
 
@@ -225,8 +226,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     training.run()
-    faulthandler.cancel_dump_traceback_later()
     say({"finished": training.step})
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
