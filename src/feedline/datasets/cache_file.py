@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.types import records
+from feedline.types.shown import shown_address
 
 T = TypeVar("T")
 
@@ -94,11 +95,29 @@ def write_whole(path: Path, *pieces: Any) -> None:
         raise
 
 
+def local_folder(option: str, folder: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a folder that an option names. Raises BadOption: it is no path, or an address.
+
+    Example:
+        >>> local_folder("shard_cache", "s3://bucket/cache")
+        Traceback (most recent call last):
+        feedline.errors.BadOption: shard_cache='s3://bucket/cache' is an address. Name a folder on a disk of this ...
+    """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise BadOption(f"{option}={folder!r} is not the path of a folder.")
+    path = os.fspath(folder)
+    if "://" in path:
+        raise BadOption(f"{option}={shown_address(path)!r} is an address. Name a folder on a disk of this machine.")
+    return Path(path).expanduser().absolute()
+
+
 def checked_cache(cache: Cache) -> Cache:
     """Return the option `cache=`. Raises BadOption: it is neither a bool nor a path."""
-    if not isinstance(cache, (bool, str, os.PathLike)):
+    if isinstance(cache, bool):
+        return cache
+    if not isinstance(cache, (str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-    return cache
+    return local_folder("cache", cache)
 
 
 # Any, throughout: anything that JSON or a record can hold.
@@ -113,10 +132,10 @@ class CacheFile:
     @classmethod
     def at(cls, cache: Cache, kind: str, about: object) -> CacheFile | None:
         """Return the file for the option `cache=`; None if caching is off."""
-        checked_cache(cache)
-        if cache is False:
+        chosen = checked_cache(cache)
+        if chosen is False:
             return None
-        return cls(cache_home() if cache is True else cache, kind, about)
+        return cls(cache_home() if chosen is True else chosen, kind, about)
 
     def read_as(self, make: Callable[[Any], T]) -> T | None:
         """Return `make` of the stored value; None if there is none or `make` cannot use it.

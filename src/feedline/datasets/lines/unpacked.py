@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from feedline.datasets.cache_file import cache_home, check_own, is_foreign
+from feedline.datasets.cache_file import cache_home, check_own, is_foreign, local_folder
 from feedline.datasets.lines.index import chunks_of
 from feedline.datasets.lines.inflating import Inflating, packing_in
 from feedline.datasets.remote.blob import Blob
@@ -26,7 +26,7 @@ class UnpackedFiles:
     """
 
     def __init__(self, unpack: str | os.PathLike[str] | None) -> None:
-        self.folder = cache_home() / "lines" if unpack is None else Path(unpack)
+        self.folder = cache_home() / "lines" if unpack is None else local_folder("unpack", unpack)
 
     def path_of(self, blob: Blob) -> str | None:
         """Return the path of a decompressed copy, made now if there is none; None if the file is not compressed.

@@ -274,8 +274,8 @@ def load_libraries(addresses: Iterable[str]) -> None:
 
 
 def local_path(address: str) -> str:
-    """Return the path of an address without protocol, or with file://."""
-    return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
+    """Return the path of an address without protocol, or with file://. A leading `~` is the home folder."""
+    return os.path.expanduser(re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE))
 
 
 def checked_options(options: object) -> Mapping[str, object]:

@@ -122,7 +122,7 @@ def as_path(out: object) -> Path:
     """Return the path of an output. Raises BadOption: `out` is not a path, or has no file name (such as "/")."""
     if not isinstance(out, (str, os.PathLike)):
         raise BadOption(f"out={out!r} is not a path.")
-    path = Path(os.path.abspath(out))
+    path = Path(os.path.abspath(os.path.expanduser(out)))
     if not path.name:
         raise BadOption(f"{path} cannot be an output.")
     return path
