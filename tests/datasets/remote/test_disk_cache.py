@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -276,3 +277,15 @@ def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "c", 10**6)
     with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
         assert CachedBlob(Far(), cache).read(0, 10) == DATA[:10]
+
+
+def test_pieces_that_do_not_fit_on_the_disk_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *pieces: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    CachedBlob(far, cache).read(0, PIECE)
+    monkeypatch.setattr(disk_cache, "write_whole", full)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert CachedBlob(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
+    assert cache.stats().held == taken(tmp_path / "c") == PIECE + 4

@@ -78,7 +78,7 @@ class CacheStats(NamedTuple):
     fetched: int = 0
     """Fetched from the store."""
     served: int = 0
-    """Read from the disk instead. A worker adds what it has read every 64 MiB, so some of its last bytes are missing."""
+    """Read from the disk instead. A worker adds what it has read every 64 MiB, so its last bytes may be missing."""
     dropped: int = 0
     """Deleted to make room, or fetched and not stored because everything else is needed sooner."""
 
@@ -249,7 +249,11 @@ class DiskCache:
                 # Before the piece: a process killed in between leaves too high a count, which the next scan corrects.
                 self._put_counts(mark, counts)
                 if is_stored:
-                    write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                    try:
+                        write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                    except OSError:  # a full disk
+                        self._put_counts(mark, counts._replace(held=counts.held - size + before))
+                        raise
                     if self._scan is not None:
                         self._scan.add(str(path), size)
         except OSError as exc:
