@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.types import records
-from feedline.types.shown import shown_address
 
 T = TypeVar("T")
 
@@ -95,29 +95,13 @@ def write_whole(path: Path, *pieces: Any) -> None:
         raise
 
 
-def local_folder(option: str, folder: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a folder that an option names. Raises BadOption: it is no path, or an address.
-
-    Example:
-        >>> local_folder("shard_cache", "s3://bucket/cache")
-        Traceback (most recent call last):
-        feedline.errors.BadOption: shard_cache='s3://bucket/cache' is an address. Name a folder on a disk of this ...
-    """
-    if not isinstance(folder, (str, os.PathLike)):
-        raise BadOption(f"{option}={folder!r} is not the path of a folder.")
-    path = os.fspath(folder)
-    if "://" in path:
-        raise BadOption(f"{option}={shown_address(path)!r} is an address. Name a folder on a disk of this machine.")
-    return Path(path).expanduser().absolute()
-
-
 def checked_cache(cache: Cache) -> Cache:
     """Return the option `cache=`. Raises BadOption: it is neither a bool nor a path."""
     if isinstance(cache, bool):
         return cache
     if not isinstance(cache, (str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-    return local_folder("cache", cache)
+    return local_output("cache", cache)
 
 
 # Any, throughout: anything that JSON or a record can hold.

@@ -257,10 +257,10 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
 def test_only_a_folder_of_this_machine_is_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
-    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*folder on a disk"):
+    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
         DiskCache("s3://ada:secret@bucket/cache", 10**6)
     anything: Any = True
-    with pytest.raises(BadOption, match="shard_cache=True is not the path of a folder"):
+    with pytest.raises(BadOption, match="shard_cache=True is not a path"):
         DiskCache(anything, 10**6)
 
 

@@ -38,7 +38,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.cache_file import check_own, local_folder, write_whole
+from feedline.datasets.cache_file import check_own, write_whole
+from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.foresight import Foresight
 from feedline.errors import BadOption, PerformanceWarning, warn_user
@@ -166,7 +167,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
-        self.folder = local_folder("shard_cache", folder)
+        self.folder = local_output("shard_cache", folder)
         self.max_bytes = max_bytes
         self.foresight: Foresight | None = None
         """When pieces are needed next, for blobs that were opened without a foresight of their own."""

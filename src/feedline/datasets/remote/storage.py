@@ -252,7 +252,8 @@ def _translated_errors(address: str, system: object, done: str) -> Iterator[None
             raise SourceError(f"{name}: there is no such {what} ({text}).") from cause
         is_full = getattr(exc, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(exc, _FINAL) or is_full or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.") from cause
+            advice = " Are the names in storage_options= right?" if isinstance(exc, TypeError) else ""
+            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.{advice}") from cause
         raise Transient(text) from cause
 
 
