@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import open_dataset
+from feedline.datasets import CachedDataset, TarDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.tools.packing.inspection import inspect
 from tests.datasets.stores import COUNT, MAKERS, hdf5, tar
@@ -151,3 +151,15 @@ def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
     tar(tmp_path / "a{1,2}*.tar", 0)
     with contextlib.closing(open_dataset(tmp_path / "a{1,2}*.tar")) as dataset:
         assert len(dataset) == COUNT
+
+
+def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    feedline.pack([{"x": 1}, {"x": 2}], "~/a.tar", workers=0)
+    for dataset in (open_dataset("~/a.tar"), TarDataset("~/*.tar"), TarDataset("~/a.tar", cache="~/index")):
+        with contextlib.closing(dataset):
+            assert len(dataset) == len(list(dataset.stream())) == 2
+    with contextlib.closing(CachedDataset([1, 2], disk="~/samples")) as cached:
+        assert cached[0] == 1
+    feedline.precompute([1, 2], "~/stored", progress=False, workers=0).close()
+    assert {"a.tar", "index", "samples", "stored"} <= {path.name for path in tmp_path.iterdir()}

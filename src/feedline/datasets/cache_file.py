@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.types import records
 
@@ -96,9 +97,11 @@ def write_whole(path: Path, *pieces: Any) -> None:
 
 def checked_cache(cache: Cache) -> Cache:
     """Return the option `cache=`. Raises BadOption: it is neither a bool nor a path."""
-    if not isinstance(cache, (bool, str, os.PathLike)):
+    if isinstance(cache, bool):
+        return cache
+    if not isinstance(cache, (str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-    return cache
+    return local_output("cache", cache)
 
 
 # Any, throughout: anything that JSON or a record can hold.
@@ -113,10 +116,10 @@ class CacheFile:
     @classmethod
     def at(cls, cache: Cache, kind: str, about: object) -> CacheFile | None:
         """Return the file for the option `cache=`; None if caching is off."""
-        checked_cache(cache)
-        if cache is False:
+        chosen = checked_cache(cache)
+        if chosen is False:
             return None
-        return cls(cache_home() if cache is True else cache, kind, about)
+        return cls(cache_home() if chosen is True else chosen, kind, about)
 
     def read_as(self, make: Callable[[Any], T]) -> T | None:
         """Return `make` of the stored value; None if there is none or `make` cannot use it.

@@ -71,7 +71,7 @@ class Folder:
         if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
             raise BadOption(f"path={path!r} is neither a path nor an address.")
         text = os.fspath(path)
-        self.path = text if protocol_of(text) else os.path.abspath(os.path.expanduser(local_path(text)))
+        self.path = text if protocol_of(text) else os.path.abspath(local_path(text))
         if posixpath.basename(self.path) == INDEX:
             self.path = posixpath.dirname(self.path)
         self.options = dict(checked_options(options))

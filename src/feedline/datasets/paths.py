@@ -112,9 +112,36 @@ def checked_path(given: str | os.PathLike[str]) -> str:
     if os.path.exists(local) or glob.glob(local, recursive=True):
         return path
     if is_address:
+        _check_slashes(path)
         raise BadOption(
             f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and pass "
             "their path, without file://. TarDataset, ParquetDataset, JSONLines, TextLines and TokenDataset read "
-            "remote files: pass them addresses as strings."
+            "remote files."
         )
     raise SourceError(f"There is no file {shown!r}. Check the path.")
+
+
+def local_output(option: str, given: object) -> Path:
+    """Return the absolute path of a file or folder to write. Raises BadOption: it is no path, or an address.
+
+    Example:
+        >>> local_output("shard_cache", "s3://bucket/cache")
+        Traceback (most recent call last):
+        feedline.errors.BadOption: shard_cache='s3://bucket/cache' is an address. Name a path on a disk of this ...
+    """
+    if not isinstance(given, (str, os.PathLike)):
+        raise BadOption(f"{option}={given!r} is not a path.")
+    path = os.fspath(given)
+    if _PROTOCOL.match(path):
+        _check_slashes(path)
+        raise BadOption(f"{option}={shown_address(path)!r} is an address. Name a path on a disk of this machine.")
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _check_slashes(address: str) -> None:
+    """Refuse an address that was made into a Path. Raises BadOption: it was."""
+    if "://" not in address:
+        raise BadOption(
+            f"{shown_address(address)!r} has only one slash after the protocol, as if it had been made into a Path. "
+            "Pass addresses as strings."
+        )

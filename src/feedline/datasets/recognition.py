@@ -84,7 +84,7 @@ class Recognised:
 # object: options of fsspec.
 def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> Recognised:
     """Recognise what a path holds. Raises SourceError: it does not exist, or no source reads it."""
-    text = os.fspath(path)
+    text = os.path.expanduser(os.fspath(path))
     manifest = _packed_at(text, storage_options)
     if manifest is not None:
         return Recognised(f"{manifest.folder}/", manifest.format, manifest=manifest)

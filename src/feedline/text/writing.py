@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, BadState
 from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, TokenFile, token_bytes_of
 from feedline.types import JsonObject
@@ -95,7 +96,7 @@ class TokenWriter:
         end_token: int | None = None,
         resume: JsonObject | None = None,
     ) -> None:
-        self.path = Path(os.path.abspath(path))
+        self.path = local_output("path", path)
         token_bytes = token_bytes_of(dtype, "dtype")
         self._file = TokenFile(str(self.path), token_bytes, 0, 0, end_token, tokenizer, tokenizer_hash)
         self._file.header()  # raises before anything is written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -253,8 +254,38 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
         DiskCache(tmp_path / "c", 3999)
 
 
+def test_only_a_folder_of_this_machine_is_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
+    with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
+        DiskCache("s3://ada:secret@bucket/cache", 10**6)
+    anything: Any = True
+    with pytest.raises(BadOption, match="shard_cache=True is not a path"):
+        DiskCache(anything, 10**6)
+
+
+def test_what_this_process_has_read_is_counted_at_once(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "c", 10**6)
+    for _ in range(2):
+        CachedBlob(Far(), cache).read(0, 10)
+        cache.keep_last(Path(), b"")
+    assert cache.stats().served == cache.stats().served == PIECE
+
+
 def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file where the folder should be")
     cache = DiskCache(tmp_path / "c", 10**6)
     with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
         assert CachedBlob(Far(), cache).read(0, 10) == DATA[:10]
+
+
+def test_pieces_that_do_not_fit_on_the_disk_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *pieces: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache, far = DiskCache(tmp_path / "c", 10**6), Far()
+    CachedBlob(far, cache).read(0, PIECE)
+    monkeypatch.setattr(disk_cache, "write_whole", full)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert CachedBlob(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
+    assert cache.stats().held == taken(tmp_path / "c") == PIECE + 4

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import traceback
 from collections.abc import Iterator
@@ -147,9 +148,14 @@ def test_any_protocol_of_fsspec(s3: Any) -> None:
     fsspec.filesystem("memory").rm("/here", recursive=True)
 
 
-def test_protocols_and_options_that_nobody_knows() -> None:
+def test_protocols_and_options_that_nobody_knows(s3: Any) -> None:
     with pytest.raises(BadOption, match="nonsense://"):
         Storage().open("nonsense://bucket/a.tar")
+    with (
+        contextlib.closing(Storage(QUICK, {"endpoint": "http://127.0.0.1:9"})) as storage,
+        pytest.raises(SourceError, match=r"'endpoint'. Are the names in storage_options= right"),
+    ):
+        storage.open("s3://bucket/a.tar")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

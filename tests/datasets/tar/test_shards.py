@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.datasets import TarDataset
 from feedline.datasets.tar.shards import braces, expand
 from feedline.errors import BadOption, SourceError
 
@@ -60,6 +61,13 @@ def test_what_names_nothing_or_twice(tmp_path: Path) -> None:
         expand(["a.tar", "a.tar"])
     with pytest.raises(BadOption, match="path or an address"):
         expand([3])  # type: ignore[list-item]
+    with pytest.raises(BadOption, match="path or an address"):
+        expand(None)  # type: ignore[arg-type]
+
+
+def test_a_folder_is_not_a_shard(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"is not a file. .* such as .*\*"):
+        len(TarDataset(tmp_path))
 
 
 def test_objects_of_a_store_are_listed() -> None:

@@ -76,7 +76,7 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
         Options(**options)
 
 
-@pytest.mark.parametrize("out", [3, None, "/", b"a.h5"])
+@pytest.mark.parametrize("out", [3, None, "/", b"a.h5", "s3://bucket/tokens.bin", "s3:/bucket/train"])
 def test_what_is_no_place(out: Any) -> None:
     with pytest.raises(BadOption):
         as_path(out)

@@ -16,6 +16,7 @@ from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.cache_file import check_own
+from feedline.datasets.paths import local_output
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.system.process import lock_of_process
@@ -100,7 +101,7 @@ class CachedDataset(Source, EpochAware, Derived):
         if size is not None and size > whole:
             raise BadOption(f"memory={size} is more than the {whole} bytes of memory that this machine has.")
         self._memory = None if size is None else SampleStore(SharedMemory(size), limit=size)
-        self._folder = None if disk is None else Path(disk).absolute()
+        self._folder = None if disk is None else local_output("disk", disk)
         if self._folder is not None:
             check_own(self._folder, sample_store.FILE)
         self._disk_limit = byte_count("disk_limit", disk_limit)

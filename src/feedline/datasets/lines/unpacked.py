@@ -11,6 +11,7 @@ from pathlib import Path
 from feedline.datasets.cache_file import cache_home, check_own, is_foreign
 from feedline.datasets.lines.index import chunks_of
 from feedline.datasets.lines.inflating import Inflating, packing_in
+from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import PerformanceWarning, SourceError, warn_user
 from feedline.types.shown import identity_of
@@ -26,7 +27,7 @@ class UnpackedFiles:
     """
 
     def __init__(self, unpack: str | os.PathLike[str] | None) -> None:
-        self.folder = cache_home() / "lines" if unpack is None else Path(unpack)
+        self.folder = cache_home() / "lines" if unpack is None else local_output("unpack", unpack)
 
     def path_of(self, blob: Blob) -> str | None:
         """Return the path of a decompressed copy, made now if there is none; None if the file is not compressed.

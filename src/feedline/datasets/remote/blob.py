@@ -75,7 +75,8 @@ class LocalBlob(ClosedWhenDeleted, Blob):
         try:
             status = os.fstat(self._file)
             if not os.path.isfile(path):
-                raise SourceError(f"{path} is not a file.")
+                files = os.path.join(path, "*")
+                raise SourceError(f"{path} is not a file. If it is a folder, name the files in it, such as {files}.")
         except BaseException:
             self.close()
             raise

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import check_own, write_whole
+from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.foresight import Foresight
 from feedline.errors import BadOption, PerformanceWarning, warn_user
@@ -78,7 +79,7 @@ class CacheStats(NamedTuple):
     fetched: int = 0
     """Fetched from the store."""
     served: int = 0
-    """Read from the disk instead. Each process counts from time to time, so this may lag behind."""
+    """Read from the disk instead. A worker adds what it has read every 64 MiB, so its last bytes may be missing."""
     dropped: int = 0
     """Deleted to make room, or fetched and not stored because everything else is needed sooner."""
 
@@ -161,11 +162,12 @@ class DiskCache:
         max_bytes: the size limit on disk.
 
     Raises:
-        BadOption: the folder has other files or belongs to another user, or the limit is less than a few pieces.
+        BadOption: the folder is not a local one, has other files or belongs to another user, or the limit is less than
+            a few pieces.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = local_output("shard_cache", folder)
         self.max_bytes = max_bytes
         self.foresight: Foresight | None = None
         """When pieces are needed next, for blobs that were opened without a foresight of their own."""
@@ -248,7 +250,11 @@ class DiskCache:
                 # Before the piece: a process killed in between leaves too high a count, which the next scan corrects.
                 self._put_counts(mark, counts)
                 if is_stored:
-                    write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                    try:
+                        write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                    except OSError:  # a full disk
+                        self._put_counts(mark, counts._replace(held=counts.held - size + before))
+                        raise
                     if self._scan is not None:
                         self._scan.add(str(path), size)
         except OSError as exc:
@@ -271,9 +277,8 @@ class DiskCache:
         """Return what the folder holds, and what went through it."""
         try:
             with _locked(self.folder / MARK) as mark:
-                counts = self._counts(mark)
-                self._put_counts(mark, counts)
-                return counts._replace(served=counts.served + self._served)
+                self._put_counts(mark, self._counts(mark))
+                return self._counts(mark)
         except OSError:  # there is no folder yet, or it cannot be written to
             return CacheStats()
 

@@ -252,7 +252,8 @@ def _translated_errors(address: str, system: object, done: str) -> Iterator[None
             raise SourceError(f"{name}: there is no such {what} ({text}).") from cause
         is_full = getattr(exc, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(exc, _FINAL) or is_full or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.") from cause
+            advice = " Are the names in storage_options= right?" if isinstance(exc, TypeError) else ""
+            raise SourceError(f"{name} cannot be {done}: {text.rstrip('.')}.{advice}") from cause
         raise Transient(text) from cause
 
 
@@ -274,8 +275,8 @@ def load_libraries(addresses: Iterable[str]) -> None:
 
 
 def local_path(address: str) -> str:
-    """Return the path of an address without protocol, or with file://."""
-    return re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE)
+    """Return the path of an address without protocol, or with file://. A leading `~` is the home folder."""
+    return os.path.expanduser(re.sub(r"^file://", "", address, count=1, flags=re.IGNORECASE))
 
 
 def checked_options(options: object) -> Mapping[str, object]:

@@ -36,7 +36,7 @@ def expand(
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
         ['s3://bucket/train-09.tar', 's3://bucket/train-10.tar', 's3://bucket/val-08.tar']
     """
-    patterns = [shards] if isinstance(shards, (str, os.PathLike)) else list(shards)
+    patterns = [shards] if isinstance(shards, (str, os.PathLike)) or not isinstance(shards, Iterable) else list(shards)
     found: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, (str, os.PathLike)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from feedline.datasets.manifest import FACTS
+from feedline.datasets.paths import local_output
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption
 from feedline.tools.packing.pictures import Pictures
@@ -120,9 +121,7 @@ def check_store_place(address: str, format_: Format, options: Options) -> None:
 
 def as_path(out: object) -> Path:
     """Return the path of an output. Raises BadOption: `out` is not a path, or has no file name (such as "/")."""
-    if not isinstance(out, (str, os.PathLike)):
-        raise BadOption(f"out={out!r} is not a path.")
-    path = Path(os.path.abspath(out))
+    path = local_output("out", out)
     if not path.name:
         raise BadOption(f"{path} cannot be an output.")
     return path

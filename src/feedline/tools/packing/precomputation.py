@@ -16,6 +16,7 @@ from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Head, SampleStore, encode
 from feedline.datasets.cache_file import check_own
+from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
@@ -77,7 +78,7 @@ def precompute(
         ([3, 4], 2)
     """
     check_dataset(dataset, freeze_random=freeze_random)
-    path = Path(out).absolute()
+    path = local_output("out", out)
     head = Head(fingerprint(dataset, repr(version), pickle), len(dataset))
     store = _begun(path, head, overwrite=overwrite)
     missing = [index for index in range(head.count) if store.get(index) is None]
