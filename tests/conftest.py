@@ -126,10 +126,10 @@ def _import_what_most_files_need() -> None:
     for name in feedline.datasets.__all__:
         getattr(feedline.datasets, name)
 
-    @hypothesis.settings(max_examples=20, database=None)
+    @hypothesis.settings(max_examples=200, database=None)
     @hypothesis.given(hypothesis.strategies.integers())
     def try_some_examples(_: int) -> None:
-        """Hypothesis looks through the sources of all modules for interesting constants before it draws."""
+        """Hypothesis looks through all modules for interesting constants, when it first draws one: of 20 examples one."""
 
     try_some_examples()
 

@@ -1,4 +1,4 @@
-"""What `import feedline` offers, loads and costs; asked of an interpreter of its own."""
+"""What `import feedline` offers, loads and costs; asked of new interpreters."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     return json.loads(done.stdout)
 
 
-QUESTIONS = """
+OF_THE_IMPORT = f"""
 import types, feedline
-def loaded(): return sorted(name for name in sys.modules if "feedline" in name)
 def submodule(value): return isinstance(value, types.ModuleType) and value.__name__.startswith("feedline.")
-answer = {"heavy": [name for name in HEAVY if name in sys.modules], "listed": list(feedline.__all__)}
+answer = {{"heavy": [name for name in {HEAVY} if name in sys.modules], "listed": list(feedline.__all__)}}
 public = [name for name in dir(feedline) if not name.startswith("_")]
 answer["reachable"] = [name for name in public if name in feedline.__all__ or not submodule(getattr(feedline, name))]
 answer["unknown"] = hasattr(feedline, "no_such_name")
 feedline.Loader
 answer["neutral"] = "torch" in sys.modules
+"""
+OF_THE_DROP_IN = """
+import feedline
+def loaded(): return sorted(name for name in sys.modules if "feedline" in name)
 feedline.DataLoader
-answer["drop-in"] = loaded()
+answer = {"drop-in": loaded()}
 list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
 answer["workers"] = loaded()
 answer["unresolved"] = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]
 """
-"""Each question loads more than the one before it: one interpreter answers them all."""
+"""Questions for one interpreter: each loads more than the one before it."""
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
-    found: dict[str, Any] = ask_interpreter(f"HEAVY = {HEAVY}\n{QUESTIONS}")
-    return found
+    return {**ask_interpreter(OF_THE_IMPORT), **ask_interpreter(OF_THE_DROP_IN)}
 
 
 def test_all_is_sorted_and_without_repeats(answers: dict[str, Any]) -> None:
