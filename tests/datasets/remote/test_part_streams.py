@@ -177,6 +177,7 @@ def test_what_a_batch_needs_of_several_files_is_asked_for_at_once(kind: str, ser
     dataset.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_share_the_cache(kind: str, engine: Any, server: WebServer, tmp_path: Path) -> None:
