@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
+import importlib
 import importlib.util
 import re
 import select
@@ -399,7 +400,6 @@ def s3_server() -> Iterator[str]:
     import functools
     import logging
 
-    import botocore.session
     from moto import backends
     from moto.server import ThreadedMotoServer
 
@@ -407,7 +407,8 @@ def s3_server() -> Iterator[str]:
     names = tuple(backends.list_of_moto_modules())  # which it would look for twice at each request: a third of its time
     backends.list_of_moto_modules = lambda: names
     # Every client has a session of its own, which would read the description of S3 again.
-    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+    sessions: Any = importlib.import_module("botocore.session")
+    sessions.create_loader = functools.cache(sessions.create_loader)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
