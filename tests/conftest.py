@@ -129,7 +129,7 @@ def _import_what_most_files_need() -> None:
     @hypothesis.settings(max_examples=200, database=None)
     @hypothesis.given(hypothesis.strategies.integers())
     def try_some_examples(_: int) -> None:
-        """Hypothesis looks through all modules for interesting constants when it first draws one: in one of 20 examples."""
+        """Hypothesis looks through all modules for constants when it first draws one of them: in one of 20 examples."""
 
     try_some_examples()
 
