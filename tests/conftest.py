@@ -126,10 +126,10 @@ def _import_what_most_files_need() -> None:
     for name in feedline.datasets.__all__:
         getattr(feedline.datasets, name)
 
-    @hypothesis.settings(max_examples=20, database=None)
+    @hypothesis.settings(max_examples=200, database=None)
     @hypothesis.given(hypothesis.strategies.integers())
     def try_some_examples(_: int) -> None:
-        """Hypothesis looks through the sources of all modules for interesting constants before it draws."""
+        """Hypothesis looks through all modules for constants when it first draws one of them: in one of 20 examples."""
 
     try_some_examples()
 
@@ -205,7 +205,6 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return  # the traceback of a failed test keeps its frames, and so its loader, alive: not a second failure
     gc.collect()
     before.wait_for_leavers(GRACE_S)
-    forks.settle(at_once=True)  # of a process that ended after the last batch nobody has taken note yet
     # Other programs' names in /dev/shm come and go while we look; what a test left is there both times.
     leftovers = [found for found in before.leftovers() if found in leftovers or not found.startswith("/dev/shm")]
     leftovers += before.places_of_threads()
@@ -267,9 +266,11 @@ class Surroundings:
         # Names that tests in other processes have made meanwhile: it is not known whose they are, but they do not stay.
         # A server in a thread closes its end of a connection after the client.
         names = _shared_memory_names() - self.shared_memory
-        while time.monotonic() < deadline and (
-            any(_is_ours(name) for name in names & _shared_memory_names()) or len(_open_files()) > len(self.files)
-        ):
+        while True:
+            forks.settle(at_once=True)  # memory that a forked process saw is given back only when somebody looks
+            is_left = any(_is_ours(name) for name in names & _shared_memory_names())
+            if time.monotonic() >= deadline or not (is_left or len(_open_files()) > len(self.files)):
+                return
             time.sleep(0.02)
 
     def kill_leftover_processes(self) -> None:

@@ -264,8 +264,21 @@ def _become_one_of_many(session: pytest.Session, file: _File, answers: connectio
     capture.stop_global_capturing()
     capture.start_global_capturing()
     capture.suspend_global_capture()
+    plugins.register(_OneFile(file.argument))
     terminal: Any = plugins.unregister(name="terminalreporter")
     plugins.register(_Reporter(config, answers, terminal._tw, is_first=not file.done), "terminalreporter")
+
+
+class _OneFile:
+    """Lets pytest pass over what lies beside the file: it would look at all files of all folders on the way there."""
+
+    def __init__(self, argument: str) -> None:
+        path = Path(os.path.abspath(argument.partition("::")[0]))
+        self._wanted = {path, *path.parents}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        return None if collection_path in self._wanted else True
 
 
 class _Reporter:

@@ -49,6 +49,7 @@ def test_a_traceback_has_the_lines_of_the_program_only() -> None:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("finalizes", [False, True])
 @pytest.mark.parametrize(
     ("text", "code"),

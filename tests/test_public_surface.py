@@ -1,4 +1,4 @@
-"""What `import feedline` offers, loads and costs; each answer comes from an interpreter of its own."""
+"""What `import feedline` offers, loads and costs; asked of new interpreters."""
 
 from __future__ import annotations
 
@@ -23,73 +23,82 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     return json.loads(done.stdout)
 
 
-def test_all_is_sorted_and_without_repeats() -> None:
-    names = ask_interpreter("import feedline; answer = list(feedline.__all__)")
-    assert names == sorted(set(names))
-
-
-def test_all_is_what_is_reachable() -> None:
-    # A submodule becomes an attribute when anything imports it, so it only counts when it is listed.
-    code = """
+OF_THE_IMPORT = f"""
 import types, feedline
-submodule = lambda value: isinstance(value, types.ModuleType) and value.__name__.startswith("feedline.")
+def submodule(value): return isinstance(value, types.ModuleType) and value.__name__.startswith("feedline.")
+answer = {{"heavy": [name for name in {HEAVY} if name in sys.modules], "listed": list(feedline.__all__)}}
 public = [name for name in dir(feedline) if not name.startswith("_")]
-answer = [name for name in public if name in feedline.__all__ or not submodule(getattr(feedline, name))]
+answer["reachable"] = [name for name in public if name in feedline.__all__ or not submodule(getattr(feedline, name))]
+answer["unknown"] = hasattr(feedline, "no_such_name")
+feedline.Loader
+answer["neutral"] = "torch" in sys.modules
 """
-    reachable = set(ask_interpreter(code))
-    listed = set(ask_interpreter("import feedline; answer = list(feedline.__all__)")) - {"__version__"}
+OF_THE_DROP_IN = """
+import feedline
+def loaded(): return sorted(name for name in sys.modules if "feedline" in name)
+feedline.DataLoader
+answer = {"drop-in": loaded()}
+list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
+answer["workers"] = loaded()
+answer["unresolved"] = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]
+"""
+"""Questions for one interpreter: each loads more than the one before it."""
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    return {**ask_interpreter(OF_THE_IMPORT), **ask_interpreter(OF_THE_DROP_IN)}
+
+
+def test_all_is_sorted_and_without_repeats(answers: dict[str, Any]) -> None:
+    assert answers["listed"] == sorted(set(answers["listed"]))
+
+
+def test_all_is_what_is_reachable(answers: dict[str, Any]) -> None:
+    # A submodule becomes an attribute when anything imports it, so it only counts when it is listed.
+    reachable, listed = set(answers["reachable"]), set(answers["listed"]) - {"__version__"}
     assert reachable == listed, (
         f"only listed: {sorted(listed - reachable)}; only reachable: {sorted(reachable - listed)}"
     )
 
 
-def test_every_listed_name_resolves() -> None:
-    code = "import feedline; answer = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]"
-    assert ask_interpreter(code) == []
+def test_every_listed_name_resolves(answers: dict[str, Any]) -> None:
+    assert answers["unresolved"] == []
 
 
-def test_type_checkers_see_the_same_names() -> None:
+def test_type_checkers_see_the_same_names(answers: dict[str, Any]) -> None:
     # The names are resolved when first used, so type checkers read them from a block that never runs.
     tree = ast.parse(INIT.read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {
         alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    listed = set(ask_interpreter("import feedline; answer = list(feedline.__all__)"))
-    assert seen == listed - {"__version__"}
+    assert seen == set(answers["listed"]) - {"__version__"}
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
-    assert ask_interpreter("import feedline; answer = hasattr(feedline, 'no_such_name')") is False
+def test_unknown_name_is_an_attribute_error(answers: dict[str, Any]) -> None:
+    assert answers["unknown"] is False
 
 
-def test_import_loads_nothing_heavy() -> None:
-    loaded = ask_interpreter(f"import feedline; answer = [name for name in {HEAVY} if name in sys.modules]")
-    assert loaded == []
+def test_import_loads_nothing_heavy(answers: dict[str, Any]) -> None:
+    assert answers["heavy"] == []
 
 
-def test_neutral_loader_needs_no_torch() -> None:
-    loaded = ask_interpreter("import feedline; feedline.Loader; answer = 'torch' in sys.modules")
-    assert not loaded
+def test_neutral_loader_needs_no_torch(answers: dict[str, Any]) -> None:
+    assert not answers["neutral"]
 
 
-def test_the_drop_in_loads_only_what_every_loader_needs() -> None:
+def test_the_drop_in_loads_only_what_every_loader_needs(answers: dict[str, Any]) -> None:
     """No engine, source, decoder or tool: these are imported when a loader is made, iterated over or given one."""
-    code = "import feedline; feedline.DataLoader; answer = sorted(name for name in sys.modules if 'feedline' in name)"
-    loaded = ask_interpreter(code)
+    loaded = answers["drop-in"]
     assert len(loaded) < 120
     wings = ("datasets", "images", "insight", "delivery.machine", "simulation", "tools", "workers.processes")
     assert not [name for name in loaded if name.startswith(tuple(f"feedline.{wing}" for wing in wings))]
 
 
-def test_a_loader_with_workers_loads_no_optional_part() -> None:
-    code = (
-        "import feedline; list(feedline.DataLoader(list(range(8)), 2, num_workers=2)); "
-        "answer = sorted(name for name in sys.modules if 'feedline' in name)"
-    )
+def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
     optional = ("datasets", "images", "simulation", "tools", "workers.ray.engine", "workers.threads", "testing")
-    loaded = ask_interpreter(code)
-    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{part}" for part in optional))]
+    assert not [name for name in answers["workers"] if name.startswith(tuple(f"feedline.{part}" for part in optional))]
 
 
 @pytest.mark.slow

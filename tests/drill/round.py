@@ -22,8 +22,8 @@ from tests.drill.troubles import GROWS, Troubles
 _EXPECTED_WARNINGS = ("This DataLoader will create", "is multi-threaded, use of fork")
 
 
-def play(script: Script) -> Outcome:
-    """Run a round and look at what it leaves behind."""
+def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
+    """Run a round and look at what it leaves behind; what is on its way out has `grace_s` to go."""
     outcome = Outcome(script.number, script.settings(), script.command)
     before = Surroundings.now()
     begun = time.monotonic()
@@ -48,7 +48,7 @@ def play(script: Script) -> Outcome:
         elif not any(expected in text for expected in _EXPECTED_WARNINGS):
             outcome.problems.append(f"warned of {warning.category.__name__}: {text}")
     told.clear()
-    outcome.leaks += _leftovers(before)
+    outcome.leaks += _leftovers(before, grace_s)
     outcome.seconds = time.monotonic() - begun
     outcome.rss_bytes = _resident_bytes()
     return outcome
@@ -60,11 +60,11 @@ def _description(exc: BaseException) -> str:
     return "".join(lines)
 
 
-def _leftovers(before: Surroundings) -> list[str]:
+def _leftovers(before: Surroundings, grace_s: float) -> list[str]:
     if before.leftovers():
         for _ in range(2):  # finalizers that the first one runs let go of more
             gc.collect()
-        before.wait_for_leavers(GRACE_S)
+        before.wait_for_leavers(grace_s)
     found = before.leftovers()
     before.kill_leftover_processes()
     return found

@@ -111,7 +111,7 @@ def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         return build_loader(script, crew, dataset)
 
     monkeypatch.setattr("tests.drill.stage.build_loader", leaving)
-    outcome = play(PLAIN)
+    outcome = play(PLAIN, grace_s=0.0)
     os.close(left[0])
     assert ["/dev/null" in leak for leak in outcome.leaks] == [True]
 

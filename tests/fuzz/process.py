@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from tests import program_server
 from tests.fuzz.case import Failure
 
+_ROOT = Path(__file__).resolve().parents[2]
+_PROGRAM = 'import runpy; runpy.run_module("tests.fuzz", run_name="__main__", alter_sys=True)'
+_MOST_S = 1700.0
+"""For all cases: each has a limit of its own."""
 _ENOUGH = 12
 """Failures after which no more are looked for."""
 
@@ -19,14 +23,13 @@ def run_cases(formats: Sequence[str], seed: int, cases: int) -> list[Failure]:
     failures: list[Failure] = []
     left, first = list(formats), 0
     while left and len(failures) < _ENOUGH:
-        command = [sys.executable, "-m", "tests.fuzz", *left, "--seed", str(seed), "--json"]
-        command += ["--first", str(first), "--cases", str(cases)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        words = [*left, "--seed", seed, "--json", "--first", first, "--cases", cases]
+        done = program_server.run(_PROGRAM, *words, cwd=_ROOT, timeout_s=_MOST_S)
         said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         failures += [Failure(**one) for one in said if "begins" not in one]
         begun = [one for one in said if "begins" in one]
         if not begun:
-            raise RuntimeError(f"{' '.join(command)} did not begin:\n{done.stderr}")
+            raise RuntimeError(f"python -m tests.fuzz {' '.join(map(str, words))} did not begin:\n{done.stderr}")
         format_, last = begun[-1]["format"], begun[-1]["begins"]
         if done.returncode in (0, 1) and (format_, last) == (left[-1], cases - 1):
             break

@@ -177,6 +177,7 @@ def refusal_of(path: Path) -> Exception | None:
     return None
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:20])
 def test_an_odd_value_anywhere_is_refused_or_does_no_harm(odd: Any, tmp_path: Path) -> None:
     path = tmp_path / "run.json"

@@ -19,6 +19,14 @@ from tests.sampling import examples
 Step = Callable[[Any], Any]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_blocks() -> Iterator[None]:
+    """Let orders of shuffled samples be computed for few places at once: thousands of passes over two samples cost."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("feedline.pipes.operators.shuffle._BLOCK", 16)
+        yield
+
+
 class Plain:
     """An iterable dataset without a state."""
 
@@ -150,7 +158,7 @@ def test_chunks_and_skips_change_nothing(pipe: Any, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("number", range(len(FLAT)))
-@pytest.mark.parametrize("source", range(len(SOURCES)))
+@pytest.mark.parametrize("source", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_number_of_workers_changes_nothing(number: int, source: int) -> None:
     def loader(workers: int) -> Any:
         pipe = FLAT[number](feedline.pipe(SOURCES[source](17)))

@@ -8,15 +8,25 @@ from pathlib import Path
 import pytest
 
 from scripts import smoke
+from tests import program_server
 
+COMMAND = "import sys\nfrom feedline.tools.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 NEEDS = {"json": "orjson", "text": "tokenizers", "gpu": "torchvision"}
 """What the environment of tests may lack."""
 
 
+def forked_command(*words: object, status: int = 0) -> str:
+    """Do what `_command` does, in a process that has imported torch already."""
+    done = program_server.run(COMMAND, *words)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("extra", sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu"}))
-def test_one_tiny_use(extra: str, tmp_path: Path) -> None:
+def test_one_tiny_use(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if extra in NEEDS and importlib.util.find_spec(NEEDS[extra]) is None:
         pytest.skip(f"needs {NEEDS[extra]}")
+    monkeypatch.setattr(smoke, "_command", forked_command)
     smoke.TRIED[extra](tmp_path)
 
 

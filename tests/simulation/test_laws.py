@@ -26,17 +26,20 @@ def events_until_found(plant: Plant) -> int:
     raise AssertionError
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.what)
 def test_a_fault_of_one_line_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant.grow(monkeypatch)
     assert events_until_found(plant) < 10_000
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", sorted({plant.seed for plant in PLANTS}))
 def test_the_core_as_it_is_passes_in_the_same_world(seed: int) -> None:
     assert simulate(draw_scenario(seed), events=EVENTS).events >= EVENTS
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.drawn], ids=lambda plant: plant.what)
 def test_the_core_as_it_is_passes_in_the_same_rare_world(plant: Plant) -> None:
     assert simulate(draw_scenario(plant.seed, **plant.drawn), events=EVENTS).events >= EVENTS

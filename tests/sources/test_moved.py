@@ -85,6 +85,7 @@ def texts(batches: Any) -> list[str]:
     return [repr(batch) for batch in batches]
 
 
+@pytest.mark.sample(3)
 def test_moved_files_resume(kind: tuple[Path, Made], engine: Any, tmp_path: Path) -> None:
     folder, made = kind
     options = {"engine": engine, "workers": 0 if engine == "inline" else 2}

@@ -188,6 +188,7 @@ def test_bare_tokens_and_files_without_any(tmp_path: Path) -> None:
         dataset.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", ["map", "sampler", "stream"])
 def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, kind: str, tmp_path: Path) -> None:

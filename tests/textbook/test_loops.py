@@ -6,6 +6,9 @@ import torch._dynamo  # noqa: F401  optimizers import it: once for all scripts, 
 from tests.textbook.comparison import cases, compare
 
 
-@pytest.mark.parametrize(("script", "workers"), cases("loops", slow=["infinite-2", "try_except-2", "two_loaders-2"]))
+@pytest.mark.parametrize(
+    ("script", "workers"),
+    cases("loops", slow=["infinite-2", "try_except-2", "two_loaders-2", "statistics-2", "repeat_sampler-2"]),
+)
 def test_the_script_does_the_same_with_feedline(script: Path, workers: int | None, tmp_path: Path) -> None:
     compare(script, workers, tmp_path)

@@ -5,6 +5,6 @@ import pytest
 from tests.textbook.comparison import cases, compare
 
 
-@pytest.mark.parametrize(("script", "workers"), cases("samplers"))
+@pytest.mark.parametrize(("script", "workers"), cases("samplers", slow=["stratified-2", "bulk-2"]))
 def test_the_script_does_the_same_with_feedline(script: Path, workers: int | None, tmp_path: Path) -> None:
     compare(script, workers, tmp_path)

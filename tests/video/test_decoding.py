@@ -53,6 +53,7 @@ FILES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FILES)
 def test_frames_are_those_of_the_whole_file(name: str) -> None:
     data = encoded(**FILES[name])

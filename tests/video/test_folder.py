@@ -111,6 +111,7 @@ def test_without_an_index_clips_are_the_same(root: Path) -> None:
         same(found, right)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 def test_resuming_after_every_batch(root: Path, engine: str) -> None:
     dataset = video.VideoFolder(root, transform=RANDOM)

@@ -139,6 +139,7 @@ def check_all_ways(dataset: Any, expected: list[Any], seed: int) -> None:
     dataset.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("ending", "is_split"), FORMS)
 def test_batches_of_a_loader(tmp_path: Path, ending: str, is_split: bool) -> None:
     path = write(tmp_path / f"a.jsonl{ending}", lines_of(rows(COUNT)), is_split=is_split)

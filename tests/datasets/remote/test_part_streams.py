@@ -24,7 +24,7 @@ from tests.datasets.remote.servers import Request, WebServer, web_server
 from tests.text.token_files import write
 
 PIECE = 10_000
-GROUPS = 20
+GROUPS = 10
 """Parts of a file, each as large as a piece of the cache, except row groups."""
 LARGE = 3
 """Pieces of a row group."""
@@ -107,9 +107,9 @@ def fetched(server: WebServer) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_path: Path) -> None:
-    """Two epochs with a cache of 30 %: in the second, what is held is not fetched. The least recently used would be."""
+    """Two epochs with a cache of 40 %: in the second, what is held is not fetched. The least recently used would be."""
     size = size_of(kind, server)
-    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=size * 3 // 10)
+    dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=size * 4 // 10)
     stream = dataset.stream(shuffle=True, seed=4, window=2)
     fetched(server)
     counts = []
@@ -118,7 +118,7 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
         assert sorted(map(number_of, stream)) == list(range(FILES * GROUPS * ROWS))
         counts.append(fetched(server))
     stream.close()
-    assert sum(counts[1:]) < 2 * 0.9 * size, [count / size for count in counts]
+    assert sum(counts[1:]) < 2 * 0.83 * size, [count / size for count in counts]
 
 
 def bytes_without_reading_ahead(kind: str, server: WebServer, home: Path) -> int:
@@ -177,6 +177,7 @@ def test_what_a_batch_needs_of_several_files_is_asked_for_at_once(kind: str, ser
     dataset.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_share_the_cache(kind: str, engine: Any, server: WebServer, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def read(batches: Iterable[object], count: int) -> None:
         pass
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("batches", [2, 1000], ids=["some", "all"])
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 @pytest.mark.parametrize("source", SOURCES)

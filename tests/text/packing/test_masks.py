@@ -63,7 +63,10 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("attend", [attend_densely, attend_in_blocks])
+@pytest.mark.parametrize(
+    "attend",
+    [attend_densely, pytest.param(attend_in_blocks, marks=pytest.mark.slow)],  # PyTorch imports its compiler
+)
 @torch.no_grad()
 def test_packed_documents_have_the_outputs_and_the_loss_that_they_have_alone(
     strategy: Any, attend: Callable[[Tensor], Attend]

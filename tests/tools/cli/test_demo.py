@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
 import re
 import shutil
 import signal
 import tempfile
 import threading
+import zlib
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ from feedline.tools.cli.main import main
 from feedline.types.plain_screen import PlainScreen
 from feedline.types.screen import Table
 from tests import program_server
+from tests.tools.cli import short_demo
 from tests.tools.report.recordings import recording_of
 
 PROGRAM = """
@@ -29,7 +33,10 @@ import multiprocessing, sys, tempfile
 tempfile.tempdir, method = sys.argv[1:3]
 if method:
     multiprocessing.set_start_method(method)
+from feedline.tools.bench.workloads import ReadySamples
+from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
+demo.ReadySamples = lambda length: ReadySamples(length, shape=(3, 7, 7))  # batches of 38 KB instead of 38 MB
 sys.exit(main(["demo", *sys.argv[3:]]))
 """
 IMAGES, BATCHES = 64, 4
@@ -93,6 +100,17 @@ def test_nothing_is_left_but_the_report(ran: Ran) -> None:
     check_scratch(ran.folder)
 
 
+def test_the_report_is_of_the_run(ran: Ran) -> None:
+    page = (ran.folder / "feedline-demo.html").read_text("utf-8")
+    assert ran.out.split()[-1] == (ran.folder / "feedline-demo.html").as_uri()
+    text = page.partition('type="application/octet-stream">')[2].partition("</script>")[0]
+    shown = json.loads(zlib.decompress(base64.b64decode(text)))
+    assert [[cell.strip() for cell in row if cell] for row in shown["compared"]["rows"]] == ran.cells()
+    assert (shown["settings"]["engine"], shown["settings"]["workers"]) == ("process", 2)
+    assert len(shown["rows"]["got"]) == BATCHES, "the warm-up is not recorded"
+
+
+@pytest.mark.slow
 def test_the_link_opens_the_report_of_the_run(ran: Ran, window: Any) -> None:
     window.goto(ran.out.split()[-1])
     window.wait_for_selector("html[data-ready=yes]")
@@ -114,7 +132,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
         program = program_server.start(
-            PROGRAM,
+            short_demo.PROGRAM + PROGRAM,
             [short / "scratch", "", "--images", IMAGES],
             stdin=nothing.fileno(),
             stdout=theirs,
@@ -174,7 +192,7 @@ def test_a_full_disk_costs_the_report_but_not_the_table(
     monkeypatch.setattr("os.access", lambda *_: True)
     monkeypatch.setattr(demo, "draw", lambda *_: None)
     monkeypatch.setattr(demo, "compare", lambda *_: Table("Median", ["", "torch's loader"], [["images/s", "47"]]))
-    monkeypatch.setattr(Recording, "load", lambda _: recording_of(20))
+    monkeypatch.setattr(Recording, "load", lambda _: recording_of(12))
     assert main(["demo", "-o", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "47" in captured.out

@@ -27,6 +27,7 @@ from tests.types.test_terminal import FOREIGN
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
 
 
 def of_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -68,7 +68,13 @@ if __name__ == "__main__":
     if "end" in words:
         sys.exit(0)
 """
-COMMAND = "from feedline.tools.cli.main import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+COMMAND = """
+import sys
+from feedline.tools.cli.main import main
+from feedline.tools.tune import what_if
+what_if.GRID_BATCHES = 20
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture

@@ -10,6 +10,11 @@ from feedline.tools.cli.main import main
 from tests.tools.report.recordings import recording_of
 
 
+@pytest.fixture(autouse=True)
+def short_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
+
+
 def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(60)
     recording.save(tmp_path / "run.json.gz")

@@ -13,6 +13,7 @@ import pytest
 
 from feedline.tools.cli.parser import build_parser
 from tests import program_server
+from tests.tools.cli import short_demo
 from tests.tools.report.recordings import recording_of
 
 OWN = Path(__file__).parent / "own_datasets.py"
@@ -57,10 +58,14 @@ COMMANDS = {
 }
 
 
+SHORT_PREDICTIONS = "from feedline.tools.tune import what_if\nwhat_if.GRID_BATCHES = 20\n"
+SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report", "what-if"), SHORT_PREDICTIONS)}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command(name: str, folder: Path) -> None:
     arguments, expected = COMMANDS[name]
-    done = program_server.run(PROGRAM, *arguments, cwd=folder)
+    done = program_server.run(SHORT.get(name, "") + PROGRAM, *arguments, cwd=folder)
     assert done.returncode in (0, 3), done.stderr
     assert expected in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -38,6 +38,7 @@ from tests.datasets.remote.servers import (
     start_fsspec,
     store_proxy,
 )
+from tests.sampling import examples
 from tests.tools.packing.stores import Mixed, Stream, canonical, content, mixed
 
 pack = functools.partial(feedline.pack, workers=0)
@@ -163,7 +164,7 @@ class Lost(Exception):
     """The machine is gone."""
 
 
-@pytest.mark.parametrize("format_", ["tar", "parquet"])
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_a_run_that_ends_at_any_request_is_gone_on_with(
     memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_run_that_ends_at_any_request_is_gone_on_with(
         uploads.append(name)
         return tag
 
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: else more than one may be without a note
     monkeypatch.setattr(store.StoreWork, "_ask", ask)
     uploading = store.StoreWork._upload
     monkeypatch.setattr(store.StoreWork, "_upload", upload)
@@ -288,7 +290,7 @@ def labels_in(address: str, format_: str, **options: Any) -> list[int]:
 OLD, NEW = [number % 10 for number in range(100)], [number % 10 for number in range(70)]
 
 
-@pytest.mark.parametrize("format_", ["tar", "parquet"])
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
     memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
@@ -303,6 +305,7 @@ def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
             raise Lost
         return plain(self, *arguments, **options)
 
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: the requests have one order
     monkeypatch.setattr(store.StoreWork, "_ask", ask)
     point, seen, resumed = 0, [], set()
     while True:
@@ -507,7 +510,7 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
     s3: Any, proxy: StoreProxy, tmp_path: Path, format_: str
 ) -> None:
     asked = {}
-    for count in (4, 20):
+    for count in (2, 5):
         proxy.asked.clear()
         act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=100 // count)
         act(f"s3://bucket/{format_}-{count}", storage_options=options_for(proxy))
@@ -515,15 +518,15 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
         local = act(tmp_path / f"{count}").path
         assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
     writes = 3 if format_ == "tar" else 2  # the shard, its index, the note
-    assert asked[20] - asked[4] == Counter({"PUT": 16 * writes, "HEAD": 16})
-    assert asked[4]["LIST"] == asked[20]["LIST"] <= 2, "the folder, and whether an object has its name"
-    assert asked[4]["GET"] == asked[20]["GET"] == 0
+    assert asked[5] - asked[2] == Counter({"PUT": 3 * writes, "HEAD": 3})
+    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2, "the folder, and whether an object has its name"
+    assert asked[2]["GET"] == asked[5]["GET"] == 0
 
 
 @needs_s3
 def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
-    shards(Mixed(), "s3://bucket/read", storage_options=options)
+    pack(Mixed(), "s3://bucket/read", format="tar", samples_per_shard=30, storage_options=options)
     for place in ("s3://bucket/read/", "s3://bucket/read/feedline.json"):
         proxy.asked.clear()
         dataset = TarDataset(place, "cls", cache=False, storage_options=options)
@@ -533,7 +536,7 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
         assert kinds(proxy) == {"GET": 3}, "the index of a shard, and the sample"
         stream = dataset.stream()
         assert list(stream) == [number % 10 for number in range(100)]
-        assert kinds(proxy) == {"GET": 3 + 7}, "one for each shard"
+        assert kinds(proxy) == {"GET": 3 + 4}, "one for each shard"
         stream.close()
         dataset.close()
     with closing(open_dataset("s3://bucket/read", fields="cls", storage_options=options)) as dataset:
@@ -541,7 +544,7 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
     first = dataset.shards[0].removeprefix("s3://bucket/")
     s3.copy({"Bucket": "bucket", "Key": first}, "bucket", "read/added.tar")
     with closing(TarDataset("s3://bucket/read/*.tar", "cls", cache=False, storage_options=options)) as dataset:
-        assert len(dataset.shards) == 8, "a pattern matches whatever is there"
+        assert len(dataset.shards) == 5, "a pattern matches whatever is there"
 
 
 @needs_s3
@@ -625,7 +628,7 @@ def test_faults_in_the_middle_of_a_run(s3: Any, proxy: StoreProxy, tmp_path: Pat
 
 
 @needs_s3
-@pytest.mark.parametrize("format_", ["tar", "parquet"])
+@pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: StoreProxy, format_: str) -> None:
     place, options = f"s3://bucket/replaced-{format_}", options_for(proxy)
     act = functools.partial(pack, format=format_, samples_per_shard=30, storage_options=options)
@@ -693,7 +696,7 @@ class Large:
     """Samples of 3 MiB."""
 
     def __len__(self) -> int:
-        return 12
+        return 8
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"x": np.full(3 << 18, index, np.float32)}
@@ -744,17 +747,15 @@ def test_kill_minus_nine_in_the_middle_of_an_upload(
     assert not [path for method, path in proxy.asked if method != "GET" and "/shard-000000.tar" in path]
     monkeypatch.setattr(store, "_PART", 5 << 20)
     pack(Large(), "s3://bucket/whole", format="tar", samples_per_shard=4, storage_options=options_for(proxy))
-    assert without_place(objects(s3, "killed")) == without_place(objects(s3, "whole"))
-    tags = [
-        [shard["tag"] for shard in json.loads(objects(s3, name)["feedline.json"])["shards"]]
-        for name in ("killed", "whole")
-    ]
+    killed, whole = objects(s3, "killed"), objects(s3, "whole")
+    assert without_place(killed) == without_place(whole)
+    tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
     assert tags[0] == tags[1]
     assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, whose checksums were compared"
     with closing(
         TarDataset("s3://bucket/killed/", "x.npy", cache=False, storage_options=options_for(proxy))
     ) as dataset:
-        assert [int(dataset[number][7]) for number in (0, 5, 11)] == [0, 5, 11]
+        assert [int(dataset[number][7]) for number in (0, 3, 7)] == [0, 3, 7]
 
 
 @needs_s3
@@ -805,7 +806,7 @@ def test_on_ray() -> None:
 # -- shards of equal size ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     sizes=st.lists(st.integers(0, 500), min_size=1, max_size=120),
     most=st.integers(1, 3000),

@@ -91,10 +91,10 @@ def test_a_large_shard_is_uploaded_in_a_session_that_outlives_a_connection(
     act = functools.partial(pack, Large(), format="tar", samples_per_shard=4)
     act("gs://bucket/large", storage_options=options_for(proxy))
     assert not left
-    assert len([path for _, path in proxy.asked if "upload_id=" in path]) == 3 * 3 + 1, "only one was repeated"
+    assert len([path for _, path in proxy.asked if "upload_id=" in path]) == 2 * 3 + 1, "only one was repeated"
     assert without_place(objects(system, "large")) == without_place(content(act(tmp_path / "out").path))
     with closing(TarDataset("gs://bucket/large/", "x.npy", cache=False, storage_options=options_for(proxy))) as dataset:
-        assert [int(dataset[number][7]) for number in (0, 5, 11)] == [0, 5, 11]
+        assert [int(dataset[number][7]) for number in (0, 5, 7)] == [0, 5, 7]
 
 
 def test_an_upload_that_is_refused_is_resumed(proxy: StoreProxy, system: Any, tmp_path: Path) -> None:

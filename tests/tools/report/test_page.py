@@ -121,7 +121,7 @@ def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
     return window
 
 
-@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
 def test_numbers_on_the_page_are_those_of_the_recording(page: Any, recording: Recording) -> None:
     stats = recording.stats()
     assert page.inner_text("#verdict") == stats.verdict
@@ -141,7 +141,7 @@ def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
-@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
 def test_the_timeline_zooms_by_mouse_and_keys(page: Any) -> None:
     def seen() -> tuple[float, float]:
         begin, end = page.evaluate("[timeline.from, timeline.to]")
@@ -190,7 +190,7 @@ def test_the_next_stall_is_shown_and_told(page: Any) -> None:
     assert "workers were starting" not in page.inner_text("#under")
 
 
-@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+@pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
 def test_predictions_are_those_of_the_core(page: Any, recording: Recording) -> None:
     predictions = grid(recording)
     lines = page.query_selector_all("#grid tbody tr")
