@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.datasets.remote.blob import Version
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
-from feedline.errors import CorruptSource
+from feedline.errors import CorruptSource, SourceError
 from feedline.system.failures import words
 from feedline.types import JsonObject
 from feedline.types.checksums import check_seal
@@ -25,6 +25,8 @@ FACTS = "feedline.json"
 """The file in which `feedline pack` describes a folder that it wrote."""
 INDEX_FOLDER = ".index"
 """The folder with an index of each tar shard. Programs that look for shards skip names that begin with a dot."""
+UNFINISHED = ".packing/job.json"
+"""An object that is in a folder of a store until its manifest is."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,16 @@ def manifest_in(folder: str, storage: Storage) -> Manifest | None:
     if count != sum(shard.samples for shard in shards) or not isinstance(format_, str):
         raise CorruptSource(f"{shown_address(name)} is damaged: its number of samples does not match its shards.")
     return Manifest(folder, format_, shards, stored)
+
+
+def refuse_unfinished(folder: str, storage: Storage) -> None:
+    """Refuse a folder of a store without a manifest if it is still being packed. Raises SourceError: it is."""
+    if protocol_of(folder) in ("", "http", "https") or storage.contents(f"{folder.rstrip('/')}/{UNFINISHED}") is None:
+        return
+    raise SourceError(
+        f"`feedline pack` has not finished {shown_address(folder)}: it has no manifest yet. Wait, or run the same "
+        "command again to finish it. A pattern of names reads the shards that are there."
+    )
 
 
 def folder_of(address: str) -> str | None:

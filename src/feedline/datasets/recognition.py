@@ -25,7 +25,7 @@ from feedline.datasets.formats import (
     usual_suffix,
 )
 from feedline.datasets.indexed_shards import INDEX
-from feedline.datasets.manifest import FACTS, Manifest, folder_of, manifest_in
+from feedline.datasets.manifest import FACTS, Manifest, folder_of, manifest_in, refuse_unfinished
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.datasets.tfrecord.framing import is_record
@@ -107,7 +107,10 @@ def recognise(path: str | os.PathLike[str], storage_options: Mapping[str, object
     if os.path.exists(text):
         raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
     if "://" in text:
-        raise SourceError(f"The name {shown_address(text)} does not indicate a format. {known}")
+        raise SourceError(
+            f"The name {shown_address(text)} does not indicate a format, and there is no manifest of `feedline pack`. "
+            f"{known}"
+        )
     if matched := sorted(filter(os.path.isfile, glob.glob(text, recursive=True))):
         raise _unread(text, matched, known)
     nothing = "No file matches" if glob.has_magic(text) else "There is nothing at"
@@ -123,6 +126,8 @@ def _packed_at(address: str, storage_options: Mapping[str, object] | None) -> Ma
     storage = Storage(options=storage_options)
     try:
         found = manifest_in(folder or address, storage)
+        if found is None:
+            refuse_unfinished(folder or address, storage)
     finally:
         storage.close()
     return found if found is not None and found.format in SOURCES else None

@@ -113,6 +113,9 @@ def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(1, "stall")
     assert opened.read(0, 100_000) == DATA
+    proxy.fault = first(3, "stall")
+    with pytest.raises(SourceError, match="no answer within timeout_s="):
+        opened.read(0, 100_000)
     storage.close()
 
 

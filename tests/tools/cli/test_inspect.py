@@ -68,6 +68,17 @@ def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
     assert (details["samples"], details["files"]) == (50, 3)
 
 
+def test_remote_files_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "a.parquet")
+    system.put(str(tmp_path / "a.parquet"), "/inspected/a.parquet")
+    assert main(["inspect", "memory://inspected/*.parquet"]) == 0
+    said = capsys.readouterr().out
+    assert "map-style" in said
+    assert "0 bytes" not in said
+    system.rm("/inspected", recursive=True)
+
+
 @pytest.mark.parametrize("format_", FORMATS)
 def test_tables_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ParquetDataset, TarDataset, open_dataset
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged
+from feedline.errors import BadOption, CorruptSource, PackError, SourceChanged, SourceError
 from feedline.tools.packing import Stage, store
 from feedline.tools.packing.inspection import inspect
 from tests import program_server
@@ -223,6 +223,21 @@ def test_a_shard_that_vanished_in_between_is_made_again(memory: Any) -> None:
     memory.rm("/bucket/out/shard-000001.tar")
     assert shards(Mixed(), "memory://bucket/out").resumed == 0
     assert without_place(below(memory, "bucket/out")) == without_place(below(memory, "bucket/whole"))
+
+
+@pytest.mark.parametrize(("format_", "kind"), [("tar", TarDataset), ("parquet", ParquetDataset)])
+def test_an_output_that_is_not_complete_is_not_read_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
+    def stop(stage: Stage) -> None:
+        if stage.done > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(), "memory://bucket/out", format=format_, samples_per_shard=16, report=stop)
+    for act in (lambda: len(kind("memory://bucket/out/")), lambda: inspect("memory://bucket/out")):
+        with pytest.raises(SourceError, match=r"has not finished memory://bucket/out/?: .* run the same command again"):
+            act()
+    with closing(kind(f"memory://bucket/out/*.{format_}")) as dataset:
+        assert 0 < len(dataset) < 100
 
 
 def test_another_job_does_not_go_on_with_it(memory: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, Manifest, manifest_in
+from feedline.datasets.manifest import FACTS, Manifest, manifest_in, refuse_unfinished
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
@@ -79,6 +79,8 @@ def found_remote(address: str, storage: Storage, endings: tuple[str, ...]) -> li
     if not any(sign in place for sign in "*["):
         if "." in place.partition("/")[2].rpartition("/")[2]:
             return [address]
+        if manifest is None:
+            refuse_unfinished(address, storage)
         patterns = [f"{address.rstrip('/')}/**/*{ending}" for ending in endings]
     found = {one: version for pattern in patterns for one, version in storage.listed(pattern).items()}
     if patterns != [address]:

@@ -235,7 +235,8 @@ def _translated_errors(address: str, system: object, done: str) -> Iterator[None
     except (SourceChanged, _Expired, Transient):
         raise
     except Exception as exc:
-        name, message = shown_url(address), f"{type(exc).__name__}: {exc}"
+        said = str(exc) or ("no answer within timeout_s=" if isinstance(exc, TimeoutError) else "")
+        name, message = shown_url(address), f"{type(exc).__name__}: {said}"
         text = without_secrets(without_values(message, getattr(system, "storage_options", {})), address)
         cause = exc if text == message else None
         code = _code_of(exc)

@@ -58,8 +58,8 @@ class TarDataset(Source, ColumnSource):
         cache: True to cache indices in the user's cache folder (`$FEEDLINE_CACHE`), False to disable caching, or a
             folder to cache them in.
         read_ahead: for remote shards, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: 8 by default, none for local files, which the operating
-            system reads ahead.
+            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
+            local files, which the operating system reads ahead.
         retries: how often to retry a read when a connection drops. Bytes that have arrived are not read again.
         timeout_s: how long a server may send nothing.
         pickle: True to decode fields that are pickles. The author of the shards can then run any code here.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in
+from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in, refuse_unfinished
 from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
@@ -214,6 +214,7 @@ class Found:
             if found is not None and (shards := found.addresses()):
                 self._manifests[found.folder] = found
                 return shards
+            refuse_unfinished(named, storage)
             return list(storage.listed(f"{named}/*.tar"))
         finally:
             storage.close()

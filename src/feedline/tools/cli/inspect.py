@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
 # Any, here and below: JSON-compatible values.
 def show(details: JsonObject, screen: Screen) -> None:
     """Draw the details as tables."""
-    count, many = details["samples"], "s" if details["files"] > 1 else ""
+    count, files = details["samples"], details["files"]
     summary = [
         ["format", f"{details['format']}, {details['form']}, read by {details['source']}"],
         ["samples", "unknown: a stream has no length" if count is None else _plain(count)],
-        ["size", f"{bytes_text(details['bytes'])} in {details['files']:,} file{many}"],
+        *([["size", f"{bytes_text(details['bytes'])} in {counted(files, 'file')}"]] if files else []),
         *([str(name), _plain(value)] for name, value in details["metadata"].items()),
     ]
     if details["left out"]:

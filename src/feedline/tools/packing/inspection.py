@@ -56,8 +56,8 @@ def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = Fa
             "form": "map-style" if is_map else "stream",
             "source": type(opened.dataset).__name__,
             "samples": len(opened.dataset) if is_map else verified,
-            "bytes": size_on_disk(opened.files),
-            "files": len(opened.files),
+            "bytes": size_on_disk(opened.files) if opened.files else None,
+            "files": len(opened.files) or None,  # remote files are not counted
             "left out": opened.left_out,
             "skipped": (opened.stored or {}).get("skipped", 0),
             "metadata": opened.metadata,

@@ -37,7 +37,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, INDEX_FOLDER, manifest_in
+from feedline.datasets.manifest import FACTS, INDEX_FOLDER, UNFINISHED, manifest_in
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
@@ -115,7 +115,7 @@ class StoreWork(Work):
 
     def _begin(self, job: dict[str, object], *, restart: bool, overwrite: bool) -> None:
         found = self._listed()
-        is_left, is_complete = f"{ENDING}/{JOB}" in found, FACTS in found
+        is_left, is_complete = UNFINISHED in found, FACTS in found
         others = [name for name in found if not _SHARD.fullmatch(name) and not _OWN.fullmatch(name)]
         if others or (found and not is_left and not is_complete):
             raise BadOption(
