@@ -178,6 +178,19 @@ def test_a_state_of_another_kind_of_order_does_not(mine: str, theirs: str) -> No
         ORDERS[mine].check(ORDERS[theirs].expected())
 
 
+def test_the_likely_cause_is_named() -> None:
+    shuffled = SampleOrder(samplers.RandomSampler(range(10), seed=1), 2, drop_last=False)
+    own = {"unit": "own batches", "consumed": 1, "batch_size": 2, "length": 5}
+    with pytest.raises(BadState, match="That loader shuffled or had a sampler or batch sampler; this one does not"):
+        samples().check(own)
+    with pytest.raises(BadState, match="Its sampler was not one of feedline's. Was seed= missing there"):
+        shuffled.check(own)
+    with pytest.raises(BadState, match="That loader did not shuffle and had no sampler"):
+        ORDERS["batches"].check({**samples().expected(), "consumed": 4})
+    with pytest.raises(BadState, match="Is seed= missing here"):
+        ORDERS["streams"].check({**shuffled.expected(), "consumed": 4})
+
+
 def test_what_differs_is_told() -> None:
     with pytest.raises(BadState) as refused:
         samples(10).check(samples(11).expected())

@@ -313,7 +313,7 @@ def test_a_stream_without_workers_does_not_fit_two() -> None:
     list(itertools.islice(loader, 3))
     resumed = DataLoader(datasets.Stream(20), batch_size=3, num_workers=2)
     resumed.load_state_dict(loader.state_dict())
-    with pytest.raises(BadState, match="2 workers now"):
+    with pytest.raises(BadState, match=r"with 1 stream .* are 2 workers now. Use 1 worker,"):
         iter(resumed)
 
 

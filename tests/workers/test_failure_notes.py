@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 import feedline
 from feedline.datasets import ArrayDataset
@@ -84,6 +84,21 @@ def test_torchs_exception_says_which_sample_does_not_fit_and_what_to_do(case: st
     assert (
         "Sample 5 of the batch is sample 5 of the dataset, which is sample 13 of the Odd in loader.dataset.dat" in notes
     )
+
+
+@pytest.mark.parametrize(("size", "told"), [(2, "While collating samples 0, 1 ("), (1, "While collating sample 0 (")])
+def test_a_collate_function_that_fails_names_its_samples(size: int, told: str) -> None:
+    exc = failure_of(feedline.DataLoader(Odd(int), size, collate_fn=lambda samples: samples["x"]))
+    assert exc.__notes__[0].startswith(told)
+
+
+def test_in_a_stream_the_samples_before_are_counted() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter([torch.zeros(1)] * 3 + [torch.zeros(2)])
+
+    exc = failure_of(feedline.DataLoader(Stream(), 2))
+    assert exc.__notes__[0] == "While collating a batch, after 4 samples (stage: collate)."
 
 
 def test_the_loader_for_numpy_names_the_sample_too() -> None:

@@ -115,6 +115,7 @@ def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> N
     ran = run("", "train.py", cwd=tmp_path)
     assert "feedline.errors.NotPicklable: A worker did not find a definition of the main program" in ran.stderr
     assert "Can't get attribute 'Numbers'" in ran.stderr
+    assert "Define it above that line" in ran.stderr
     assert "WorkerWarning" not in ran.stderr
 
 

@@ -152,14 +152,18 @@ class Order(ABC):
             return
         raise BadState(
             f"The state was saved by a loader with another order: {_describe(wrong)}, and here "
-            f"{_describe(expected, wrong)}. {_hint(wrong)}A state fits the data, sampler and kind of batches it was "
+            f"{_describe(expected, wrong)}. {_hint(wrong, order, expected)}A state fits the data, sampler and kind of batches it was "
             "saved with; the number of workers, the engine and, with feedline's samplers, the batch size and the "
             "number of ranks may differ."
         )
 
 
-def _hint(wrong: dict[str, object]) -> str:
+def _hint(wrong: dict[str, object], saved: State, expected: State) -> str:
     """Return a sentence on the likely cause of a difference."""
+    if "unit" in wrong and _is_sequential(saved):
+        return "That loader did not shuffle and had no sampler or batch sampler; this one does or has. "
+    if "unit" in wrong and _is_sequential(expected):
+        return "That loader shuffled or had a sampler or batch sampler; this one does not. "
     if wrong.get("unit") in ("samples", "batches"):
         return "It had one of feedline's samplers, or shuffle=True with a seed. Is seed= missing here? "
     if wrong.get("unit") == "own batches":
@@ -169,6 +173,11 @@ def _hint(wrong: dict[str, object]) -> str:
     if "checksum" in str(wrong):
         return "A checksum stands for weights, lengths or labels. "
     return ""
+
+
+def _is_sequential(order: State) -> bool:
+    sampler = order.get("sampler")
+    return isinstance(sampler, dict) and sampler.get("kind") == "SequentialSampler"
 
 
 def _describe(values: dict[str, object], only: dict[str, object] | None = None) -> str:

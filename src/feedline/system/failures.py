@@ -163,3 +163,9 @@ def indices_text(indices: Any, most: int = 8) -> str:
         return repr(indices)
     shown = ", ".join(repr(item) for item in items[:most])
     return shown if len(items) <= most else f"{shown}, ... ({len(items)} in all)"
+
+
+def samples_text(indices: object) -> str:
+    """Describe a sample, or the samples of a batch, briefly and with their noun."""
+    is_one = not isinstance(indices, list) or len(indices) == 1
+    return f"{'sample' if is_one else 'samples'} {indices_text(indices)}"

@@ -9,7 +9,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import fields
 from feedline.collate.mismatch import date_in, mismatch_of
 from feedline.errors import CollateError
-from feedline.system.failures import indices_text, words
+from feedline.system.failures import indices_text, samples_text, words
 from feedline.types import DatasetKind
 from feedline.types.arrays import is_arrays
 from feedline.workers.fetch.origins import origin_text
@@ -38,7 +38,8 @@ def notes_on(
     """
     where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
     if stage == "collate":
-        yield f"While samples {indices_text(index)} were collated {where}."
+        is_stream = spec.kind is not DatasetKind.MAP  # whose index is the number of samples read so far
+        yield f"While collating {f'a batch, after {index} samples' if is_stream else samples_text(index)} {where}."
         yield from _notes_on_misfit(exc, index, dataset, samples)
     elif isinstance(index, list):
         yield f"About one of the samples {indices_text(index)} {where}."

@@ -130,9 +130,9 @@ def _what(value: Any) -> str:
     return f"The {kind} {value.__qualname__} is defined in an interactive session (__main__ of a notebook or a prompt)"
 
 
-def _advice() -> str:
+def _advice(where: str = "Put it into a module, a file that the session imports") -> str:
     fork = 'multiprocessing_context="fork", or ' if "fork" in multiprocessing.get_all_start_methods() else ""
-    return f'Put it into a module, a file that the session imports; or choose {fork}engine="thread".'
+    return f'{where}; or choose {fork}engine="thread".'
 
 
 def not_found(exc: AttributeError) -> NotPicklable | None:
@@ -142,7 +142,7 @@ def not_found(exc: AttributeError) -> NotPicklable | None:
     return NotPicklable(
         f"A worker did not find a definition of the main program ({exc}). Workers that are started by spawn or "
         "forkserver import the program, which leaves out everything under `if __name__ == "
-        f'"__main__":`. {_advice()}'
+        f'"__main__":`. {_advice("Define it above that line")}'
     )
 
 

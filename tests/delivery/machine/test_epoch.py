@@ -119,7 +119,7 @@ def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> N
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.warns(WorkerWarning, match=r"worker 1 is gone.*batch 3 \(samples 3\).*restart 1 of 1"):
+        with pytest.warns(WorkerWarning, match=r"worker 1 is gone.*batch 3 \(sample 3\).*restart 1 of 1"):
             assert next(bench.batches) == [3]
         assert bench.run() == [[4], [5]]
         assert not bench.engine.closed

@@ -30,7 +30,7 @@ def test_another_worker_gets_what_the_dead_one_had_in_the_same_slots() -> None:
     assert (world.outstanding(), world.counters.restarts) == ([3, 3], 1)
     ((told, category),) = world.machine.pending_warnings
     assert category is WorkerWarning
-    assert "worker 0 is gone It was making batch 0 (samples 0)." in told
+    assert "worker 0 is gone It was making batch 0 (sample 0)." in told
     assert "restart 1 of 2" in told
 
 
@@ -185,7 +185,7 @@ SEEN = Seen(4001, 'File "loading.py", line 7 in read\n')
 def test_a_worker_that_does_not_answer_is_looked_at_and_told_of() -> None:
     world = World(timeout_s=30.0)
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
-    with pytest.raises(WorkerTimeout, match=r"worker 0 \(pid 4001\) is still at batch 0 \(samples 0\)"):
+    with pytest.raises(WorkerTimeout, match=r"worker 0 \(pid 4001\) is still at batch 0 \(sample 0\)"):
         world.machine.seen(0, SEEN)
 
 

@@ -26,6 +26,7 @@ from feedline.errors import BadState, WorkerError
 from feedline.order.progress import Progress, StreamProgress
 from feedline.system.failures import is_interrupt, twin_of
 from feedline.types import DatasetKind, ResultKind, Resume
+from feedline.types.shown import counted
 from feedline.workers import interrupts
 
 BeginEpoch = Callable[[Driver], None]
@@ -104,8 +105,9 @@ def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
         else ", or let the loader distribute the samples (shard=True): then the number of workers may change."
     )
     raise BadState(
-        f"The state was saved with {count} streams of samples, one per worker, but there are {worker_count} workers "
-        f"now. Use {count} workers{or_else}"
+        f"The state was saved with {counted(count, 'stream')} of samples, one per worker, but there "
+        f"{'is' if worker_count == 1 else 'are'} {counted(worker_count, 'worker')} now. Use "
+        f"{counted(count, 'worker')}{or_else}"
     )
 
 

@@ -26,7 +26,7 @@ from feedline.delivery.machine.bisection import Bisection
 from feedline.delivery.machine.flight import Flight, Trouble
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError, WorkerTimeout
-from feedline.system.failures import add_note, indices_text, is_interrupt
+from feedline.system.failures import add_note, is_interrupt, samples_text
 from feedline.types import Draw, Notes, Result, ResultKind, Task
 from feedline.types.indices import index_key
 from feedline.workers.fetch.guard import neighbour_of
@@ -185,8 +185,8 @@ class Recovery:
     def _note_failed_starts(self, death: BaseException, worker: int, count: int) -> None:
         """Add to the exception that this worker failed several times to get ready."""
         note = (
-            f"Worker {worker} has ended {count} times in a row before it was ready to work. Look at what runs that "
-            "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
+            f"Worker {worker} has ended {count} times in a row before it was ready to work. Check what runs that "
+            "early (worker_init_fn, unpickling the dataset, importing the program), and the limit on memory."
         )
         if isinstance(death, WorkerError):
             death.args = (f"{death} {note}",)
@@ -203,8 +203,8 @@ class Recovery:
         what = ""
         if begun is not None and begun.whole.wanted and not begun.is_call:
             task = begun.whole
-            samples = "" if task.stays else f" (samples {indices_text(self._samples_of(task))})"
-            doing = "making" if begun.suspect is None else "looking for the sample that kills in"
+            samples = "" if task.stays else f" ({samples_text(self._samples_of(task))})"
+            doing = "making" if begun.suspect is None else "searching for the sample that kills workers, in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
         if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
@@ -322,7 +322,7 @@ class Recovery:
         """Return the error for an unresponsive worker: its task, and what it is doing."""
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
-        samples = "" if late.stays else f" (samples {indices_text(self._samples_of(late))})"
+        samples = "" if late.stays else f" ({samples_text(self._samples_of(late))})"
         samples += "" if late.whole.wanted else " of an iteration that was left"
         doing = "Its stack is not available."
         if seen.stack is not None:
