@@ -88,7 +88,7 @@ def shard_sizes(address: str) -> list[int]:
     try:
         shards = expand(address, listed)
         if other := next((name for name in shards if format_by_name(name) not in (None, "tar")), None):
-            raise BadOption(f"{shown_address(other)} is no tar shard. Only streams of tar shards can be computed.")
+            raise BadOption(f"{shown_address(other)} is not a tar shard. Only the costs of tar streams are computed.")
         unknown = [name for name in shards if name not in sizes]
         with ThreadPoolExecutor(REMOTE_REQUESTS, "feedline-sizes") as threads:
             sizes.update(zip(unknown, threads.map(ask, unknown), strict=True))
