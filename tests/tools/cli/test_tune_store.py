@@ -49,7 +49,7 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
     [
         (["https://host/folder/"], "web servers do not list them"),
         (["memory://nothing/here-*.tar"], "No object fits"),
-        (["memory://nothing/{0..9}.parquet"], "memory://nothing/0.parquet is no tar shard"),
+        (["memory://nothing/{0..9}.parquet"], "memory://nothing/0.parquet is not a tar shard"),
         (["memory://nothing/*.tar", "--cache", "much"], "much"),
         (["memory://nothing/*.tar", "--seconds", "9"], "Leave out --seconds"),
         (["module:dataset", "--machines", "4"], "--machines applies only to shards in a store"),
