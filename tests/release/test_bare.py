@@ -71,6 +71,7 @@ def test_only_what_needs_an_extra_is_skipped(tmp_path: Path) -> None:
         assert line in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_skips_nearly_everything_fails(tmp_path: Path) -> None:
     (tmp_path / "none.ini").touch()
     (tmp_path / "test_some.py").write_text("def test_passes(): pass\n")

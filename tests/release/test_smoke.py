@@ -22,6 +22,7 @@ def forked_command(*words: object, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("extra", sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu"}))
 def test_one_tiny_use(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if extra in NEEDS and importlib.util.find_spec(NEEDS[extra]) is None:

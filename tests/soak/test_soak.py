@@ -175,10 +175,8 @@ def test_a_program_without_leaks_passes_and_delivers_what_is_expected(tmp_path: 
     assert said[len(first)]["resumed"] > 0
 
 
-@pytest.mark.parametrize(
-    ("leak", "text"),
-    [pytest.param("memory", "memory grew by", marks=pytest.mark.slow), ("descriptor", "descriptors rose")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("leak", "text"), [("memory", "memory grew by"), ("descriptor", "descriptors rose")])
 def test_a_planted_leak_is_found(tmp_path: Path, leak: str, text: str) -> None:
     try:
         said = train(Settings(**{**vars(SMALL), "leak": leak}), tmp_path, 3 * WARM_UP)

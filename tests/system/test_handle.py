@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from feedline.system.handle import Handle
+from tests import program_server
 
 
 class Opened:
@@ -154,7 +153,5 @@ feedline.pack("photos", "small.tar", resize=64)
 dataset = TarDataset("small.tar", fields=("jpg", "cls"))
 print(len(next(iter(feedline.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, collate_fn=list)))))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = program_server.run(program, cwd=tmp_path, finalizes=True)
     assert (done.stdout, done.stderr, done.returncode) == ("8\n", "", 0)
