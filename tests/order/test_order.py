@@ -183,7 +183,7 @@ def test_the_likely_cause_is_named() -> None:
     own = {"unit": "own batches", "consumed": 1, "batch_size": 2, "length": 5}
     with pytest.raises(BadState, match="That loader shuffled or had a sampler or batch sampler; this one does not"):
         samples().check(own)
-    with pytest.raises(BadState, match="Its sampler was not one of feedline's. Was seed= missing there"):
+    with pytest.raises(BadState, match=r"Its sampler was not one of feedline's\. Was seed= missing there"):
         shuffled.check(own)
     with pytest.raises(BadState, match="That loader did not shuffle and had no sampler"):
         ORDERS["batches"].check({**samples().expected(), "consumed": 4})

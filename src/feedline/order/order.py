@@ -152,9 +152,9 @@ class Order(ABC):
             return
         raise BadState(
             f"The state was saved by a loader with another order: {_describe(wrong)}, and here "
-            f"{_describe(expected, wrong)}. {_hint(wrong, order, expected)}A state fits the data, sampler and kind of batches it was "
-            "saved with; the number of workers, the engine and, with feedline's samplers, the batch size and the "
-            "number of ranks may differ."
+            f"{_describe(expected, wrong)}. {_hint(wrong, order, expected)}A state fits the data, sampler and kind of "
+            "batches it was saved with; the number of workers, the engine and, with feedline's samplers, the batch "
+            "size and the number of ranks may differ."
         )
 
 
