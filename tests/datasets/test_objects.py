@@ -106,6 +106,13 @@ def test_modules_that_are_not_there(module: str) -> None:
         open_object(f"{module}.below:x")
 
 
+def test_a_file_without_an_object(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("dataset = [1]")
+    with pytest.raises(BadOption, match="is a file, and no object in it is named"):
+        open_object(str(file))
+
+
 def test_files_in_place_of_modules(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     monkeypatch.delitem(sys.modules, module, raising=False)

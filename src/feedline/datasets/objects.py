@@ -42,6 +42,8 @@ def open_named(source: str) -> Any:
     module_name, _, attribute = source.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
     parts = [*(module_name.split(".") if file is None else [file.stem]), *attribute.split(".")]
+    if source.endswith(".py") and Path(source).is_file():
+        raise BadOption(f"{source} is a file, and no object in it is named. Add the name of one: {source}:dataset.")
     if not all(map(str.isidentifier, parts)):
         raise BadOption(
             f"{source!r} is neither an existing path nor module:object. Name a Python object as package.module:name, "

@@ -115,6 +115,14 @@ def test_the_programs_own_exception_is_told_without_our_frames(program: Path) ->
     assert "tools/cli/script.py" not in err
 
 
+def test_a_syntax_error_is_told_as_python_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "torn.py").write_text("def f(:\n")
+    code, _, err = run("run", "torn.py", cwd=tmp_path)
+    assert code == 1
+    assert err.startswith('  File "torn.py", line 1')
+    assert "SyntaxError" in err
+
+
 def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
     import torch.utils.data
 

@@ -114,6 +114,7 @@ def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> Non
         (["--script", "nowhere.py"], "There is no file nowhere.py"),
         (["--script"], "There is nothing to tune"),
         ([], "There is nothing to tune"),
+        (["train.py"], "write --script train.py"),
         (["--step-ms", 5, "--script", "train.py"], "Leave out --step-ms"),
         (["--script", "-m", "no_such_module"], "There is no module no_such_module"),
     ],

@@ -262,7 +262,7 @@ def test_what_was_measured_is_told() -> None:
 
 
 def test_samples_of_which_no_batch_can_be_made() -> None:
-    assert "The samples could not be collated into a batch" in summary(measured(batch=None))
+    assert "default collate function cannot combine the samples. If your loader" in str(summary(measured(batch=None)))
 
 
 def test_what_ended_it_is_a_finding() -> None:

@@ -68,7 +68,7 @@ class Script:
         except (SystemExit, KeyboardInterrupt, BadOption):
             raise
         except BaseException as exc:
-            exc.with_traceback(_without_ours(exc.__traceback__))
+            exc.with_traceback(_without_ours(exc))
             traceback.print_exception(exc)
             raise SystemExit(1) from None
         finally:
@@ -93,9 +93,9 @@ def install_with_torch() -> None:
     when_imported("torch", lambda _: importlib.import_module("feedline.loader.install").install())
 
 
-def _without_ours(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames from the program's first one on; all of them if there is none."""
-    first = frames
+def _without_ours(exc: BaseException) -> TracebackType | None:
+    """Return the frames from the program's first one on. Without one, return all, or none of a SyntaxError."""
+    first = exc.__traceback__
     while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
         first = first.tb_next
-    return first or frames
+    return first or (None if isinstance(exc, SyntaxError) else exc.__traceback__)

@@ -30,6 +30,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadOption(
             "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."
         )
+    if source and not program and source.endswith(".py"):
+        raise BadOption(
+            f"{source} names no object. To tune the loaders of a program, write --script {source}, followed by its "
+            f"arguments. To tune one dataset or loader, add its name: {source}:dataset."
+        )
     stored = [name for name in ("cache", "sample_bytes", "machines", "ranks", "workers") if getattr(arguments, name)]
     if stored:
         raise BadOption(

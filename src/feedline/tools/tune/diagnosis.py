@@ -127,7 +127,12 @@ def summary(measured: Measured) -> list[str]:
             f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
     elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
-        lines.append("The samples could not be collated into a batch")
+        lines.append(
+            "No batch was measured: the default collate function cannot combine the samples. If your loader has a "
+            "collate_fn=, name the loader in place of the dataset"
+            if measured.loader is None
+            else "No batch was measured: the loader's collate function failed"
+        )
     rates = {} if measured.threads is None else measured.threads.rates
     several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
     lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
