@@ -31,7 +31,7 @@ TAG ?=
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (about four minutes on two cores, six and a half in a new clone)"
+	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
 	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
