@@ -88,7 +88,7 @@ def test_torchs_exception_says_which_sample_does_not_fit_and_what_to_do(case: st
 
 @pytest.mark.parametrize(("size", "told"), [(2, "While collating samples 0, 1 ("), (1, "While collating sample 0 (")])
 def test_a_collate_function_that_fails_names_its_samples(size: int, told: str) -> None:
-    exc = failure_of(feedline.DataLoader(Odd(int), size, collate_fn=lambda samples: samples["x"]))
+    exc = failure_of(feedline.DataLoader(Odd(int), size, collate_fn=lambda samples: samples[0]["z"]))
     assert exc.__notes__[0].startswith(told)
 
 
