@@ -38,7 +38,7 @@ class Once:
         fd = os.open(self._folder / f"times-{what}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         try:
             os.write(fd, b".")
-            return os.fstat(fd).st_size
+            return os.lseek(fd, 0, os.SEEK_CUR)  # the end of this byte; the file's size may include another's by now
         finally:
             os.close(fd)
 
