@@ -116,7 +116,10 @@ def test_a_captured_graph_reads_each_batch() -> None:
 @pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch recommends it; it has nothing to do with this
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # of torch.compile's own warm-up
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_network_compiled_to_graphs_trains_on_the_same_values() -> None:
+def test_a_network_compiled_to_graphs_trains_on_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # others would stay: a pool of processes
+    tqdm = pytest.importorskip("tqdm")
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # the compiler's progress bars leave a thread
     losses: list[list[float]] = []
     for mode, buffers in ((None, "fresh"), ("reduce-overhead", "fresh"), ("reduce-overhead", "static")):
         torch.manual_seed(0)

@@ -53,26 +53,28 @@ def kernel(
     reach_x, reach_y = tl.maximum(scale_x, 1.0), tl.maximum(scale_y, 1.0)
     center_x = left + (x.to(tl.float32) + 0.5) * scale_x
     center_y = top + (y.to(tl.float32) + 0.5) * scale_y
-    begin_x = tl.floor(center_x - reach_x).to(tl.int32)
-    taps = (2 * reach_x).to(tl.int32) + 2
+    falloff_x, falloff_y = 1 / reach_x, 1 / reach_y
+    # The first pixel whose center is within reach, and how many are at most.
+    begin_x = tl.ceil(center_x - reach_x - 0.5).to(tl.int32)
+    taps = tl.ceil(2 * reach_x).to(tl.int32)
 
     total_x = tl.zeros((COLUMNS,), tl.float32)
     for tap in range(0, taps):
         at = begin_x + tap
-        weight = tl.maximum(1.0 - tl.abs(at.to(tl.float32) + 0.5 - center_x) / reach_x, 0.0)
+        weight = tl.maximum(1.0 - tl.abs(at.to(tl.float32) + 0.5 - center_x) * falloff_x, 0.0)
         total_x += tl.where((at >= first_x) & (at < last_x), weight, 0.0)
 
     lowest = top + (tl.program_id(1) * ROWS + 0.5) * scale_y
     highest = lowest + (ROWS - 1) * scale_y
-    begin_y = tl.maximum(tl.floor(lowest - reach_y).to(tl.int32), first_y)
-    end_y = tl.minimum(tl.ceil(highest + reach_y).to(tl.int32) + 1, last_y)
+    begin_y = tl.maximum(tl.ceil(lowest - reach_y - 0.5).to(tl.int32), first_y)
+    end_y = tl.minimum(tl.ceil(highest + reach_y - 0.5).to(tl.int32), last_y)
 
     total_y = tl.zeros((ROWS,), tl.float32)
     red = tl.zeros((ROWS, COLUMNS), tl.float32)
     green = tl.zeros((ROWS, COLUMNS), tl.float32)
     blue = tl.zeros((ROWS, COLUMNS), tl.float32)
     for line in range(begin_y, end_y):
-        weight_y = tl.maximum(1.0 - tl.abs(line + 0.5 - center_y) / reach_y, 0.0)
+        weight_y = tl.maximum(1.0 - tl.abs(line + 0.5 - center_y) * falloff_y, 0.0)
         total_y += weight_y
         base = source + line * pitch
         red_line = tl.zeros((COLUMNS,), tl.float32)
@@ -81,7 +83,7 @@ def kernel(
         for tap in range(0, taps):
             at = begin_x + tap
             inside = (at >= first_x) & (at < last_x)
-            weight = tl.maximum(1.0 - tl.abs(at.to(tl.float32) + 0.5 - center_x) / reach_x, 0.0)
+            weight = tl.maximum(1.0 - tl.abs(at.to(tl.float32) + 0.5 - center_x) * falloff_x, 0.0)
             place = base + at * step
             red_line += weight * tl.load(place, inside, 0).to(tl.float32)
             green_line += weight * tl.load(place + plane, inside, 0).to(tl.float32)
