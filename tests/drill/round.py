@@ -17,7 +17,7 @@ from tests.drill.outcome import Outcome
 from tests.drill.saboteur import Saboteur
 from tests.drill.script import Script
 from tests.drill.stage import Stage
-from tests.drill.troubles import GROWS, Troubles
+from tests.drill.troubles import Troubles
 
 _EXPECTED_WARNINGS = ("This DataLoader will create", "is multi-threaded, use of fork")
 
@@ -43,8 +43,6 @@ def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
         text = str(warning.message)
         if warning.category is WorkerWarning:
             outcome.restarts += 1
-        elif warning.category is WorkerWarning and GROWS in script.troubles.values():
-            continue  # it grew with its first batch
         elif not any(expected in text for expected in _EXPECTED_WARNINGS):
             outcome.problems.append(f"warned of {warning.category.__name__}: {text}")
     told.clear()

@@ -25,8 +25,9 @@ FACTS = "feedline.json"
 """The file in which `feedline pack` describes a folder that it wrote."""
 INDEX_FOLDER = ".index"
 """The folder with an index of each tar shard. Programs that look for shards skip names that begin with a dot."""
-UNFINISHED = ".packing/job.json"
-"""An object that is in a folder of a store until its manifest is."""
+WORK_FOLDER, JOB = ".packing", "job.json"
+"""Where `feedline pack` keeps its work in a store, and what describes it. Both are there until the manifest is."""
+UNFINISHED = f"{WORK_FOLDER}/{JOB}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class JSONLines(LineSource):
             With `shard_cache`, parts have at least 2 MB, the size of its pieces.
         max_line_bytes: the most bytes of a line. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
         read_ahead: for remote files, the number of requests in flight for a batch: 32 by default. For a stream, the
-            number of chunks to fetch ahead, each in a thread: 8 by default, none for local files.
+            number of chunks to fetch ahead, each in a thread: by default 8, and up to 32 if that is faster; none for
+            local files.
         retries: how often to retry a read when a connection drops. This and the following options apply to remote
             files.
         timeout_s: how long to wait for a silent server.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in, refuse_unfinished
 from feedline.datasets.remote.blob import RetryPolicy, Version
-from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.disk_cache import PIECE_BYTES, DiskCache
 from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
@@ -132,9 +132,9 @@ def _choices(parts: list[str]) -> Iterator[str] | None:
 
 
 LOCAL_CHUNK = 1 << 20
-REMOTE_CHUNK = 1 << 21
-"""Large enough that request latency does not matter, small enough to have several in flight. Measured with 2 workers,
-30 ms and 40 MB/s: 1, 2 and 4 MiB fill 94, 94 and 89 % of the line."""
+REMOTE_CHUNK = PIECE_BYTES
+"""Large enough that request latency does not matter, small enough to have several in flight: with 2 workers, 30 ms and
+40 MB/s, `benchmarks.w20_object_storage` measures 94 % of the line."""
 REMOTE_DEPTH = 8
 MOST_REMOTE_DEPTH = 32
 """Chunks in flight: to begin with, and at most, if more are faster."""

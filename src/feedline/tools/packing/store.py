@@ -37,16 +37,16 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.manifest import FACTS, INDEX_FOLDER, UNFINISHED, manifest_in
+from feedline.datasets.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
-from feedline.tools.packing.work import ENDING, JOB, NOTE, Indexing, Work, crc32_of
+from feedline.tools.packing.work import NOTE, Indexing, Work, crc32_of
 from feedline.types.shown import counted, identity_of, shown_url
 
 _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
 """Names of shards and of their indices."""
-_OWN = re.compile(rf"\{ENDING}/[\w.-]+|{FACTS}", re.ASCII)
+_OWN = re.compile(rf"\{WORK_FOLDER}/[\w.-]+|{FACTS}", re.ASCII)
 """Other names that this module writes."""
 _S3 = ("s3", "s3a")
 _UPLOADS = 4
@@ -122,7 +122,7 @@ class StoreWork(Work):
                 f"{self.name} holds objects that feedline did not write, such as {(others or list(found))[0]!r}, and "
                 "nothing is packed among them. Give another address."
             )
-        self._has_note = f"{ENDING}/{NOTE}" in found
+        self._has_note = f"{WORK_FOLDER}/{NOTE}" in found
         note = None if restart else self.note
         names = [] if note is None else [str(one["name"]) for one in note["entries"]]
         packed = self._packed(found) if is_complete else []
@@ -142,8 +142,8 @@ class StoreWork(Work):
         else:
             self._has_note = False
             kept = {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)} if is_complete else set[str]()
-            self._delete(name for name in (f"{ENDING}/{NOTE}",) if name in found)  # the rest means nothing then
-            self._delete(name for name in found if name not in kept and name != f"{ENDING}/{NOTE}")
+            self._delete(name for name in (f"{WORK_FOLDER}/{NOTE}",) if name in found)  # the rest means nothing then
+            self._delete(name for name in found if name not in kept and name != f"{WORK_FOLDER}/{NOTE}")
             found = {name: size for name, size in found.items() if name in kept}
             self._version = max((_version_of(name) + 1 for name in packed), default=0)
             self._save(JOB, json.dumps(job).encode())
@@ -214,11 +214,11 @@ class StoreWork(Work):
         try:
             self._delete(self._stale)
             pages = [f"shards-{number:06d}.json" for number in range(self._page_count)]
-            self._delete(f"{ENDING}/{name}" for name in (NOTE, *pages, JOB))
+            self._delete(f"{WORK_FOLDER}/{name}" for name in (NOTE, *pages, JOB))
         except SourceError as exc:
             warn_user(
-                f"{self.name} is complete, but {ENDING}/ or replaced shards in it cannot be deleted: {words(exc)}. Run "
-                "the same command again to delete them.",
+                f"{self.name} is complete, but {WORK_FOLDER}/ or replaced shards in it cannot be deleted: {words(exc)}. "
+                "Run the same command again to delete them.",
                 FeedlineWarning,
             )
         self._has_note = False
@@ -272,10 +272,10 @@ class StoreWork(Work):
         return listed
 
     def _load(self, name: str) -> bytes | None:
-        return self._storage.contents(self._at(f"{ENDING}/{name}"))
+        return self._storage.contents(self._at(f"{WORK_FOLDER}/{name}"))
 
     def _save(self, name: str, data: bytes) -> None:
-        self._put(f"{ENDING}/{name}", data)
+        self._put(f"{WORK_FOLDER}/{name}", data)
 
     def _put(self, name: str, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=self.path) as file:

@@ -16,12 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from feedline.datasets.manifest import INDEX_FOLDER
+from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
 from feedline.types import JsonObject
 
-ENDING = ".packing"
-JOB, NOTE, LOCK = "job.json", "note.json", "lock"
+NOTE, LOCK = "note.json", "lock"
 _PAGE = 256
 """Shards in one page of the list."""
 _PIECE = 1 << 20
@@ -126,7 +125,7 @@ class WorkFolder(Work):
     """
 
     def __init__(self, out: Path, job: dict[str, object], *, restart: bool) -> None:
-        self.path = out.with_name(out.name + ENDING)
+        self.path = out.with_name(out.name + WORK_FOLDER)
         self.name = str(self.path)
         self._out = out
         self.path.mkdir(parents=True, exist_ok=True)
@@ -140,7 +139,7 @@ class WorkFolder(Work):
     @classmethod
     def is_left(cls, out: Path) -> bool:
         """True if an interrupted run into `out` can be resumed."""
-        return (out.with_name(out.name + ENDING) / NOTE).exists()
+        return (out.with_name(out.name + WORK_FOLDER) / NOTE).exists()
 
     def has_note(self) -> bool:
         return (self.path / NOTE).exists()
