@@ -217,8 +217,8 @@ class StoreWork(Work):
             self._delete(f"{WORK_FOLDER}/{name}" for name in (NOTE, *pages, JOB))
         except SourceError as exc:
             warn_user(
-                f"{self.name} is complete, but replaced shards or {WORK_FOLDER}/ cannot be deleted: {words(exc)}. Run the "
-                "same command again to delete them.",
+                f"{self.name} is complete, but replaced shards or {WORK_FOLDER}/ cannot be deleted: {words(exc)}. Run "
+                "the same command again to delete them.",
                 FeedlineWarning,
             )
         self._has_note = False
