@@ -129,6 +129,8 @@ class Observer:
         self._epoch = _Epoch(0, 0, Totals())
         self._earlier: list[_Epoch] = []
         """Past epochs whose rows are not added up yet. The last of them can still be requested by itself."""
+        self._earlier_size = 0
+        """How many they are, and their rows."""
         self._past = Totals()
         """Sums of all epochs before those."""
         self._seen = 0
@@ -314,12 +316,14 @@ class Observer:
         if self._kept:
             self._fold()
         self._earlier.append(epoch)
-        if sum(len(earlier.rows) for earlier in self._earlier) >= _BLOCK:
+        self._earlier_size += 1 + len(epoch.rows)
+        if self._earlier_size >= _BLOCK:
             self._settle_earlier()
 
     def _settle_earlier(self) -> None:
         """Add up the rows of all past epochs but the last, at once."""
         done, self._earlier = self._earlier[:-1], self._earlier[-1:]
+        self._earlier_size = sum(1 + len(epoch.rows) for epoch in self._earlier)
         rows = [row for epoch in done for row in epoch.rows]
         if not done:
             return

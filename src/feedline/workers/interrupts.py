@@ -11,6 +11,7 @@ Test: tests/faults/test_storm.py, tests/workers/test_interrupts.py
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import os
 import signal
@@ -46,14 +47,15 @@ def put_off(*, starts_process: bool = True, came: list[int] | None = None) -> It
     blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
     is_main = threading.get_ident() == threading.main_thread().ident  # Python's handlers run only there
     recorded: list[int] = [] if came is None else came
-    handlers = dict(zip(_NUMBERS, map(signal.getsignal, _NUMBERS), strict=True)) if is_main else {}
+    # Not signal.getsignal, which makes an enum of every result: in short epochs, that would take longer than the batch.
+    found = zip(_NUMBERS, map(_signal.getsignal, _NUMBERS), strict=True) if is_main else ()
+    handlers = {number: handler for number, handler in found if callable(handler)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     before = dict(_exchanged)
     try:
         for number, handler in handlers.items():
-            if callable(handler):
-                _exchanged.setdefault(number, handler)
-                signal.signal(number, lambda number, _: recorded.append(number))
+            _exchanged.setdefault(number, handler)
+            signal.signal(number, lambda number, _: recorded.append(number))
         yield
     finally:
         try:
@@ -101,8 +103,7 @@ def ignore() -> None:
 def _put_back(handlers: dict[int, Any]) -> None:
     try:
         for number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(number, handler)
+            signal.signal(number, handler)
     except BaseException:  # raised by a handler that is already back
         _put_back(handlers)
         raise
