@@ -40,6 +40,8 @@ BATCHES = BatchSampler(range(10), 2, False)
     [
         ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
         ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
+        ({"num_workers": None}, "num_workers=None is no number. Give an integer"),
+        ({"timeout": "5"}, "timeout='5' is no number. Give seconds"),
         ({"sampler": SequentialSampler}, "Pass an instance: sampler=SequentialSampler(...)"),
         ({"sampler": RandomSampler}, "Pass an instance: sampler=RandomSampler(...)"),
         ({"batch_sampler": BatchSampler}, "Pass an instance: batch_sampler=BatchSampler(...)"),

@@ -32,9 +32,11 @@ def explain(exc: Exception, arguments: Mapping[str, object]) -> None:
 
 def _explain_types(exc: TypeError, arguments: Mapping[str, object]) -> None:
     count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
-    if isinstance(count, (str, float)):
-        kind = type(count).__name__
-        add_note(exc, f"num_workers={count!r} is a {kind}. Give an integer, such as num_workers=4, or 'auto'.")
+    if count is None or isinstance(count, (str, float)):
+        kind = "no number" if count is None else f"a {type(count).__name__}"
+        add_note(exc, f"num_workers={count!r} is {kind}. Give an integer, such as num_workers=4, or 'auto'.")
+    if arguments.get("timeout", 0) is None or isinstance(arguments.get("timeout"), str):
+        add_note(exc, f"timeout={arguments['timeout']!r} is no number. Give seconds; 0 waits without a limit.")
     if isinstance(arguments.get("prefetch_factor"), str):
         add_note(exc, f"prefetch_factor={arguments['prefetch_factor']!r} is a string. Give an integer, or 'auto'.")
     for name in ("sampler", "batch_sampler"):
