@@ -97,9 +97,12 @@ def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
     assert ahead.next_blob() is None
 
 
-def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
-    """Four reads, of two blobs, wait for each other: they can only end if all are under way at once."""
-    barrier = threading.Barrier(4, timeout=100)
+def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four reads, of two blobs, wait for each other: they can only end if all are under way at once.
+
+    The second blob is opened when the reader has asked for all of the first, and waits for it.
+    """
+    barrier, has_asked = threading.Barrier(4, timeout=100), threading.Event()
 
     class Meeting(Fake):
         def read(self, start: int, stop: int) -> bytes:
@@ -107,15 +110,20 @@ def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
                 barrier.wait()
             return super().read(start, stop)
 
-    sizes = {"a": 40, "b": 20}
-    ahead = Ahead(lambda name: Meeting(name, b"x" * sizes[name]), [("a", 0), ("b", 0)], depth=4, chunk_bytes=10)
+    def open_blob(name: str) -> Blob:
+        assert name == "a" or has_asked.wait(100)
+        return Meeting(name, b"x" * {"a": 40, "b": 20}[name])
+
+    ahead = Ahead(open_blob, [("a", 0), ("b", 0)], depth=4, chunk_bytes=10)
     ahead.next_blob()
-    # The first two chunks come one after the other: then four are requested at a time.
-    assert ahead.next_chunk() == ahead.next_chunk() == b"x" * 10
-    # The second blob has to be known before it can be read ahead: it is opened early, and asked for with a chunk.
-    while not (len(ahead._opened) == 2 and ahead._opened[1].opening.done()):
-        threading.Event().wait(0.001)
-    ahead._fill()
+    assert ahead.next_chunk() == ahead.next_chunk() == b"x" * 10  # then four are requested at a time
+    fill = ahead._fill
+
+    def fill_and_tell() -> None:
+        fill()
+        has_asked.set()
+
+    monkeypatch.setattr(ahead, "_fill", fill_and_tell)
     assert ahead.next_chunk() == ahead.next_chunk() == b"x" * 10
     assert ahead.next_chunk() == b""
     ahead.next_blob()
@@ -123,7 +131,7 @@ def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
     ahead.close()
 
 
-def test_the_first_chunk_is_requested_alone_and_chunks_end_at_multiples_of_their_size() -> None:
+def test_two_chunks_are_requested_at_first_and_chunks_end_at_multiples_of_their_size() -> None:
     asked, may_answer = list[tuple[int, int]](), threading.Event()
 
     class Noting(Fake):
@@ -135,7 +143,7 @@ def test_the_first_chunk_is_requested_alone_and_chunks_end_at_multiples_of_their
     ahead = Ahead(lambda name: Noting(name, b"x" * 95), [("a", 7)], depth=4, chunk_bytes=10)
     ahead.next_blob()
     ahead._fill()
-    assert len(ahead._opened[0].chunks) == 1
+    assert len(ahead._opened[0].chunks) == 2
     may_answer.set()
     while ahead.next_chunk():
         pass
@@ -151,6 +159,16 @@ def run_of(depth: Depth, limit: int, chunks: int = 200, waited: float = 0.9) -> 
         now_s += step_s
         depth.note(1000, waited_s=step_s * waited, now_s=now_s)
     return depth.count
+
+
+def test_every_chunk_allows_one_more_until_the_usual_number() -> None:
+    depth = Depth(5, 5)
+    counts = [depth.count]
+    for now_s in range(5):
+        depth.note(1000, waited_s=0.5, now_s=float(now_s))
+        counts.append(depth.count)
+    assert counts == [2, 3, 4, 5, 5, 5]
+    assert Depth(1, 1).count == Depth(0, 0).count == 1
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 7, 12, 100])

@@ -4,8 +4,8 @@ The consuming thread decides what is fetched: whenever it takes a chunk, it requ
 ends of blobs. The other threads only open and read, independently of each other. Chunks are returned in order,
 whichever was fetched first. With a depth of 0 there are no threads, only hints to the operating system.
 
-The first chunk is requested alone, because training waits for it, and its rivals would share the line with it. Then
-more and more are requested, as `Depth` finds worthwhile.
+Two chunks are requested at first, because training waits for them, and rivals would share the line with them. Then more
+and more are requested, as `Depth` finds worthwhile.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob
 from feedline.system.deletion import ClosedWhenDeleted
@@ -67,10 +67,11 @@ _WAITED = 0.1
 class Depth:
     """How many chunks to request ahead: more and more, as long as the reader waits and bytes come faster for it.
 
-    Pure: the caller reports times. It measures in rounds of twice as many chunks as are in flight.
+    It begins with two, and every chunk that comes allows another, up to the usual number. Pure: the caller reports
+    times. It measures in rounds of twice as many chunks as are in flight.
 
     Args:
-        usual: the number to begin with, after the first chunks.
+        usual: the number after the first chunks.
         most: the upper limit.
 
     Example:
@@ -83,7 +84,7 @@ class Depth:
     """
 
     def __init__(self, usual: int, most: int) -> None:
-        self.count = 1
+        self.count = max(1, min(2, usual))
         self._usual = usual
         self._most = most
         self._chunks = 0
@@ -97,7 +98,7 @@ class Depth:
     def note(self, size: int, waited_s: float, now_s: float) -> None:
         """Note that the reader took a chunk, and how long it waited for it."""
         if self.count < self._usual:
-            self.count = min(self._usual, 2 * self.count)
+            self.count += 1
             return
         if self._is_settled:
             return
@@ -179,6 +180,7 @@ class Ahead(ClosedWhenDeleted):
         if not current.chunks:
             return b""
         asked_s = time.monotonic()
+        self._fill_until(current.chunks[0])
         data = current.chunks[0].result()
         current.chunks.popleft()
         if self._threads is not None:
@@ -220,6 +222,15 @@ class Ahead(ClosedWhenDeleted):
                 return
         if self._threads is not None and len(self._opened) == 1:
             self._begin_another()
+
+    def _fill_until(self, chunk: Future[bytes]) -> None:
+        """Wait for a chunk, and ask for chunks of the blobs that are opened meanwhile: it may be a slow one."""
+        opening: Future[Blob] | None = None
+        while self._threads is not None and not chunk.done() and self._opened[-1].opening is not opening:
+            opening = self._opened[-1].opening
+            either: tuple[Future[Any], Future[Any]] = chunk, opening  # Any: bytes or a blob
+            wait(either, return_when=FIRST_COMPLETED)
+            self._fill()
 
     def _ask(self, opened: Opened, blob: Blob) -> None:
         start, size = opened.requested_to, self._chunk_bytes
