@@ -218,8 +218,9 @@ _drivers: set[str] = set()
 
 
 def _is_first_to_load_a_driver() -> bool:
-    """Whether a test has loaded a GPU's driver, which keeps pipes and events open until the process ends."""
-    loaded = {name for name in ("libcuda.so", "libnvidia-ml.so") if name in Path("/proc/self/maps").read_text()}
+    """Whether a test has loaded a GPU's driver or Ray, which keep pipes and events open until the process ends."""
+    maps = Path("/proc/self/maps").read_text()
+    loaded = {name for name in ("libcuda.so", "libnvidia-ml.so", "_raylet.so") if name in maps}
     is_first = not loaded <= _drivers
     _drivers.update(loaded)
     return is_first

@@ -45,8 +45,8 @@ def test_a_batch_that_cannot_be_read_is_left_to_the_reader(ahead: Upcoming) -> N
 
 
 def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) -> None:
-    may_end, begun = threading.Event(), threading.Barrier(upcoming._THREADS + 1, timeout=100)
-    for number in range(upcoming._THREADS):
+    may_end, begun = threading.Event(), threading.Barrier(upcoming._AT_ONCE + 1, timeout=100)
+    for number in range(upcoming._AT_ONCE):
         ahead.begin(bytes([number]), lambda: (begun.wait(), may_end.wait(100)))
     begun.wait()
     ahead.begin(b"late", lambda: pytest.fail("read twice"))
@@ -66,12 +66,12 @@ class Reader:
 
 def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
     may_end, reader = threading.Event(), Reader()
-    for number in range(upcoming._THREADS):
+    for number in range(upcoming._AT_ONCE):
         ahead.begin(bytes([number]), partial(reader.wait, may_end))
     ahead.begin(b"cancelled", reader.fail)
     assert ahead.take(b"cancelled") is None
     may_end.set()
-    for number in range(upcoming._THREADS):
+    for number in range(upcoming._AT_ONCE):
         ahead.take(bytes([number]))
     ahead.begin(b"fails", reader.fail)
     released, kept = threading.Event(), weakref.ref(reader, lambda _: released.set())
@@ -87,7 +87,7 @@ def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
 def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         ahead.begin(bytes([number]), int)
-    assert list(ahead._begun) == [bytes([number]) for number in range(upcoming._MOST)]
+    assert list(ahead._begun) == [bytes([number]) for number in range(upcoming.MOST)]
     monkeypatch.setattr(upcoming, "_UNWANTED_S", -1.0)
     ahead.begin(b"new", int)
     assert list(ahead._begun) == [b"new"]

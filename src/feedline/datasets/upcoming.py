@@ -11,11 +11,11 @@ from concurrent.futures import Future
 
 from feedline.system.deletion import ClosedWhenDeleted
 
-_MOST = 8
+MOST = 8
 """The most batches being read or waiting for their reader; no other is begun until one of these is taken."""
 _UNWANTED_S = 60.0
 """A batch that is not requested within this time never will be: another worker has taken over the task. A guess."""
-_THREADS = 2
+_AT_ONCE = 2
 """Batches read at the same time; the requests of each batch also run concurrently."""
 
 _Job = tuple["Future[object]", Callable[[], object]]
@@ -54,17 +54,23 @@ class Upcoming(ClosedWhenDeleted):
         self._threads = 0
         self._pid = os.getpid()
 
-    def begin(self, key: bytes, read: Callable[[], object]) -> None:
-        """Start reading a batch, unless enough are being read. `key` identifies it."""
+    def begin(self, key: bytes, read: Callable[[], object], at_once: int = _AT_ONCE) -> None:
+        """Start reading a batch, unless enough are being read.
+
+        Args:
+            key: identifies it.
+            read: reads it.
+            at_once: batches to read at the same time: more, if each needs few requests.
+        """
         now_s = time.monotonic()
         with self._lock:
             while self._begun and next(iter(self._begun.values()))[0] < now_s - _UNWANTED_S:
                 self._begun.pop(next(iter(self._begun)))[1].cancel()
-            if key in self._begun or len(self._begun) >= _MOST:
+            if key in self._begun or len(self._begun) >= MOST:
                 return
             self._begun[key] = now_s, Future()
             self._jobs.put((self._begun[key][1], read))
-            if self._threads < _THREADS:
+            if self._threads < at_once:
                 self._threads += 1
                 name = f"feedline-fetch_{self._threads - 1}"
                 threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True).start()

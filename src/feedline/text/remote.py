@@ -33,7 +33,7 @@ from feedline.text.mapped import Numbers, Tokens
 from feedline.text.token_file import ENDING, HEADER_BYTES, TokenFile, described, find_tokens, offsets_in
 from feedline.types.sizes import check_size, most_bytes
 
-_WORTH = 4
+_WORTH = 2
 """A piece is fetched as a whole once single requests have cost this fraction of it. A guess: the blocks of a random
 order rarely reach it, and blocks that reach into this piece from the one before never do."""
 _UNLIMITED = 1 << 62

@@ -262,6 +262,7 @@ import ray
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 from feedline import DataLoader, RayOptions
+from feedline.loader.base import run_of
 from tests.workers.ray.test_loader import Noise, Stream
 
 rank, folder, address = int(sys.argv[1]), sys.argv[2], sys.argv[3]

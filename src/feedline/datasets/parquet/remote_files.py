@@ -14,6 +14,7 @@ from feedline.datasets.manifest import FACTS, Manifest, manifest_in, refuse_unfi
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
+from feedline.datasets.remote.disk_cache import PIECE_BYTES
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
@@ -21,9 +22,8 @@ from feedline.types.shown import identity_of, shown_url
 
 _GAP = 1 << 18
 """Ranges at most this many bytes apart are fetched in one request. A guess."""
-_PART = 8 << 20
-"""Bytes per request, at most: large enough that its latency does not matter, small enough to have several in flight.
-A guess."""
+_PART = PIECE_BYTES
+"""Bytes per request, at most: large enough that its latency does not matter, small enough to have several in flight."""
 REQUESTS = 32
 """Requests in flight for a row group, and for the footers of many files. A guess."""
 
@@ -153,8 +153,8 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
     """Return the requests that cover all of these ranges.
 
     Example:
-        >>> parts_of([(400_000, 500_000), (0, 100), (200, 300), (800_000, 20_000_000)])
-        [(0, 300), (400000, 500000), (800000, 8388608), (8388608, 16777216), (16777216, 20000000)]
+        >>> parts_of([(400_000, 500_000), (0, 100), (200, 300), (800_000, 5_000_000)])
+        [(0, 300), (400000, 500000), (800000, 2097152), (2097152, 4194304), (4194304, 5000000)]
     """
     spans: list[Range] = []
     for start, stop in sorted(range_ for range_ in ranges if range_[0] < range_[1]):
@@ -164,7 +164,7 @@ def parts_of(ranges: Iterable[Range]) -> list[Range]:
             spans.append((start, stop))
     parts: list[Range] = []
     for start, stop in spans:
-        cuts = range((start // _PART + 1) * _PART, stop, _PART)  # a cache has whole pieces of a part
+        cuts = range((start // _PART + 1) * _PART, stop, _PART)  # where pieces in a cache end
         parts += itertools.pairwise([start, *cuts, stop])
     return parts
 

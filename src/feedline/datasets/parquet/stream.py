@@ -22,6 +22,7 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.foresight import PartForesight, Readers
 from feedline.datasets.shard_order import order_of
 from feedline.datasets.source import checked_count, checked_flag
+from feedline.datasets.upcoming import MOST
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
@@ -168,7 +169,7 @@ class RowGroupPass(ResumablePass[int]):
                 for group in self._groups_of(window + 1):
                     start, count = int(self._starts[group]), int(self._sizes[group])
                     load = functools.partial(source._load_range, start, start + count)
-                    source._upcoming.get().begin(_key_of(group), load)
+                    source._upcoming.get().begin(_key_of(group), load, at_once=MOST)
         return found
 
     def _window_of(self, place: int) -> int:
