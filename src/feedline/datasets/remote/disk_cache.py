@@ -169,8 +169,6 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = local_output("shard_cache", folder)
         self.max_bytes = max_bytes
-        self.foresight: Foresight | None = None
-        """When pieces are needed next, for blobs that were opened without a foresight of their own."""
         self._served = 0
         """Bytes read from the disk that were not counted yet."""
         self._scan: _Scan | None = None
@@ -342,7 +340,7 @@ class DiskCache:
 
     def __getstate__(self) -> dict[str, object]:
         # Each process counts its own bytes, and keeps its own pieces.
-        return {**self.__dict__, "foresight": None, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
+        return {**self.__dict__, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _last=threading.local())
@@ -406,7 +404,13 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 class CachedBlob(Blob):
-    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob."""
+    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob.
+
+    Args:
+        blob: the underlying blob.
+        cache: where its pieces are cached.
+        foresight: when they are needed next; None for random access.
+    """
 
     def __init__(self, blob: Blob, cache: DiskCache, foresight: Foresight | None = None) -> None:
         self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
@@ -426,12 +430,12 @@ class CachedBlob(Blob):
         start, stop = max(start, first), min(stop, first + size)
         path = self._cache.path_of(self, number)
         found = self._cache.last(path)
-        if found is None and stop - start < size // 2 and self._cache.foresight and not self._foresight:
+        foresight = self._foresight
+        if found is None and stop - start < size // 2 and foresight is not None and not foresight.reads_whole:
             found = self._cache.read(path, size)
             if found is None and self._cache.is_full():
                 return self._blob.read(start, stop)
         if found is None:
-            foresight = self._foresight or self._cache.foresight
             found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), foresight)
         self._cache.keep_last(path, found)
         return found[start - first : stop - first]
