@@ -16,7 +16,7 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.remote.blob import Blob, RetryPolicy
+from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import load_libraries, protocol_of
@@ -141,7 +141,9 @@ class TarDataset(Source, ColumnSource):
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
         self._open: Handle[_OpenShards] = Handle(
-            functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
+            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
+            _OpenShards.close,
+            per_thread=True,
         )
         self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
 
@@ -195,7 +197,7 @@ class TarDataset(Source, ColumnSource):
         storage = self.reading.open_storage()
 
         def get(shard: str) -> ShardIndex:
-            blob = storage.open(shard)
+            blob = storage.open(shard, self._found.listed_versions.get(shard))
             try:
                 return index_of(blob, self._cache, unique=self.reading.unique_keys)
             finally:
@@ -320,8 +322,9 @@ class TarDataset(Source, ColumnSource):
 class _OpenShards:
     """The open shards of one thread. If there are too many, the least recently used are released."""
 
-    def __init__(self, shards: list[str], reading: Reading) -> None:
+    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
         self._shards = shards
+        self._listed_versions = listed_versions
         self._storage = reading.open_storage()
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
@@ -331,7 +334,9 @@ class _OpenShards:
         if blob is not None and not _is_replaced(blob):
             return blob
         version, is_packed = index.version(shard)
-        blob = self._storage.open(self._shards[shard], version if is_packed and version.tag else None)
+        address = self._shards[shard]
+        known = version if is_packed and version.tag else self._listed_versions.get(address)
+        blob = self._storage.open(address, known)
         if blob.size != version.size or blob.tag != version.tag != "":
             blob.close()
             since, advice = "its index was made", "Make the dataset again: the index will be, too."
