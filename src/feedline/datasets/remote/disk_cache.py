@@ -154,6 +154,20 @@ class _Scan:
         self.places = None if self.places is None else self.places[is_kept]
 
 
+def least_limit() -> int:
+    """Return the smallest limit that a cache may have: a few pieces."""
+    return 4 * PIECE_BYTES
+
+
+def check_limit(name: str, max_bytes: int) -> None:
+    """Check an option that limits a cache. Raises BadOption: it is less than `least_limit()`."""
+    if max_bytes < least_limit():
+        raise BadOption(
+            f"{name}={max_bytes} is less than {bytes_text(least_limit())}: pieces of shards have "
+            f"{bytes_text(PIECE_BYTES)}, and would be deleted before they are used again. Give more, or no cache."
+        )
+
+
 class DiskCache:
     """A folder with pieces of blobs. Threads and processes may share it.
 
@@ -176,11 +190,7 @@ class DiskCache:
         """The version of each blob that was written to the cache here; pieces of others are of no use."""
         self._last = threading.local()
         """The piece that each thread read last: the reads of a batch are often close together."""
-        if max_bytes < 4 * PIECE_BYTES:
-            raise BadOption(
-                f"shard_cache_bytes={max_bytes} is less than {bytes_text(4 * PIECE_BYTES)}: pieces of shards have "
-                f"{bytes_text(PIECE_BYTES)}, and would be deleted before they are used again. Give more, or no cache."
-            )
+        check_limit("shard_cache_bytes", max_bytes)
         check_own(self.folder, MARK)
 
     def path_of(self, blob: Blob, number: int) -> Path:
