@@ -10,7 +10,6 @@ order of every epoch is known, the disk cache learns when each row group is need
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from feedline.datasets.shard_order import order_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.randomness.scope import is_in_loader
 from feedline.types import State
 
@@ -44,7 +43,7 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         super().__init__()
         self.source = source
         self.shuffle = checked_flag("shuffle", shuffle)
-        self.seed = operator.index(seed)
+        self.seed = checked_seed(seed)
         self.window = checked_count("window", window, 1)
 
     def __len__(self) -> int:
