@@ -44,7 +44,6 @@ class TokenSequence:
     ) -> None:
         self._remote: RemoteTokens | None = None
         self.cache_bytes = cache_bytes
-        self.shard_cache = None if reading is None else reading.shard_cache
         given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
         if any(isinstance(path, str) and protocol_of(path) for path in given):
             from feedline.text.remote import RemoteTokens, find_files  # most programs do not need it

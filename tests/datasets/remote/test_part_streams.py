@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from feedline.datasets import JSONLines, ParquetDataset
 from feedline.datasets.lines import blocks, index
 from feedline.datasets.parquet import remote_files
 from feedline.datasets.remote import disk_cache, ranges
-from feedline.datasets.remote.disk_cache import DiskCache
+from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
 from feedline.datasets.remote.foresight import Foresight
 from feedline.text import TokenDataset
 from tests.datasets.remote.servers import Request, WebServer, web_server
@@ -121,6 +122,26 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
         counts.append(fetched(server))
     stream.close()
     assert sum(counts[1:]) < 2 * 0.83 * size, [count / size for count in counts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_went_through_the_cache_is_counted(kind: str, server: WebServer, tmp_path: Path) -> None:
+    size = size_of(kind, server)
+    assert opened(kind, server, tmp_path).shard_cache_stats() == CacheStats()
+    options: Any = {"shard_cache": tmp_path / "cache", "shard_cache_bytes": 2 * size}
+    dataset = opened(kind, server, tmp_path, **options)
+    assert len(list(dataset.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
+    first = dataset.shard_cache_stats()
+    assert 0.9 * size < first.fetched <= size
+    assert first.held > first.fetched, "with checksums"
+    again = pickle.loads(pickle.dumps(dataset))
+    assert len(list(again.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
+    second = again.shard_cache_stats()
+    assert (second.held, second.fetched, second.dropped) == (first.held, first.fetched, 0)
+    assert second.served - first.served >= 0.9 * size
+    assert dataset.shard_cache_stats().served >= second.served, "the counts are those of the folder"
+    for one in (dataset, again):
+        one.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

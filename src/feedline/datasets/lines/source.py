@@ -26,7 +26,7 @@ from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, name_of
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached, name_of
 from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
@@ -47,7 +47,7 @@ def limit_of(max_line_bytes: int | str | None) -> int:
     return byte_count("max_line_bytes", max_line_bytes) or most_bytes()
 
 
-class LineSource(Source):
+class LineSource(ShardCached, Source):
     """Lines of files as samples. Subclasses choose the format."""
 
     _lazy = ("_indexed", "_files", "_waste")
@@ -83,6 +83,7 @@ class LineSource(Source):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self._shard_cache = self.reading.shard_cache
         self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
         self.unpack = None
@@ -161,7 +162,7 @@ class LineSource(Source):
     @property
     def _part_bytes(self) -> int:
         """The size of parts: with a disk cache not less than a piece of it, which would be fetched for each part."""
-        is_cached = self.is_remote and self.reading.shard_cache is not None
+        is_cached = self.is_remote and self._shard_cache is not None
         return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
@@ -211,10 +212,6 @@ class LineSource(Source):
     def _groups_in_memory(self) -> int:
         """Return about how many parts can be in memory at a time."""
         return self.cache_bytes // (2 * self._part_bytes)  # with where their lines begin
-
-    @property
-    def _shard_cache(self) -> DiskCache | None:
-        return self.reading.shard_cache
 
     def _group_parts(self) -> dict[str, Parts]:
         """Return where parts are in remote files, by the name of the file in a cache."""

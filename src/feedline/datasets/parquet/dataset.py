@@ -27,7 +27,7 @@ from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, name_of
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached, name_of
 from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
@@ -39,7 +39,7 @@ from feedline.types.sizes import byte_count
 # Any, throughout: pyarrow has no types to check against.
 
 
-class ParquetDataset(RowGroupSource):
+class ParquetDataset(ShardCached, RowGroupSource):
     """The rows of Parquet files as a map-style dataset.
 
     A batch reads each row group that it needs once, and only the columns you name. Each process keeps up to

@@ -359,6 +359,21 @@ class DiskCache:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
 
 
+class ShardCached:
+    """What datasets with the option `shard_cache=` have in common."""
+
+    _shard_cache: DiskCache | None = None
+    """Caches pieces of remote files."""
+
+    def shard_cache_stats(self) -> CacheStats:
+        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none.
+
+        The attributes `held`, `fetched`, `served` (from the disk) and `dropped` are bytes, and `hit_rate` is the share
+        that was served.
+        """
+        return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
+
+
 def _deleted(path: str) -> int:
     """Delete a piece; return its bytes, 0 if another process has deleted it."""
     try:

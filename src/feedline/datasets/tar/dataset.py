@@ -17,7 +17,7 @@ from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
-from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
 from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
@@ -38,7 +38,7 @@ _MOST_OPEN = 64
 _SCANNERS = 8
 
 
-class TarDataset(Source, ColumnSource):
+class TarDataset(ShardCached, Source, ColumnSource):
     """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
 
     Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
@@ -131,6 +131,7 @@ class TarDataset(Source, ColumnSource):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self._shard_cache = self.reading.shard_cache
         self._found = Found(self.reading)
         self.shards = expand(shards, self._found.listed)
         self.is_remote = any(map(protocol_of, self.shards))
@@ -175,11 +176,6 @@ class TarDataset(Source, ColumnSource):
             sticky=sticky,
             versions=self._found.versions(self.shards),
         )
-
-    def shard_cache_stats(self) -> CacheStats:
-        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none."""
-        cache = self.reading.shard_cache
-        return CacheStats() if cache is None else cache.stats()
 
     def __len__(self) -> int:
         return int(self.index.starts[-1])
