@@ -107,7 +107,7 @@ def test_what_cannot_be_mixed(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_a_seed_is_an_integer() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(BadOption, match="seed='a' is not an integer"):
         mix([[1]], seed="a")  # type: ignore[arg-type]
 
 

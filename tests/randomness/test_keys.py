@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.randomness.keys import epoch_key, mix, mix_array
+import feedline
+from feedline import datasets
+from feedline.datasets import JSONLines, ParquetDataset, TarDataset, TFRecordDataset
+from feedline.errors import BadOption
+from feedline.randomness.keys import checked_seed, epoch_key, mix, mix_array
+from feedline.samplers import DistributedSampler, RandomSampler
 from tests.samplers.chi_square import assert_fits
 
 words = st.integers(0, 2**64 - 1)
@@ -53,3 +61,34 @@ def test_seeds_of_any_length_and_epochs_all_count() -> None:
     seeds = [0, 1, 2**32, 2**63, 2**64, 2**64 + 1, 2**127, 2**128, 2**200]
     keys = {epoch_key(seed, epoch) for seed in seeds for epoch in range(50)}
     assert len(keys) == 50 * len(seeds)
+
+
+# Any: the options of each class are its own.
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "tar": lambda seed: TarDataset("a.tar").stream(shuffle=True, seed=seed),
+    "tfrecord": lambda seed: TFRecordDataset("a.tfrecord").stream(shuffle=True, seed=seed),
+    "Parquet": lambda seed: ParquetDataset("a.parquet").stream(shuffle=True, seed=seed),
+    "lines": lambda seed: JSONLines("a.jsonl").stream(shuffle=True, seed=seed),
+    "mix": lambda seed: datasets.mix([[1], [2]], seed=seed),
+    "mix of streams": lambda seed: datasets.mix([TarDataset("a.tar").stream()], seed=seed),
+    "split": lambda seed: feedline.split([1, 2], [0.5, 0.5], seed=seed),
+    "shuffle": lambda seed: feedline.pipe([1, 2]).shuffle(seed=seed),
+    "window_shuffle": lambda seed: feedline.pipe([1, 2]).window_shuffle(2, seed=seed),
+    "pipe.mix": lambda seed: feedline.pipe([1, 2]).mix([3], seed=seed),
+    "sampler": lambda seed: RandomSampler([1, 2], seed=seed),
+    "DistributedSampler": lambda seed: DistributedSampler([1, 2], 1, 0, seed=seed),
+    "DataLoader": lambda seed: feedline.DataLoader([1, 2], seed=seed),
+}
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, True])
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_seed_that_is_no_integer_is_refused(taker: str, seed: object) -> None:
+    with pytest.raises(BadOption, match=f"seed={seed!r} is not an integer"):
+        TAKERS[taker](seed)
+
+
+@pytest.mark.parametrize("seed", [7, np.int64(7), np.array(7)])
+def test_a_seed_becomes_a_plain_integer(seed: object) -> None:
+    assert type(checked_seed(seed)) is int
+    assert checked_seed(seed) == 7

@@ -167,8 +167,8 @@ def test_rank_out_of_range(count: int, rank: int) -> None:
     [
         ({"tail": "pad", "drop_last": True}, BadOption),
         ({"tail": "wrap"}, BadOption),
-        ({"seed": None}, TypeError),
-        ({"seed": None, "shuffle": False}, TypeError),
+        ({"seed": None}, BadOption),
+        ({"seed": None, "shuffle": False}, BadOption),
     ],
 )
 def test_refused_options(options: dict[str, Any], error: type[Exception]) -> None:

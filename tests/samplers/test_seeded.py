@@ -106,7 +106,7 @@ def test_seed_and_generator_are_one_too_many() -> None:
 
 
 def test_seed_must_be_an_integer() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(BadOption, match=r"seed=1\.5 is not an integer"):
         RandomSampler(range(3), seed=1.5)  # type: ignore[arg-type]
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_work(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_seed_is_an_integer() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(BadOption, match=r"seed=1\.5 is not an integer"):
         make(seed=1.5)
 
 

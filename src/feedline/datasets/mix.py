@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from feedline.abc.source import ShardedSource
@@ -11,6 +10,7 @@ from feedline.datasets.mixture import Mixture
 from feedline.datasets.mixture_stream import MixtureStream, ShardedMixtureStream
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption
+from feedline.randomness.keys import checked_seed
 from feedline.types import DatasetKind
 
 
@@ -72,13 +72,13 @@ def mix(
         pairs = zip(parts, kinds, strict=True)
         is_sharded = all(isinstance(part, ShardedSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
         made = ShardedMixtureStream if is_sharded else MixtureStream
-        return made(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
+        return made(parts, kinds, weights, limit, seed=checked_seed(seed), repeat=repeat)
     if repeat:
         raise BadOption(
             "repeat=True is for iterable datasets, but all of these are map-style: they repeat until the mixture has "
             "`size` samples. Pass size= instead."
         )
-    return Mixture(parts, weights, limit, operator.index(seed))
+    return Mixture(parts, weights, limit, checked_seed(seed))
 
 
 def _check_datasets(datasets: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from feedline.abc.selection import Selection
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
-from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.randomness.keys import checked_seed, epoch_key, mix, mix_array
 from feedline.types import DatasetKind
 from feedline.types.labels import classes_of
 
@@ -107,7 +106,7 @@ def split(
     count = len(dataset)
     wanted = _numbers(parts)
     fractions, sizes = _fractions(wanted, count)
-    key = epoch_key(operator.index(seed), 0)
+    key = epoch_key(checked_seed(seed), 0)
     if groups is not None:
         chosen = _whole_groups(_labels(groups, "groups", count), fractions, key)
     else:

@@ -29,6 +29,7 @@ from feedline.pipes.operators.slice import SlicedSamples, SlicedStream
 from feedline.pipes.operators.zip import ZippedSamples, ZippedStream
 from feedline.pipes.origins import InOrder, MapOrigin, StageDataset, StreamOrigin
 from feedline.pipes.stage import MapStage, Stage, StreamStage
+from feedline.randomness.keys import checked_seed
 from feedline.text.packing.planning import Strategy, TooLong
 from feedline.types import DatasetKind
 
@@ -153,7 +154,7 @@ class Pipe(ABC):
                 f"{self!r} is a stream, so its samples cannot be put into random order as a whole. Call shuffle() "
                 "before the operator that makes it a stream, or use window_shuffle(size)."
             )
-        return self._with(Shuffle(self.stage, operator.index(seed)))
+        return self._with(Shuffle(self.stage, checked_seed(seed)))
 
     def window_shuffle(self, size: int, *, seed: int = 0) -> Pipe:
         """Shuffle each `size` consecutive samples among themselves.
@@ -167,7 +168,7 @@ class Pipe(ABC):
             >>> sorted(shuffled[:3]), sorted(shuffled[3:])
             ([0, 1, 2], [3, 4, 5])
         """
-        window, key = checked_count("size", size, 1), operator.index(seed)
+        window, key = checked_count("size", size, 1), checked_seed(seed)
         return self._either(
             lambda stage: WindowShuffledSamples(stage, window, key),
             lambda stage: WindowShuffledStream(stage, window, key),
@@ -236,7 +237,7 @@ class Pipe(ABC):
             2
         """
         stages = self._and(others)
-        schedule, key = Schedule(weights, len(stages)), operator.index(seed)
+        schedule, key = Schedule(weights, len(stages)), checked_seed(seed)
         maps = tuple(stage for stage in stages if isinstance(stage, MapStage))
         if measure is None and len(maps) == len(stages):
             count = None if size is None else checked_count("size", size, 1)

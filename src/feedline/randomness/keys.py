@@ -6,8 +6,13 @@ finaliser of splitmix64 over a Weyl sequence: a bijection for every key, so two 
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from feedline.errors import BadOption
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
@@ -43,6 +48,22 @@ def mix_array(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     z *= np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
     return z
+
+
+# Any: what a user gives.
+def checked_seed(seed: Any) -> int:
+    """Return the option `seed=` as a plain integer. Raises BadOption: it is not an integer.
+
+    Example:
+        >>> checked_seed(np.int64(7))
+        7
+    """
+    try:
+        if not isinstance(seed, bool):
+            return operator.index(seed)
+    except TypeError:
+        pass
+    raise BadOption(f"seed={seed!r} is not an integer.")
 
 
 def epoch_key(seed: int, epoch: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Sized
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from feedline import abc
 from feedline.abc.sampler import IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
+from feedline.randomness.keys import checked_seed
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
 from feedline.samplers.plain import RandomSampler, SequentialSampler
@@ -128,7 +128,7 @@ class DistributedSampler(Distributed):
             share,
             is_found=rank is None and num_replicas is None,
         )
-        self.seed = operator.index(seed)  # not None, which would let each rank draw its own
+        self.seed = checked_seed(seed)  # not None, which would let each rank draw its own
         self.dataset = dataset
         self.shuffle = shuffle
         self.drop_last = share.tail == "drop"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from functools import lru_cache
 
@@ -11,7 +10,7 @@ import numpy as np
 from feedline.abc.sampler import BatchSampler, IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
 from feedline.randomness.bijection import SMALL, Bijection, small_orders
-from feedline.randomness.keys import mix, mix_array
+from feedline.randomness.keys import checked_seed, mix, mix_array
 
 _AT_ONCE = 1 << 14
 """Numbers put in order at a time, if a dataset is so small that it has many passes."""
@@ -26,7 +25,7 @@ class _Origin(Ordered):
                 f"seed={seed!r} and generator={generator!r} were both given: a seed fixes every epoch, a generator "
                 "draws each one. Drop one of them."
             )
-        self.seed = None if seed is None else operator.index(seed)
+        self.seed = None if seed is None else checked_seed(seed)
         self.generator = generator
 
     def _origin(self) -> str:

@@ -25,6 +25,7 @@ from feedline.datasets.parquet.remote_files import RemoteFile, is_remote
 from feedline.datasets.paths import Paths
 from feedline.datasets.remote import disk_cache, ranges
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.tar.shards import Reading
@@ -105,8 +106,11 @@ class RemoteTokens:
             yield Part(number, begin, stop, out[places])
             begin = stop
 
-    def fill(self, parts: Iterable[Part]) -> None:
-        """Copy tokens into the arrays of these parts. Raises SourceError, SourceChanged: they cannot be read."""
+    def fill(self, parts: Iterable[Part], foresight: Foresight | None = None) -> None:
+        """Copy tokens into the arrays of these parts. Raises SourceError, SourceChanged: they cannot be read.
+
+        A stream that knows when pieces are needed next passes a `foresight`.
+        """
         missing: dict[tuple[int, int], list[Part]] = {}
         for part in parts:
             number = part.start // disk_cache.PIECE_BYTES
@@ -117,13 +121,13 @@ class RemoteTokens:
                 part.give(piece, number * disk_cache.PIECE_BYTES, self._files[part.shard])
         if not missing:
             return
-        wholes = [self._whole(key, own) for key, own in missing.items() if self._is_worth_whole(key, own)]
+        wholes = [self._whole(key, own) for key, own in missing.items() if self._is_worth_whole(key, own, foresight)]
         taken = {(span.shard, span.start // disk_cache.PIECE_BYTES) for span in wholes}
         singles = [part for key, own in missing.items() if key not in taken for part in own]
         spans = [(span, True) for span in wholes]
         spans += [(span, False) for span in coalesced(singles, is_local=lambda number: False)]
         with ExitStack() as stack:
-            blobs = {number: stack.enter_context(closing(self._open(number))) for number, _ in missing}
+            blobs = {number: stack.enter_context(closing(self._open(number, foresight))) for number, _ in missing}
             side_by_side(lambda one: self._read(blobs[one[0].shard], *one), spans, self._reading.requests())
             for number in {part.shard for part in singles}:
                 blobs[number].check()
@@ -132,9 +136,9 @@ class RemoteTokens:
         number, start = key[0], key[1] * disk_cache.PIECE_BYTES
         return Span(number, start, min(start + disk_cache.PIECE_BYTES, self._files[number].size), parts)
 
-    def _is_worth_whole(self, key: tuple[int, int], parts: list[Part]) -> bool:
+    def _is_worth_whole(self, key: tuple[int, int], parts: list[Part], foresight: Foresight | None) -> bool:
         remote, cache = self._files[key[0]].remote, self._reading.shard_cache
-        if cache is not None and cache.foresight is None and remote is not None and remote.tag:
+        if cache is not None and foresight is None and remote is not None and remote.tag:
             return True
         cost = (self._costs.get(key) or 0) + sum(part.stop - part.start + ranges.REMOTE_GAP for part in parts)
         whole = self._whole(key, parts)
@@ -156,10 +160,10 @@ class RemoteTokens:
         for part in span.ranges:
             part.give(content, span.start, self._files[span.shard])
 
-    def _open(self, number: int) -> Blob:
+    def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
         remote = self._files[number].remote
         assert remote is not None  # callers have checked that
-        return self._storage.get().open(remote.address, remote.version)
+        return self._storage.get().open(remote.address, remote.version, foresight)
 
     def offsets(self, number: int) -> Numbers:
         """Return the document offsets of a file, which are read once in each process.

@@ -11,7 +11,7 @@ import numpy as np
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.foresight import Parts
+from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
@@ -44,7 +44,6 @@ class TokenSequence:
     ) -> None:
         self._remote: RemoteTokens | None = None
         self.cache_bytes = cache_bytes
-        self.shard_cache = None if reading is None else reading.shard_cache
         given = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
         if any(isinstance(path, str) and protocol_of(path) for path in given):
             from feedline.text.remote import RemoteTokens, find_files  # most programs do not need it
@@ -84,10 +83,13 @@ class TokenSequence:
         if self._remote is not None:
             self._remote.close()
 
-    def windows(self, starts: Numbers, width: int) -> Tokens:
-        """Return `width` tokens from each start, one row per start. All of them must be in the sequence."""
+    def windows(self, starts: Numbers, width: int, foresight: Foresight | None = None) -> Tokens:
+        """Return `width` tokens from each start, one row per start. All of them must be in the sequence.
+
+        A stream that knows when pieces of remote files are needed next passes a `foresight`.
+        """
         if self._remote is not None:
-            return self._remote_windows(self._remote, starts, width)
+            return self._remote_windows(self._remote, starts, width, foresight)
         if len(self.files) == 1:
             return self.mapped(0).windows(starts, width)
         found: Tokens = np.empty((len(starts), width), self.dtype)
@@ -100,7 +102,7 @@ class TokenSequence:
                 self._across(number, int(starts[row]), found[row])
         return found
 
-    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int) -> Tokens:
+    def _remote_windows(self, remote: RemoteTokens, starts: Numbers, width: int, foresight: Foresight | None) -> Tokens:
         """Return windows as `windows` does, if files are remote: all requests are sent at the same time."""
         found: Tokens = np.empty((len(starts), width), self.dtype)
         parts: list[Part] = []
@@ -114,10 +116,10 @@ class TokenSequence:
                     out[:] = self.mapped(number).tokens[first : first + size]
                 else:
                     parts += remote.parts(number, first, out)
-        remote.fill(parts)
+        remote.fill(parts, foresight)
         return found
 
-    def load(self, start: int, stop: int) -> None:
+    def load(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read pieces of remote files that tokens from one place to another are in, and keep them in memory."""
         if self._remote is None:
             return
@@ -127,7 +129,7 @@ class TokenSequence:
             first, last = max(start - begin, 0), min(stop - begin, file.token_count)
             if file.remote is not None and first < last:
                 parts += self._remote.parts(number, first, np.empty(last - first, file.dtype))
-        self._remote.fill(parts)
+        self._remote.fill(parts, foresight)
 
     def parts_at(self, starts: Numbers) -> dict[str, Parts]:
         """Return where tokens are in remote files, from each of these places to the next.

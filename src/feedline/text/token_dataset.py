@@ -14,8 +14,8 @@ from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.paths import Paths
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache
-from feedline.datasets.remote.foresight import Parts
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
+from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_count, checked_flag
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption
@@ -35,7 +35,7 @@ Labels = Literal["shifted", "same"] | None
 Positions = bool | Literal["document"]
 
 
-class TokenDataset(TableSource):
+class TokenDataset(ShardCached, TableSource):
     """Blocks of tokens from token files, as a map-style dataset.
 
     All files are one sequence of tokens. Sample i is the `block` tokens from token i * `stride` on. Local files are
@@ -144,6 +144,7 @@ class TokenDataset(TableSource):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self._shard_cache = reading.shard_cache
         self._sequence = TokenSequence(paths, raw_dtype, reading, byte_count("cache_bytes", cache_bytes, least=0))
         self.is_remote = any(file.remote is not None for file in self._sequence.files)
         self.dtype = self._checked_dtype(dtype)
@@ -221,17 +222,13 @@ class TokenDataset(TableSource):
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
 
-    def _load_range(self, start: int, stop: int) -> None:
+    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read samples that are needed soon into memory."""
-        self._sequence.load(start * self.stride, (stop - 1) * self.stride + self._width)
+        self._sequence.load(start * self.stride, (stop - 1) * self.stride + self._width, foresight)
 
     def _groups_in_memory(self) -> int:
         """Return how many pieces of remote files can be in memory at a time."""
         return self._sequence.cache_bytes // disk_cache.PIECE_BYTES
-
-    @property
-    def _shard_cache(self) -> DiskCache | None:
-        return self._sequence.shard_cache
 
     def _group_parts(self) -> dict[str, Parts]:
         """Return where samples begin in pieces of remote files, by the name of the file in a cache."""
@@ -245,9 +242,13 @@ class TokenDataset(TableSource):
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
+        return self._samples_of(self._read_columns(indices, np.empty, foresight))
+
+    def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
         block, starts = self.block, indices * self.stride
-        tokens = self._sequence.windows(starts, self._width)
+        tokens = self._sequence.windows(starts, self._width, foresight)
         # One allocation for tokens and labels: it costs as much as a third of the copying.
         count = 1 if self.labels is None else 2
         shift = self._width - block

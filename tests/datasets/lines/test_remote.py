@@ -73,6 +73,26 @@ def test_files_of_a_web_server(server: WebServer, ending: str, is_split: bool, t
     assert len(server.requests) <= asked + 2, "the index is kept"
 
 
+def test_streams_and_random_access_share_a_compressed_file(
+    server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opens the file with its own foresight, and all go on decompressing from where one of them was."""
+    monkeypatch.setattr("feedline.datasets.remote.disk_cache.PIECE_BYTES", 200)
+    write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=False)
+    options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": 100_000}
+    dataset = JSONLines(f"{server.address}/a.jsonl.gz", cache=tmp_path / "index", part_bytes=300, **options)
+    assert len(dataset) == COUNT
+    passes, found = [iter(dataset.stream(shuffle=True, seed=seed)) for seed in (1, 2)], [list[int](), list[int]()]
+    for first in range(0, COUNT, 20):
+        for one, samples in zip(passes, found, strict=True):
+            samples += one.take(20)
+        dataset.close()  # so that blocks are read anew
+        assert dataset.__getitems__(range(first, first + 20)) == list(range(first, first + 20))
+    assert found[0] != found[1]
+    assert [sorted(samples) for samples in found] == [list(range(COUNT))] * 2
+    dataset.close()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_read_from_a_server_that_drops_connections(server: WebServer, workers: int) -> None:
     write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from feedline.datasets import JSONLines, ParquetDataset
 from feedline.datasets.lines import blocks, index
 from feedline.datasets.parquet import remote_files
 from feedline.datasets.remote import disk_cache, ranges
+from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
+from feedline.datasets.remote.foresight import Foresight
 from feedline.text import TokenDataset
 from tests.datasets.remote.servers import Request, WebServer, web_server
 from tests.text.token_files import write
@@ -119,6 +122,61 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
         counts.append(fetched(server))
     stream.close()
     assert sum(counts[1:]) < 2 * 0.83 * size, [count / size for count in counts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_went_through_the_cache_is_counted(kind: str, server: WebServer, tmp_path: Path) -> None:
+    size = size_of(kind, server)
+    assert opened(kind, server, tmp_path).shard_cache_stats() == CacheStats()
+    options: Any = {"shard_cache": tmp_path / "cache", "shard_cache_bytes": 2 * size}
+    dataset = opened(kind, server, tmp_path, **options)
+    assert len(list(dataset.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
+    first = dataset.shard_cache_stats()
+    assert 0.9 * size < first.fetched <= size
+    assert first.held > first.fetched, "with checksums"
+    again = pickle.loads(pickle.dumps(dataset))
+    assert len(list(again.stream(shuffle=True, window=2))) == FILES * GROUPS * ROWS
+    second = again.shard_cache_stats()
+    assert (second.held, second.fetched, second.dropped) == (first.held, first.fetched, 0)
+    assert second.served - first.served >= 0.9 * size
+    assert dataset.shard_cache_stats().served >= second.served, "the counts are those of the folder"
+    for one in (dataset, again):
+        one.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_stream_has_its_own_foresight(
+    kind: str, server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two streams of a dataset, and random access between them: the cache is told by each when pieces are needed."""
+    size, told, plain = size_of(kind, server), list[Foresight | None](), DiskCache.fetched
+
+    def fetched(
+        self: DiskCache, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight | None = None
+    ) -> bytes:
+        told.append(foresight)
+        return plain(self, path, size, fetch, foresight)
+
+    monkeypatch.setattr(DiskCache, "fetched", fetched)
+    dataset = opened(kind, server, tmp_path, parts=3, shard_cache=tmp_path / "cache", shard_cache_bytes=2 * size)
+    assert len(dataset) == FILES * GROUPS * ROWS
+    passes = [iter(dataset.stream(shuffle=True, seed=seed, window=2)) for seed in (4, 5)]
+    found = []
+    for _ in range(2):
+        for one in passes:
+            told.clear()
+            dataset.close()  # so that samples are read anew
+            one.take(4 * ROWS)
+            assert told
+            found.append(set(told))
+        told.clear()
+        dataset.close()
+        dataset.__getitems__(range(0, FILES * GROUPS * ROWS, ROWS))
+        assert set(told) == {None}
+    assert found[:2] == found[2:], "each goes on with its own"
+    assert len(set.union(*found)) == 2
+    assert None not in set.union(*found)
+    dataset.close()
 
 
 def bytes_without_reading_ahead(kind: str, server: WebServer, home: Path) -> int:

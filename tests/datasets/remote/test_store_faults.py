@@ -11,7 +11,7 @@ import tarfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,6 +190,36 @@ def test_more_shards_than_fit_into_an_answer_are_listed_in_order(storage: Storag
     assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two that failed, and three pages"
     with pytest.raises(SourceError, match="No object fits"):
         storage.listed("s3://bucket/none/*.tar")
+
+
+# Any: a dataset or a stream.
+HOW: dict[str, Callable[[TarDataset], Any]] = {"stream": TarDataset.stream, "random": lambda dataset: dataset}
+
+
+@pytest.mark.usefixtures("shards")
+@pytest.mark.parametrize("how", HOW)
+def test_a_listing_saves_the_requests_for_versions(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
+    def heads(shards: str) -> int:
+        proxy.asked.clear()
+        dataset = TarDataset(shards, "txt", storage_options=options_for(proxy), cache=tmp_path)
+        assert list(HOW[how](dataset)) == [f"{number:04d}" for number in range(80)]
+        dataset.close()
+        return sum(method == "HEAD" for method, _ in proxy.asked)
+
+    assert heads("s3://bucket/few/{0..7}.tar") >= 8
+    for listed in ("s3://bucket/few/*.tar", "s3://bucket/few/"):
+        assert heads(listed) == 0
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_shard_that_changed_since_it_was_listed(how: str, s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+    for number in range(2):
+        s3.put_object(Bucket="bucket", Key=f"changing/{number}.tar", Body=shard(range(10)))
+    dataset = TarDataset("s3://bucket/changing/*.tar", "txt", storage_options=options_for(proxy), cache=tmp_path)
+    s3.put_object(Bucket="bucket", Key="changing/1.tar", Body=shard(range(10, 20)))  # of the same size
+    with pytest.raises(SourceChanged, match=r"s3://bucket/changing/1\.tar was changed"):
+        list(HOW[how](dataset))
+    dataset.close()
 
 
 @pytest.mark.usefixtures("shards")

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.datasets import TarDataset
-from feedline.datasets.tar.shards import braces, expand
+from feedline.datasets.remote.blob import Version
+from feedline.datasets.remote.storage import Storage
+from feedline.datasets.tar.shards import Found, Reading, braces, expand
 from feedline.errors import BadOption, SourceError
 
 words = st.text(st.sampled_from(list("ab-0")), max_size=3)
@@ -75,6 +77,19 @@ def test_objects_of_a_store_are_listed() -> None:
         f"s3://bucket/{name}.tar" for name in ("a-1", "a-2", "b-1", "b-2")
     ]
     assert expand("http://host/*.tar", lambda pattern: []) == ["http://host/*.tar"], "a web server lists nothing"
+
+
+def test_versions_in_a_listing_are_used_if_requests_can_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(self: Storage, pattern: str) -> dict[str, Version]:
+        return {pattern.replace("*", "1"): Version(9, "abc"), pattern.replace("*", "2"): Version(9, "")}
+
+    monkeypatch.setattr(Storage, "listed", listed)
+    found, names = Found(Reading()), ["s3://b/a-1.tar", "gs://b/a-1.tar"]
+    assert found.listed("s3://b/a-*.tar") == ["s3://b/a-1.tar", "s3://b/a-2.tar"]
+    for pattern in ("gs://b/a-*.tar", "memory://b/a-*.tar"):
+        found.listed(pattern)
+    assert found.listed_versions == dict.fromkeys(names, Version(9, "abc"))
+    assert found.versions(names) == found.listed_versions
 
 
 def test_addresses_of_ipv6_are_whole() -> None:

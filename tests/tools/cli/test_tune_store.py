@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from feedline.datasets import TarDataset
 from feedline.tools.cli.main import main
 from tests.datasets.remote.servers import web_server
 
@@ -44,6 +46,20 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
     assert any("Each of 4 machines, with a cache of 38.1 MiB" in line for line in table)
 
 
+@pytest.mark.parametrize(("shards", "suggested"), [("{000..019}", "45.8MiB"), ("{000..001}", "8.0MiB")])
+def test_a_cache_is_suggested_that_a_dataset_accepts(
+    shards: str, suggested: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with web_server(folder) as server:
+        address = f"{server.address}/shard-{shards}.tar"
+        assert main(["tune", address]) == 0
+        found = re.search(r"--cache (\S+) shows", capsys.readouterr().out)
+        assert found is not None
+        assert found[1] == suggested
+        assert main(["tune", address, "--cache", found[1]]) == 0
+        TarDataset(address, shard_cache=folder / "cache", shard_cache_bytes=found[1]).close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -51,6 +67,7 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
         (["memory://nothing/here-*.tar"], "No object fits"),
         (["memory://nothing/{0..9}.parquet"], "memory://nothing/0.parquet is not a tar shard"),
         (["memory://nothing/*.tar", "--cache", "much"], "much"),
+        (["memory://nothing/*.tar", "--cache", "8MB"], "--cache=8000000 is less than 8.0 MiB"),
         (["memory://nothing/*.tar", "--seconds", "9"], "Leave out --seconds"),
         (["module:dataset", "--machines", "4"], "--machines applies only to shards in a store"),
     ],

@@ -18,7 +18,8 @@ from feedline.datasets.lines.format import SPACE
 from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, LineIndex, chunks_of
 from feedline.datasets.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.lines.scan import Numbers
-from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.blob import Blob, Version
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
@@ -89,6 +90,11 @@ class _Cursor:
         self._stride = max(_STRIDE, int(index.starts[-1]) // _MOST_COPIES)
         self.went_back = False
         """True if content had to be decompressed again."""
+
+    def read_from(self, blob: Blob) -> None:
+        """Read from the same file, which may have been opened again."""
+        if self.blob is not blob:
+            self.blob, self._pieces = blob, None
 
     def read(self, start: int, stop: int) -> bytes:
         """Return content. Raises CorruptSource: the file is damaged."""
@@ -172,16 +178,19 @@ class BlockReader:
         self._index = index
         self._limit = limit
         self._request_count = request_count
-        self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
+        self._blobs = BoundedCache[int, tuple[Blob, Foresight | None]](_MOST_OPEN)
+        """Open files, and the foresight that each was opened with."""
         self._cursors = BoundedCache[int, _Cursor](_MOST_INFLATING)
 
-    def read(self, blocks: Sequence[int]) -> tuple[list[bytes], bool]:
+    def read(self, blocks: Sequence[int], foresight: Foresight | None = None) -> tuple[list[bytes], bool]:
         """Return the contents of blocks, given in ascending order, and whether a file was decompressed again.
+
+        A stream that knows when pieces of files are needed next passes a `foresight`.
 
         Raises SourceChanged: a file has changed since its index was made; SourceError: it cannot be read.
         """
         wanted = [self._wanted(*self._index.place(block)) for block in blocks]
-        blobs = {one.shard: self._blob(one.shard) for one in wanted}
+        blobs = {one.shard: self._blob(one.shard, foresight) for one in wanted}
         plain = [one for one in wanted if not self._index.files[one.shard].packing]
         contents = dict(zip(plain, self._ranges(blobs, plain), strict=True))
         went_back = False
@@ -200,25 +209,31 @@ class BlockReader:
         most = self._limit + 1 + (PACKED_BYTES if index.packing else BLOCK_BYTES)
         return _Wanted(file, start, min(stop, start + most))
 
-    def _blob(self, file: int) -> Blob:
-        blob, index = self._blobs.get(file), self._index.files[file]
-        if blob is not None and not _is_replaced(blob):
-            return blob
-        blob = self._storage.open(self._addresses[file])
+    def _blob(self, file: int, foresight: Foresight | None) -> Blob:
+        opened, index = self._blobs.get(file), self._index.files[file]
+        version = None
+        if opened is not None:
+            blob, before = opened
+            if (before is foresight or blob.is_local) and not _is_replaced(blob):
+                return blob
+            # For a new foresight, opening it again takes no request where reads check the version.
+            version = None if blob.is_local else Version(blob.size, blob.tag)
+        blob = self._storage.open(self._addresses[file], version, foresight)
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
             raise SourceChanged(
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self._blobs.put(file, blob)
+        self._blobs.put(file, (blob, foresight))
         return blob
 
     def _cursor(self, file: int, blob: Blob) -> _Cursor:
         cursor = self._cursors.get(file)
-        if cursor is None or cursor.blob is not blob:
+        if cursor is None or (cursor.blob is not blob and blob.is_local):
             cursor = _Cursor(blob, self._index.files[file])
             self._cursors.put(file, cursor)
+        cursor.read_from(blob)
         return cursor
 
     def _ranges(self, blobs: Mapping[int, Blob], wanted: list[_Wanted]) -> list[bytes]:

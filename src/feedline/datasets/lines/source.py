@@ -26,8 +26,8 @@ from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, name_of
-from feedline.datasets.remote.foresight import Parts
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached, name_of
+from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
@@ -47,7 +47,7 @@ def limit_of(max_line_bytes: int | str | None) -> int:
     return byte_count("max_line_bytes", max_line_bytes) or most_bytes()
 
 
-class LineSource(Source):
+class LineSource(ShardCached, Source):
     """Lines of files as samples. Subclasses choose the format."""
 
     _lazy = ("_indexed", "_files", "_waste")
@@ -83,6 +83,7 @@ class LineSource(Source):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self._shard_cache = self.reading.shard_cache
         self.is_remote = any(map(is_remote, self.paths))
         self.cache = checked_cache(cache)
         self.unpack = None
@@ -161,7 +162,7 @@ class LineSource(Source):
     @property
     def _part_bytes(self) -> int:
         """The size of parts: with a disk cache not less than a piece of it, which would be fetched for each part."""
-        is_cached = self.is_remote and self.reading.shard_cache is not None
+        is_cached = self.is_remote and self._shard_cache is not None
         return max(self.part_bytes, disk_cache.PIECE_BYTES) if is_cached else self.part_bytes
 
     @overload
@@ -187,9 +188,13 @@ class LineSource(Source):
 
     # Any: samples of any kind.
     def _read(self, indices: Indices) -> list[Any]:
+        return self._read_foreseen(indices, None)
+
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         blocks, places = self.index.find(indices)
         self._waste.used += len(indices)
-        found = self._several_blocks(np.unique(blocks).tolist())
+        found = self._several_blocks(np.unique(blocks).tolist(), foresight)
         own = list(zip(blocks.tolist(), places.tolist(), strict=True))
         lines = [found[block].line(place) for block, place in own]
         samples, bad = self.format.parse(lines)
@@ -199,18 +204,14 @@ class LineSource(Source):
             raise bad.error(name, line, lines[bad.place])
         return samples
 
-    def _load_range(self, start: int, stop: int) -> None:
+    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read samples that are needed soon into memory."""
         first, last = self.index.find(np.array([start, stop - 1]))[0].tolist()
-        self._several_blocks(list(range(first, last + 1)))
+        self._several_blocks(list(range(first, last + 1)), foresight)
 
     def _groups_in_memory(self) -> int:
         """Return about how many parts can be in memory at a time."""
         return self.cache_bytes // (2 * self._part_bytes)  # with where their lines begin
-
-    @property
-    def _shard_cache(self) -> DiskCache | None:
-        return self.reading.shard_cache
 
     def _group_parts(self) -> dict[str, Parts]:
         """Return where parts are in remote files, by the name of the file in a cache."""
@@ -229,13 +230,13 @@ class LineSource(Source):
         file, own = self.index.place(block)
         return self.files[file].name, int(self.index.files[file].lines[own]) + number + 1
 
-    def _several_blocks(self, wanted: list[int]) -> dict[int, Block]:
+    def _several_blocks(self, wanted: list[int], foresight: Foresight | None) -> dict[int, Block]:
         found = {block: held for block in wanted if (held := self._blocks.get(block)) is not None}
         missing = [block for block in wanted if block not in found]
         if not missing:
             return found
         began = time.perf_counter()
-        contents, self._waste.went_back = self._known.readers.get().read(missing)
+        contents, self._waste.went_back = self._known.readers.get().read(missing, foresight)
         seconds, starts = time.perf_counter() - began, self.index.starts
         for block, content in zip(missing, contents, strict=True):
             made = found[block] = Block(content, skips_blank=self.format.skips_blank)

@@ -27,7 +27,7 @@ from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, name_of
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached, name_of
 from feedline.datasets.remote.foresight import Parts
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
@@ -39,7 +39,7 @@ from feedline.types.sizes import byte_count
 # Any, throughout: pyarrow has no types to check against.
 
 
-class ParquetDataset(RowGroupSource):
+class ParquetDataset(ShardCached, RowGroupSource):
     """The rows of Parquet files as a map-style dataset.
 
     A batch reads each row group that it needs once, and only the columns you name. Each process keeps up to
@@ -170,7 +170,7 @@ class ParquetDataset(RowGroupSource):
             with pyarrow().OSFile(file.path) as opened:
                 yield opened
             return
-        blob = self._storage.get().open(file.address, file.version)
+        blob = self._storage.get().open(file.address, file.version, file.foresight)
         try:
             yield BlobFile(blob)
         finally:
@@ -205,7 +205,7 @@ class ParquetDataset(RowGroupSource):
             check_seal(repr(file.path), stored)
         check_count(repr(file.path), stored, sum(counts))
         check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
-        self._opened.put(file, metadata, metadata.serialized_size)
+        self._opened.put(file.identity, metadata, metadata.serialized_size)
         return schema, counts
 
     def _masks(self, footer: Footer, condition: object) -> list[tuple[int, object]]:
@@ -224,11 +224,11 @@ class ParquetDataset(RowGroupSource):
         pq = pyarrow("pyarrow.parquet")
         file.check()
         # Another thread may have evicted the metadata; if so, read it again.
-        metadata = self._opened.get(file)
+        metadata = self._opened.get(file.identity)
         with self._reading(file) as opened:
             reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
             if metadata is None:
-                self._opened.put(file, reader.metadata, reader.metadata.serialized_size)
+                self._opened.put(file.identity, reader.metadata, reader.metadata.serialized_size)
             if isinstance(opened, BlobFile):
                 opened.fetch(chunks_of(opened.blob, reader.metadata, number, names))
             table = reader.read_row_group(number, columns=names, use_threads=False)

@@ -15,6 +15,7 @@ from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, natural
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.disk_cache import PIECE_BYTES
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
@@ -36,6 +37,8 @@ class RemoteFile(File):
 
     address: str = field(default="", repr=False)
     """The address as the user gave it: never shown."""
+    foresight: Foresight | None = field(default=None, repr=False, compare=False)
+    """When it is needed again, if a stream opens it: for the disk cache."""
 
     @property
     def version(self) -> Version:

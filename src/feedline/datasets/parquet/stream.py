@@ -10,7 +10,6 @@ order of every epoch is known, the disk cache learns when each row group is need
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from feedline.datasets.source import checked_count, checked_flag
 from feedline.datasets.upcoming import MOST
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.randomness.scope import is_in_loader
 from feedline.types import State
 
@@ -45,7 +44,7 @@ class RowGroupStream(Stream, StreamSource, Epochs):
         super().__init__()
         self.source = source
         self.shuffle = checked_flag("shuffle", shuffle)
-        self.seed = operator.index(seed)
+        self.seed = checked_seed(seed)
         self.window = checked_count("window", window, 1)
 
     def __len__(self) -> int:
@@ -154,7 +153,7 @@ class RowGroupPass(ResumablePass[int]):
         """Return the samples at some positions, and begin to read the row groups after them."""
         source = self._stream.source
         if not source.is_remote or not len(places):
-            found: list[Any] = source._read(self._indices(places))
+            found: list[Any] = source._read_foreseen(self._indices(places), None)
             return found
         window = self._window_of(int(places[-1]))
         is_new = window != self._window
@@ -162,13 +161,13 @@ class RowGroupPass(ResumablePass[int]):
             self._foresee(window)
             for group in self._groups_of(window):
                 source._upcoming.get().take(_key_of(group))  # waits for it
-        found = source._read(self._indices(places))
+        found = source._read_foreseen(self._indices(places), self._foresight)
         if is_new:
             self._window = window
             if 2 * self._stream.window <= source._groups_in_memory():
                 for group in self._groups_of(window + 1):
                     start, count = int(self._starts[group]), int(self._sizes[group])
-                    load = functools.partial(source._load_range, start, start + count)
+                    load = functools.partial(source._load_range, start, start + count, self._foresight)
                     source._upcoming.get().begin(_key_of(group), load, at_once=MOST)
         return found
 
@@ -180,13 +179,9 @@ class RowGroupPass(ResumablePass[int]):
         return groups
 
     def _foresee(self, window: int) -> None:
-        """Tell the disk cache where this pass is. Other workers may still be reading the window before."""
-        cache = self._stream.source._shard_cache
-        if cache is None:
-            return
+        """Note where this pass is, for the disk cache. Other workers may still be reading the window before."""
         if self._foresight is None:
             self._foresight = self._stream.foresight(self._epoch, self._part)
-        cache.foresight = self._foresight
         if self._foresight is not None:
             self._foresight.turn = (window - 1) * self._stream.window * self._part[1] - 1
 

@@ -29,11 +29,12 @@ from feedline.datasets.parquet.layout import (
     mask_of,
 )
 from feedline.datasets.parquet.mapped import Unpacked
+from feedline.datasets.parquet.remote_files import RemoteFile
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, vectors, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.remote.disk_cache import DiskCache
-from feedline.datasets.remote.foresight import Parts
+from feedline.datasets.remote.foresight import Foresight, Parts
 from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
@@ -262,7 +263,11 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
+        return self._samples_of(self._read_columns(indices, np.empty, foresight))
+
+    def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
         layout = self._layout
         if not len(indices):
             return [[] for _ in self._shape.vectors or self._shape.names]
@@ -270,13 +275,14 @@ class RowGroupSource(TableSource):
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({*layout.group_files[present].tolist()})
-        blocks = side_by_side(self._block, present.tolist(), _AT_ONCE if self.is_remote else 1)
+        read = functools.partial(self._block, foresight)
+        blocks = side_by_side(read, present.tolist(), _AT_ONCE if self.is_remote else 1)
         return columns_of(blocks, owners, rows, empty)
 
-    def _load_range(self, start: int, stop: int) -> None:
+    def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read samples that are needed soon into memory."""
         groups = self._layout.find(np.array([start, stop - 1]))[0].tolist()
-        side_by_side(self._block, range(groups[0], groups[1] + 1), _AT_ONCE)
+        side_by_side(functools.partial(self._block, foresight), range(groups[0], groups[1] + 1), _AT_ONCE)
 
     def _groups_in_memory(self) -> int:
         """Return about how many row groups can be in memory at a time, judging by those that are."""
@@ -286,13 +292,15 @@ class RowGroupSource(TableSource):
         """Return where row groups are in remote files, by the name of the file in a cache."""
         return {}
 
-    def _block(self, group: int) -> Block:
+    def _block(self, foresight: Foresight | None, group: int) -> Block:
         block = self._blocks.get(group)
-        return block if block is not None else self._blocks.load(group, functools.partial(self._read_block, group))
+        return block or self._blocks.load(group, functools.partial(self._read_block, foresight, group))
 
-    def _read_block(self, group: int) -> tuple[Block, int]:
+    def _read_block(self, foresight: Foresight | None, group: int) -> tuple[Block, int]:
         layout, began = self._layout, time.perf_counter()
         file, number = layout.files[layout.group_files[group]], int(layout.group_numbers[group])
+        if isinstance(file, RemoteFile):
+            file = replace(file, foresight=foresight)
         where = f"row group {number} of {file.path!r}"
         with reading(file, f"reading {where}"):
             arrays, mapped = self._load(file, number, list(self._shape.names))

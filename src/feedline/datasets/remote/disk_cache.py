@@ -154,6 +154,20 @@ class _Scan:
         self.places = None if self.places is None else self.places[is_kept]
 
 
+def least_limit() -> int:
+    """Return the smallest limit that a cache may have: a few pieces."""
+    return 4 * PIECE_BYTES
+
+
+def check_limit(name: str, max_bytes: int) -> None:
+    """Check an option that limits a cache. Raises BadOption: it is less than `least_limit()`."""
+    if max_bytes < least_limit():
+        raise BadOption(
+            f"{name}={max_bytes} is less than {bytes_text(least_limit())}: pieces of shards have "
+            f"{bytes_text(PIECE_BYTES)}, and would be deleted before they are used again. Give more, or no cache."
+        )
+
+
 class DiskCache:
     """A folder with pieces of blobs. Threads and processes may share it.
 
@@ -169,8 +183,6 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = local_output("shard_cache", folder)
         self.max_bytes = max_bytes
-        self.foresight: Foresight | None = None
-        """When pieces are needed next, for blobs that were opened without a foresight of their own."""
         self._served = 0
         """Bytes read from the disk that were not counted yet."""
         self._scan: _Scan | None = None
@@ -178,11 +190,7 @@ class DiskCache:
         """The version of each blob that was written to the cache here; pieces of others are of no use."""
         self._last = threading.local()
         """The piece that each thread read last: the reads of a batch are often close together."""
-        if max_bytes < 4 * PIECE_BYTES:
-            raise BadOption(
-                f"shard_cache_bytes={max_bytes} is less than {bytes_text(4 * PIECE_BYTES)}: pieces of shards have "
-                f"{bytes_text(PIECE_BYTES)}, and would be deleted before they are used again. Give more, or no cache."
-            )
+        check_limit("shard_cache_bytes", max_bytes)
         check_own(self.folder, MARK)
 
     def path_of(self, blob: Blob, number: int) -> Path:
@@ -342,13 +350,28 @@ class DiskCache:
 
     def __getstate__(self) -> dict[str, object]:
         # Each process counts its own bytes, and keeps its own pieces.
-        return {**self.__dict__, "foresight": None, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
+        return {**self.__dict__, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _last=threading.local())
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"
+
+
+class ShardCached:
+    """What datasets with the option `shard_cache=` have in common."""
+
+    _shard_cache: DiskCache | None = None
+    """Caches pieces of remote files."""
+
+    def shard_cache_stats(self) -> CacheStats:
+        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none.
+
+        The attributes `held`, `fetched`, `served` (from the disk) and `dropped` are bytes, and `hit_rate` is the share
+        that was served.
+        """
+        return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
 
 
 def _deleted(path: str) -> int:
@@ -406,7 +429,13 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 class CachedBlob(Blob):
-    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob."""
+    """A blob that reads through a disk cache, piece by piece. Closing it closes the underlying blob.
+
+    Args:
+        blob: the underlying blob.
+        cache: where its pieces are cached.
+        foresight: when they are needed next; None for random access.
+    """
 
     def __init__(self, blob: Blob, cache: DiskCache, foresight: Foresight | None = None) -> None:
         self.name, self.address, self.size, self.tag = blob.name, blob.address, blob.size, blob.tag
@@ -426,12 +455,12 @@ class CachedBlob(Blob):
         start, stop = max(start, first), min(stop, first + size)
         path = self._cache.path_of(self, number)
         found = self._cache.last(path)
-        if found is None and stop - start < size // 2 and self._cache.foresight and not self._foresight:
+        foresight = self._foresight
+        if found is None and stop - start < size // 2 and foresight is not None and not foresight.reads_whole:
             found = self._cache.read(path, size)
             if found is None and self._cache.is_full():
                 return self._blob.read(start, stop)
         if found is None:
-            foresight = self._foresight or self._cache.foresight
             found = self._cache.fetched(path, size, lambda: self._blob.read(first, first + size), foresight)
         self._cache.keep_last(path, found)
         return found[start - first : stop - first]

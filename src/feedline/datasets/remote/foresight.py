@@ -61,6 +61,9 @@ class Foresight:
         shared: True if parts may share any shard in this epoch, as after a change of their number.
     """
 
+    reads_whole = True
+    """True if every byte of a piece is needed."""
+
     def __init__(
         self,
         names: Sequence[object],
@@ -156,6 +159,8 @@ class PartForesight(Foresight):
         readers: who reads.
         piece_bytes: the size of a piece.
     """
+
+    reads_whole = False
 
     def __init__(
         self,

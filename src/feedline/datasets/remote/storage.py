@@ -122,6 +122,11 @@ _PINS = {"s3": "ETag", "s3a": "ETag", "gs": "generation", "gcs": "generation"}
 """The field that identifies an object's version, for stores that can serve a specific one."""
 
 
+def names_versions(address: str) -> bool:
+    """True if requests to a store name the version that they want, which its listings and its objects agree on."""
+    return protocol_of(address) in _PINS
+
+
 # Any: fsspec has no types.
 def version_of(found: Mapping[str, Any], protocol: str) -> Version:
     """Return the version of an object from a store's response."""
@@ -242,7 +247,7 @@ def _translated_errors(address: str, system: object, done: str) -> Iterator[None
         code = _code_of(exc)
         if code in _CHANGED:
             raise SourceChanged(
-                f"{name} was changed while it was read: what it was when it was opened is gone."
+                f"{name} was changed while it was read: what it was when it was listed or opened is gone."
             ) from cause
         if code in _EXPIRED:
             raise _Expired(text.rstrip(".")) from cause

@@ -16,8 +16,8 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
-from feedline.datasets.remote.blob import Blob, RetryPolicy
-from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
+from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
 from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
@@ -38,7 +38,7 @@ _MOST_OPEN = 64
 _SCANNERS = 8
 
 
-class TarDataset(Source, ColumnSource):
+class TarDataset(ShardCached, Source, ColumnSource):
     """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
 
     Samples, fields and values are those of the webdataset package. An index records where each sample is. It is built
@@ -131,6 +131,7 @@ class TarDataset(Source, ColumnSource):
             storage_options={} if storage_options is None else storage_options,
             shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
+        self._shard_cache = self.reading.shard_cache
         self._found = Found(self.reading)
         self.shards = expand(shards, self._found.listed)
         self.is_remote = any(map(protocol_of, self.shards))
@@ -141,7 +142,9 @@ class TarDataset(Source, ColumnSource):
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
         self._open: Handle[_OpenShards] = Handle(
-            functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
+            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
+            _OpenShards.close,
+            per_thread=True,
         )
         self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
 
@@ -174,11 +177,6 @@ class TarDataset(Source, ColumnSource):
             versions=self._found.versions(self.shards),
         )
 
-    def shard_cache_stats(self) -> CacheStats:
-        """Return what the shard cache holds, and what went through it, for all processes; zeros if there is none."""
-        cache = self.reading.shard_cache
-        return CacheStats() if cache is None else cache.stats()
-
     def __len__(self) -> int:
         return int(self.index.starts[-1])
 
@@ -195,7 +193,7 @@ class TarDataset(Source, ColumnSource):
         storage = self.reading.open_storage()
 
         def get(shard: str) -> ShardIndex:
-            blob = storage.open(shard)
+            blob = storage.open(shard, self._found.listed_versions.get(shard))
             try:
                 return index_of(blob, self._cache, unique=self.reading.unique_keys)
             finally:
@@ -320,8 +318,9 @@ class TarDataset(Source, ColumnSource):
 class _OpenShards:
     """The open shards of one thread. If there are too many, the least recently used are released."""
 
-    def __init__(self, shards: list[str], reading: Reading) -> None:
+    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
         self._shards = shards
+        self._listed_versions = listed_versions
         self._storage = reading.open_storage()
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
@@ -331,7 +330,9 @@ class _OpenShards:
         if blob is not None and not _is_replaced(blob):
             return blob
         version, is_packed = index.version(shard)
-        blob = self._storage.open(self._shards[shard], version if is_packed and version.tag else None)
+        address = self._shards[shard]
+        known = version if is_packed and version.tag else self._listed_versions.get(address)
+        blob = self._storage.open(address, known)
         if blob.size != version.size or blob.tag != version.tag != "":
             blob.close()
             since, advice = "its index was made", "Make the dataset again: the index will be, too."

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in, refuse_unfinished
 from feedline.datasets.remote.blob import RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import PIECE_BYTES, DiskCache
-from feedline.datasets.remote.storage import Storage, checked_options, local_path, protocol_of
+from feedline.datasets.remote.storage import Storage, checked_options, local_path, names_versions, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
 from feedline.types.shown import shown_address
@@ -191,11 +191,16 @@ class Reading:
 
 
 class Found:
-    """The manifests of the folders in which shards lie, each read once. Pickles with what it has read."""
+    """The manifests of the folders in which shards lie, each read once, and the versions of shards in a listing.
+
+    Pickles with what it has read.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._manifests: dict[str, Manifest | None] = {}
+        self.listed_versions: dict[str, Version] = {}
+        """The versions of shards that a store listed, if they can be opened by them without a request."""
 
     def listed(self, pattern: str) -> list[str]:
         """Return the shards of a folder, or those of a store that match a pattern.
@@ -207,7 +212,7 @@ class Found:
         storage = self._reading.open_storage()
         try:
             if named is None:
-                return list(storage.listed(pattern))
+                return self._listed(pattern, storage)
             found = manifest_in(named, storage)
             if found is not None and found.format != "tar":
                 raise BadOption(f"{shown_address(found.folder)} has {found.format} shards, but this source reads tar.")
@@ -215,9 +220,15 @@ class Found:
                 self._manifests[found.folder] = found
                 return shards
             refuse_unfinished(named, storage)
-            return list(storage.listed(f"{named}/*.tar"))
+            return self._listed(f"{named}/*.tar", storage)
         finally:
             storage.close()
+
+    def _listed(self, pattern: str, storage: Storage) -> list[str]:
+        found = storage.listed(pattern)
+        if names_versions(pattern):
+            self.listed_versions |= {shard: version for shard, version in found.items() if version.tag}
+        return list(found)
 
     def packed(self, shard: str) -> tuple[Manifest, Shard] | None:
         """Return what the manifest beside a shard says of it, if that was read; None if there is none."""
@@ -227,10 +238,10 @@ class Found:
         return None if manifest is None or found is None else (manifest, found)
 
     def versions(self, shards: Iterable[str]) -> dict[str, Version]:
-        """Return the versions of shards that were packed, where they are known."""
+        """Return the versions of shards that a manifest or a listing tells."""
         packed = {shard: self.packed(shard) for shard in shards}
         found = {shard: one[0].version_of(one[1]) for shard, one in packed.items() if one is not None}
-        return {shard: version for shard, version in found.items() if version is not None}
+        return self.listed_versions | {shard: version for shard, version in found.items() if version is not None}
 
     def look_beside(self, shards: Iterable[str], storage: Storage) -> None:
         """Read the manifests beside shards, except on web servers. One that cannot be read is ignored."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from feedline.datasets.tar.grouping import RawSample
 from feedline.datasets.tar.reader import BEGINNING, Held, ShardReader
 from feedline.datasets.tar.shards import Reading
 from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.system.handle import Handle
 from feedline.types import State
 from feedline.types.ranks import local_rank_count
@@ -54,7 +53,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         self.transform = checked_transform(transform)
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) * shuffle
-        self.seed = operator.index(seed)
+        self.seed = checked_seed(seed)
         self.sticky = None if sticky is None else checked_flag("sticky", sticky)
         self._versions = versions
         """The versions that shards must have; of those that are missing, any will do."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,7 +19,7 @@ from feedline.datasets.tfrecord.form import RecordForm
 from feedline.datasets.tfrecord.framing import HEADER, TRAILER, damaged_record, data_sum, is_record, sum_of
 from feedline.errors import SourceError
 from feedline.randomness.bijection import Bijection
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.keys import checked_seed, epoch_key, mix
 from feedline.system.failures import words
 from feedline.types import State
 from feedline.types.sizes import check_size, most_bytes
@@ -51,7 +50,7 @@ class TFRecordStream(PartedStream, Epochs):
         self.checksums = checksums
         self.shuffle = checked_flag("shuffle", shuffle)
         self.buffer = checked_count("buffer", buffer, 0) if shuffle else 0
-        self.seed = operator.index(seed)
+        self.seed = checked_seed(seed)
 
     def __iter__(self) -> TFRecordPass:
         return TFRecordPass(self, self._part())

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from feedline.datasets.formats import format_by_name
+from feedline.datasets.remote.disk_cache import check_limit, least_limit
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
 from feedline.errors import BadOption
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
             f"Leave out --{given[0].replace('_', '-')}: for shards in a store, costs are computed and nothing is tried."
         )
     cache_bytes = byte_count("--cache", arguments.cache or 0, least=0)
+    if cache_bytes:
+        check_limit("--cache", cache_bytes)
     sample_bytes = byte_count("--sample-bytes", arguments.sample_bytes)
     sizes = shard_sizes(arguments.what)
     reading = Reading(
@@ -143,5 +146,6 @@ def _text(address: str, reading: Reading, ways: list[Way]) -> str:
         aligned(table),
     ]
     if not reading.cache_bytes:
-        lines += ["", f"--cache {bytes_text(0.3 * total / machines)} shows what a cache on each machine saves."]
+        useful = bytes_text(max(0.3 * total / machines, least_limit())).replace(" ", "")
+        lines += ["", f"--cache {useful} shows what a cache on each machine saves."]
     return "\n".join(lines) + "\n"
