@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 import pytest
@@ -45,8 +45,8 @@ def test_a_batch_that_cannot_be_read_is_left_to_the_reader(ahead: Upcoming) -> N
 
 
 def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) -> None:
-    may_end, begun = threading.Event(), threading.Barrier(upcoming._AT_ONCE + 1, timeout=100)
-    for number in range(upcoming._AT_ONCE):
+    may_end, begun = threading.Event(), threading.Barrier(upcoming.AT_ONCE + 1, timeout=100)
+    for number in range(upcoming.AT_ONCE):
         ahead.begin(bytes([number]), lambda: (begun.wait(), may_end.wait(100)))
     begun.wait()
     ahead.begin(b"late", lambda: pytest.fail("read twice"))
@@ -66,12 +66,12 @@ class Reader:
 
 def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
     may_end, reader = threading.Event(), Reader()
-    for number in range(upcoming._AT_ONCE):
+    for number in range(upcoming.AT_ONCE):
         ahead.begin(bytes([number]), partial(reader.wait, may_end))
     ahead.begin(b"cancelled", reader.fail)
     assert ahead.take(b"cancelled") is None
     may_end.set()
-    for number in range(upcoming._AT_ONCE):
+    for number in range(upcoming.AT_ONCE):
         ahead.take(bytes([number]))
     ahead.begin(b"fails", reader.fail)
     released, kept = threading.Event(), weakref.ref(reader, lambda _: released.set())
@@ -82,6 +82,15 @@ def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
         assert kept() is None
     finally:
         gc.enable()
+
+
+def test_more_are_read_at_once_if_that_is_wanted(ahead: Upcoming) -> None:
+    """They wait for each other: they can only end if all are under way at once."""
+    meeting = threading.Barrier(upcoming.MOST, timeout=100)
+    for number in range(upcoming.MOST):
+        ahead.begin(bytes([number]), meeting.wait, at_once=upcoming.MOST)
+    done, _ = wait([future for _, future in ahead._begun.values()], timeout=100)
+    assert sorted(str(future.result()) for future in done) == [str(number) for number in range(upcoming.MOST)]
 
 
 def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ MOST = 8
 """The most batches being read or waiting for their reader; no other is begun until one of these is taken."""
 _UNWANTED_S = 60.0
 """A batch that is not requested within this time never will be: another worker has taken over the task. A guess."""
-_AT_ONCE = 2
+AT_ONCE = 2
 """Batches read at the same time; the requests of each batch also run concurrently."""
 
 _Job = tuple["Future[object]", Callable[[], object]]
@@ -54,7 +54,7 @@ class Upcoming(ClosedWhenDeleted):
         self._threads = 0
         self._pid = os.getpid()
 
-    def begin(self, key: bytes, read: Callable[[], object], at_once: int = _AT_ONCE) -> None:
+    def begin(self, key: bytes, read: Callable[[], object], at_once: int = AT_ONCE) -> None:
         """Start reading a batch, unless enough are being read.
 
         Args:

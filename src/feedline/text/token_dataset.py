@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets import upcoming
 from feedline.datasets.form import Form
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.paths import Paths
@@ -97,6 +98,9 @@ class TokenDataset(ShardCached, TableSource):
         >>> dataset.documents[1].tolist(), dataset.documents.lengths.tolist()
         ([8, 9], [3, 2, 4])
     """
+
+    _groups_at_once = upcoming.MOST
+    """Pieces that a stream reads ahead at the same time."""
 
     # object: fsspec defines its own options.
     def __init__(

@@ -13,6 +13,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets import upcoming
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.lines.blocks import Block, BlockReader
@@ -51,6 +52,8 @@ class LineSource(ShardCached, Source):
     """Lines of files as samples. Subclasses choose the format."""
 
     _lazy = ("_indexed", "_files", "_waste")
+    _groups_at_once = upcoming.AT_ONCE
+    """Parts that a stream reads ahead at the same time. Each thread opens files and decompresses them for itself."""
     _endings: tuple[str, ...] = ()
 
     # object: fsspec defines its own options.

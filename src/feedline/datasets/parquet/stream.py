@@ -21,7 +21,6 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.foresight import PartForesight, Readers
 from feedline.datasets.shard_order import order_of
 from feedline.datasets.source import checked_count, checked_flag
-from feedline.datasets.upcoming import MOST
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix
@@ -168,7 +167,7 @@ class RowGroupPass(ResumablePass[int]):
                 for group in self._groups_of(window + 1):
                     start, count = int(self._starts[group]), int(self._sizes[group])
                     load = functools.partial(source._load_range, start, start + count, self._foresight)
-                    source._upcoming.get().begin(_key_of(group), load, at_once=MOST)
+                    source._upcoming.get().begin(_key_of(group), load, at_once=source._groups_at_once)
         return found
 
     def _window_of(self, place: int) -> int:

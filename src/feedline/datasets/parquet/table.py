@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets import upcoming
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, cache_home, checked_cache
 from feedline.datasets.form import Form, VectorFields, check_fields
@@ -118,6 +119,8 @@ class RowGroupSource(TableSource):
     """Limit on cached file state, such as maps: a number of files; for Parquet, bytes of footers."""
     _shard_cache: DiskCache | None = None
     """Caches pieces of remote files."""
+    _groups_at_once = upcoming.MOST
+    """Row groups that a stream reads ahead at the same time."""
     _inspected_at_once = 8
     """Files that are inspected concurrently at first use. A guess."""
 

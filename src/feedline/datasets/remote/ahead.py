@@ -67,8 +67,8 @@ _WAITED = 0.1
 class Depth:
     """How many chunks to request ahead: more and more, as long as the reader waits and bytes come faster for it.
 
-    It begins with two, and every chunk that comes allows another, up to the usual number. Pure: the caller reports
-    times. It measures in rounds of twice as many chunks as are in flight.
+    It begins with at most two, and every chunk that comes allows another, up to the usual number. Pure: the caller
+    reports times. It measures in rounds of twice as many chunks as are in flight.
 
     Args:
         usual: the number after the first chunks.

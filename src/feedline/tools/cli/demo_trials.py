@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 import warnings
@@ -71,7 +72,11 @@ def kill_worker(opened: Open, side: Side) -> str:
                     victim = next(child for child in multiprocessing.active_children() if child not in others)
                     victim.kill()
     except (RuntimeError, EOFError, OSError) as exc:  # the last two come from a batch in transit
-        victim.join()  # otherwise torch's signal handler raises once more when the other worker ends
+        # Otherwise torch's signal handler raises once more when the other worker ends. If the exception was that of a
+        # batch in transit, the handler may come only now, and interrupt the first call.
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                victim.join()
         return f"{type(exc).__name__} at {len(labels)}"
     finally:
         close(loader)
