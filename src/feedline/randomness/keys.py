@@ -59,11 +59,11 @@ def checked_seed(seed: Any) -> int:
         7
     """
     try:
-        if not isinstance(seed, bool):
-            return operator.index(seed)
+        if isinstance(seed, bool):
+            raise TypeError
+        return operator.index(seed)
     except TypeError:
-        pass
-    raise BadOption(f"seed={seed!r} is not an integer.")
+        raise BadOption(f"seed={seed!r} is not an integer.") from None
 
 
 def epoch_key(seed: int, epoch: int) -> int:

@@ -15,7 +15,8 @@ import pytest
 
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.disk_cache import MARK, CachedBlob, DiskCache
+from feedline.datasets.remote.cached_blob import CachedBlob
+from feedline.datasets.remote.disk_cache import MARK, DiskCache
 from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 PIECE = 1000

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache, name_of, victims_of
+from feedline.datasets.remote.cached_blob import CachedBlob
+from feedline.datasets.remote.disk_cache import DiskCache, name_of, victims_of
 from feedline.datasets.remote.foresight import Foresight, Readers
 from tests.datasets.remote.test_disk_cache import Far
 

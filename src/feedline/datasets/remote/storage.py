@@ -13,7 +13,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.remote.blob import Blob, LocalBlob, RetryPolicy, Throttled, Transient, Version, read_range
-from feedline.datasets.remote.disk_cache import CachedBlob, DiskCache
+from feedline.datasets.remote.cached_blob import CachedBlob
+from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.systems import close_system, make_system, system_call, system_class, without_values
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
