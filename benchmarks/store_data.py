@@ -105,6 +105,15 @@ def _members(kind: str, sample: Any) -> Sequence[tuple[str, bytes]]:
     return [("npy", file.getvalue())]
 
 
+def write_packed(data: Data, folder: Path) -> None:
+    """Write tar shards with `feedline.pack`, which adds an index of each shard and a manifest."""
+    import feedline
+
+    names = ("jpg", "cls") if data.kind == "jpeg" else ("npy",)
+    samples = [dict(zip(names, one if data.kind == "jpeg" else (one,), strict=True)) for one in data]
+    feedline.pack(samples, folder, format="tar", samples_per_shard=data.per_shard, workers=0)
+
+
 def write_mds(data: Data, folder: Path) -> None:
     """Write shards with MosaicML's writer, which cuts them by size."""
     from streaming import MDSWriter
@@ -171,6 +180,7 @@ def _shards(data: Data) -> Iterator[range]:
 
 _FORMS: dict[str, Callable[[Data, Path], None]] = {
     "tar": write_tar,
+    "packed": write_packed,
     "mds": write_mds,
     "litdata": write_litdata,
     "parquet": write_parquet,

@@ -132,6 +132,15 @@ def feedline_stream(job: Job) -> Any:
     return DataLoader(shuffled_stream(job), **loading(job))  # type: ignore[call-overload]
 
 
+def feedline_random(job: Job) -> Any:
+    """Return feedline's loader over the samples of all shards in random order, found with the index of each shard."""
+    from feedline import DataLoader
+    from feedline.datasets import TarDataset
+
+    dataset = TarDataset(f"s3://{job.folder('packed')}/", FIELDS[job.data.kind], **reading(job))
+    return DataLoader(dataset, shuffle=True, seed=SEED, **loading(job))  # type: ignore[call-overload]
+
+
 def feedline_parquet(job: Job) -> Any:
     """Return feedline's loader over row groups as a stream. Each object has one, so a window is `mixed_shards`."""
     from feedline import DataLoader
@@ -257,6 +266,7 @@ WAYS = {
     "litdata": Way(harness.Side("litdata"), "litdata", "litdata", litdata),
     "webdataset": Way(harness.Side("webdataset"), "webdataset", "tar", webdataset),
     "feedline": Way(harness.Side(harness.FEEDLINE, "stream"), "s3fs", "tar", feedline_stream, order=tar_order),
+    "random": Way(harness.Side(harness.FEEDLINE, "random access"), "s3fs", "packed", feedline_random),
     "parquet": Way(harness.Side(harness.FEEDLINE, "parquet"), "s3fs", "parquet", feedline_parquet, order=parquet_order),
     "token-files": Way(
         harness.Side(harness.FEEDLINE, "token files"), "s3fs", "token-files", feedline_tokens, kinds=("tokens",)

@@ -2,8 +2,9 @@
 
 Knob: the library, each over its own format: `TarDataset(...).stream(shuffle=True)` over tar shards, MosaicML Streaming
 over MDS shards, litdata over its chunks, and the webdataset package over tar shards, which it fetches with curl. And
-what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays. `parquet` and
-`token-files` are feedline's streams of row groups, one per file, and of pieces of token files.
+what samples are: JPEG files as bytes, which are not decoded, or windows of tokens as arrays. `random` is feedline's
+random access to the samples of tar shards. `parquet` and `token-files` are its streams of row groups, one per file, and
+of pieces of token files.
 
 Held still: a server on this machine that speaks S3, answers each request after 30 ms and sends 40 MB/s over all
 connections together; `--mb-per-s` also limits each of them. Two workers, batches of 32, a new process with an empty

@@ -25,7 +25,7 @@ from feedline.datasets.parquet.remote_files import RemoteFile, is_remote
 from feedline.datasets.paths import Paths
 from feedline.datasets.remote import disk_cache, ranges
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import Foresight
+from feedline.datasets.remote.foresight import Foresight, RandomAccess
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.tar.shards import Reading
@@ -94,6 +94,7 @@ class RemoteTokens:
         self._costs = BoundedCache[tuple[int, int], int](cache_bytes // disk_cache.PIECE_BYTES)
         """What recent requests for parts of other pieces have cost, in bytes."""
         self._offsets = BoundedCache[int, Numbers](_UNLIMITED)
+        self._random_access = RandomAccess([file.remote.address for file in files if file.remote is not None])
 
     def parts(self, number: int, start: int, out: Tokens) -> Iterator[Part]:
         """Yield what `fill` must read to fill `out` with tokens of a file, from `start` on."""
@@ -121,7 +122,7 @@ class RemoteTokens:
                 part.give(piece, number * disk_cache.PIECE_BYTES, self._files[part.shard])
         if not missing:
             return
-        wholes = [self._whole(key, own) for key, own in missing.items() if self._is_worth_whole(key, own, foresight)]
+        wholes = [self._whole(key, own) for key, own in missing.items() if self._is_worth_whole(key, own)]
         taken = {(span.shard, span.start // disk_cache.PIECE_BYTES) for span in wholes}
         singles = [part for key, own in missing.items() if key not in taken for part in own]
         spans = [(span, True) for span in wholes]
@@ -136,10 +137,7 @@ class RemoteTokens:
         number, start = key[0], key[1] * disk_cache.PIECE_BYTES
         return Span(number, start, min(start + disk_cache.PIECE_BYTES, self._files[number].size), parts)
 
-    def _is_worth_whole(self, key: tuple[int, int], parts: list[Part], foresight: Foresight | None) -> bool:
-        remote, cache = self._files[key[0]].remote, self._reading.shard_cache
-        if cache is not None and foresight is None and remote is not None and remote.tag:
-            return True
+    def _is_worth_whole(self, key: tuple[int, int], parts: list[Part]) -> bool:
         cost = (self._costs.get(key) or 0) + sum(part.stop - part.start + ranges.REMOTE_GAP for part in parts)
         whole = self._whole(key, parts)
         if cost < (whole.stop - whole.start) // _WORTH or self._pieces.limit < disk_cache.PIECE_BYTES:
@@ -163,7 +161,7 @@ class RemoteTokens:
     def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
         remote = self._files[number].remote
         assert remote is not None  # callers have checked that
-        return self._storage.get().open(remote.address, remote.version, foresight)
+        return self._storage.get().open(remote.address, remote.version, foresight or self._random_access)
 
     def offsets(self, number: int) -> Numbers:
         """Return the document offsets of a file, which are read once in each process.

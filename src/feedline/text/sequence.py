@@ -11,7 +11,7 @@ import numpy as np
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.foresight import Foresight, Parts
+from feedline.datasets.remote.foresight import Foresight, Parts, name_of
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
@@ -145,7 +145,7 @@ class TokenSequence:
             own = starts[first:stop] - self._begins[number]
             ends = np.append(own[1:], file.token_count)
             begins, stops = (file.tokens_at + tokens * file.token_bytes for tokens in (own, ends))
-            found[disk_cache.name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
+            found[name_of(file.remote.address)] = Parts(first, begins, stops, file.size)
         return found
 
     def _across(self, number: int, start: int, out: Tokens) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.cached_blob import CachedBlob
-from feedline.datasets.remote.disk_cache import DiskCache, name_of, victims_of
-from feedline.datasets.remote.foresight import Foresight, Readers
+from feedline.datasets.remote.disk_cache import DiskCache, victims_of
+from feedline.datasets.remote.foresight import Readers, ShardForesight, name_of
 from tests.datasets.remote.test_disk_cache import Far
 
 PIECE = 100
@@ -28,7 +28,7 @@ def orders(count: int, seed: int = 0) -> list[list[int]]:
 @given(count=st.integers(1, 30), parts=st.integers(1, 5), seed=st.integers(0, 5), turn=st.integers(0, 29))
 def test_a_shard_is_needed_in_this_epoch_until_it_was_read(count: int, parts: int, seed: int, turn: int) -> None:
     order = orders(count, seed)
-    foresight = Foresight(list(map(str, range(count))), order.__getitem__, 3, Readers(0, parts))
+    foresight = ShardForesight(list(map(str, range(count))), order.__getitem__, 3, Readers(0, parts))
     foresight.turn = turn % count
     for place, time in enumerate(foresight.times().tolist()):
         this, following = (order[epoch].index(place) for epoch in (3, 4))
@@ -45,7 +45,7 @@ def test_what_another_machine_reads_next_is_not_needed_here() -> None:
     count = 400
     order = orders(count)
     readers = Readers(own=1, count=8, ranks=4, ranks_here=2)
-    foresight = Foresight(list(map(str, range(count))), order.__getitem__, 0, readers)
+    foresight = ShardForesight(list(map(str, range(count))), order.__getitem__, 0, readers)
     foresight.turn = count
     for place, time in enumerate(foresight.times().tolist()):
         epochs = (epoch for epoch in range(1, 9) if order[epoch].index(place) % 8 % 4 < 2)
@@ -84,7 +84,7 @@ def test_as_much_is_fetched_as_the_best_rule_would(
         blob.address = f"s3://bucket/{number}.tar"
         blobs.append(blob)
     for epoch in range(epochs):
-        foresight = Foresight([name_of(blob.address) for blob in blobs], order.__getitem__, epoch)
+        foresight = ShardForesight([name_of(blob.address) for blob in blobs], order.__getitem__, epoch)
         for turn, shard in enumerate(order[epoch]):
             foresight.turn = turn
             assert CachedBlob(blobs[shard], cache, foresight).read(0, PIECE) == bytes([shard]) * PIECE
@@ -103,7 +103,7 @@ def test_pieces_of_another_dataset_stay_while_they_are_in_use(tmp_path: Path, mo
     cache, other, own = DiskCache(tmp_path / "c", 4 * (PIECE + 4)), Far(b"o" * 3 * PIECE), Far(b"x" * 4 * PIECE)
     own.address = "s3://bucket/own.tar"
     CachedBlob(other, cache).read(0, 3 * PIECE)
-    foresight = Foresight([name_of(own.address)], lambda epoch: [0], 0)
+    foresight = ShardForesight([name_of(own.address)], lambda epoch: [0], 0)
     CachedBlob(own, cache, foresight).read(0, 4 * PIECE)
     assert other.reads == 3
     CachedBlob(other, cache).read(0, 3 * PIECE)

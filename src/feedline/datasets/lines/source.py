@@ -27,8 +27,8 @@ from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
-from feedline.datasets.remote.disk_cache import DiskCache, ShardCached, name_of
-from feedline.datasets.remote.foresight import Foresight, Parts
+from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
+from feedline.datasets.remote.foresight import Foresight, Parts, RandomAccess, name_of
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
@@ -307,6 +307,12 @@ class _Indexed:
         self.addresses = addresses
         self.index = index
         opener = functools.partial(
-            BlockReader, reading.open_storage, addresses, index, limit=limit, request_count=reading.requests()
+            BlockReader,
+            reading.open_storage,
+            addresses,
+            index,
+            limit=limit,
+            request_count=reading.requests(),
+            random_access=RandomAccess(addresses),
         )
         self.readers: Handle[BlockReader] = Handle(opener, BlockReader.close, per_thread=True)

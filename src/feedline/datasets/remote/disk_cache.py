@@ -8,9 +8,8 @@ Workers and ranks often want the same piece at the same time. The first one lock
 others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
 stopped, the others keep waiting.
 
-When there are too many bytes, what is needed latest goes first: a stream knows the order of its shards (`Foresight`).
-A new piece that is needed later than all others is not stored at all. Readers that do not know the future drop the
-least recently used pieces. Pieces of other datasets stay as long as somebody uses them.
+When there are too many bytes, what is needed latest goes first (`foresight.py`). A new piece that is needed later than
+all others is not stored at all. Pieces of other datasets stay as long as somebody uses them.
 
 One more file in the folder counts bytes, and is locked while a piece is added. A killed process leaves at most an
 uncounted file; the next process that deletes pieces deletes it too.
@@ -38,17 +37,14 @@ from numpy.typing import NDArray
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import Foresight
+from feedline.datasets.remote.foresight import NAME_LENGTH, Foresight, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
-from feedline.types.shown import identity_of
 from feedline.types.sizes import bytes_text
 
 PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
-_SLACK = 0.1
-_SLACK_AHEAD = 0.01
-"""Shares of the limit to free beyond what is needed, so that not every piece deletes others: where each deletion needs
-a scan, and where it is known what is needed latest. Guesses."""
+_SLACK = 0.01
+"""The share of the limit to free beyond what is needed, so that not every piece deletes others. A guess."""
 _ABANDONED_S = 3600.0
 """An unfinished file of this age was abandoned."""
 _UNUSED_S = 3600.0
@@ -86,26 +82,18 @@ class CacheStats(NamedTuple):
         return self.served / max(1, self.served + self.fetched)
 
 
-_NAME_LENGTH = 16
-
-
-def name_of(address: str) -> str:
-    """Return the beginning of the names of all pieces of a blob, whatever its version."""
-    return hashlib.blake2b(identity_of(address).encode(), digest_size=_NAME_LENGTH // 2).hexdigest()
-
-
 _OUTDATED = -2
 
 
 def _current_place(path: str, foresight: Foresight, versions: Mapping[str, str]) -> int:
     name = os.path.basename(path)
-    version = name[_NAME_LENGTH : 2 * _NAME_LENGTH]
-    return _place(path, foresight) if versions.get(name[:_NAME_LENGTH], version) == version else _OUTDATED
+    version = name[NAME_LENGTH : 2 * NAME_LENGTH]
+    return _place(path, foresight) if versions.get(name[:NAME_LENGTH], version) == version else _OUTDATED
 
 
 def _place(path: str, foresight: Foresight) -> int:
     name = os.path.basename(path)
-    return foresight.place_of(name[:_NAME_LENGTH], int(name.rpartition("-")[2]))
+    return foresight.place_of(name[:NAME_LENGTH], int(name.rpartition("-")[2]))
 
 
 _COUNTS = struct.Struct("<4q")
@@ -180,15 +168,24 @@ class DiskCache:
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = local_output("shard_cache", folder)
         self.max_bytes = max_bytes
-        self._served = 0
-        """Bytes read from the disk that were not counted yet."""
+        check_limit("shard_cache_bytes", max_bytes)
+        check_own(self.folder, MARK)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with nothing: each process counts its own bytes."""
+        self._served = self._uncached = 0
+        """Bytes that were not counted yet: read from the disk, and fetched but not stored."""
         self._scan: _Scan | None = None
         self._versions: dict[str, str] = {}
         """The version of each blob that was written to the cache here; pieces of others are of no use."""
+        self._reserved = 0
+        """Pieces that this process is fetching because there is room for them."""
+        self._lock = threading.Lock()
+        self._compared: set[str] = set()
+        """Names of pieces whose checksum was compared."""
         self._last = threading.local()
         """The piece that each thread read last: the reads of a batch are often close together."""
-        check_limit("shard_cache_bytes", max_bytes)
-        check_own(self.folder, MARK)
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return the path of a piece, whether or not it is cached."""
@@ -198,20 +195,58 @@ class DiskCache:
 
     def read(self, path: Path, size: int) -> bytes | None:
         """Return the bytes of a piece; None if it is missing or incomplete."""
+        body = self._loaded(path, size)
+        if body is not None:
+            self._count_served(path, size)
+        return body
+
+    def read_part(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
+        """Return some bytes of a piece; None if it is missing or incomplete.
+
+        Only the first of these reads in a process compares the checksum of the piece.
+        """
+        if path.name not in self._compared:
+            body = self._loaded(path, size)
+            if body is None:
+                return None
+            self._compared.add(path.name)
+            part = body[start:stop]
+        else:
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    part = os.pread(file.fileno(), stop - start, start)
+            except OSError:  # not there
+                return None
+            if len(part) != stop - start:
+                return None
+        self._count_served(path, stop - start)
+        return part
+
+    def _loaded(self, path: Path, size: int) -> bytes | None:
         try:
             content = path.read_bytes()
         except OSError:  # not there
             return None
-        with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
-            os.utime(path)  # marks it as recently used
         body = content[:-4]
         if len(body) != size or content[-4:] != struct.pack("<I", zlib.crc32(body)):
             return None  # written before a power failure
+        return body
+
+    def _count_served(self, path: Path, size: int) -> None:
+        with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
+            os.utime(path)  # marks it as recently used
         self._served += size
-        if self._served >= _FLUSH_BYTES:
+        self._flush_counts()
+
+    def count_uncached(self, size: int) -> None:
+        """Count bytes that are fetched and not stored."""
+        self._uncached += size
+        self._flush_counts()
+
+    def _flush_counts(self) -> None:
+        if self._served + self._uncached >= _FLUSH_BYTES:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
-        return body
 
     def last(self, path: Path) -> bytes | None:
         """Return a piece if this thread has read it last."""
@@ -222,7 +257,7 @@ class DiskCache:
         """Keep the piece that this thread has just read."""
         self._last.piece = path, body
 
-    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight | None = None) -> bytes:
+    def fetched(self, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight) -> bytes:
         """Return the bytes of a piece; if it is missing, one caller at a time fetches and caches it."""
         found = self.read(path, size)
         if found is not None:
@@ -240,7 +275,7 @@ class DiskCache:
                 self.write(path, found, foresight)
         return found
 
-    def write(self, path: Path, body: bytes, foresight: Foresight | None = None) -> None:
+    def write(self, path: Path, body: bytes, foresight: Foresight) -> None:
         """Cache a piece. If that fails, only warn."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -269,14 +304,34 @@ class DiskCache:
                 PerformanceWarning,
             )
 
-    def is_full(self) -> bool:
-        """True if a piece that is added replaces others."""
+    @contextlib.contextmanager
+    def reserved(self, foresight: Foresight) -> Iterator[bool]:
+        """Reserve room for a piece while it is fetched. Yields False if it would replace one that is needed."""
+        with self._lock:
+            has_room = self._has_room(foresight)
+            self._reserved += has_room
         try:
-            with open(self.folder / MARK, "rb") as mark:
-                held = self._counts(mark.fileno()).held
-        except OSError:  # there is no folder yet
-            return False
-        return held + PIECE_BYTES + 4 > self.max_bytes
+            yield has_room
+        finally:
+            with self._lock:
+                self._reserved -= has_room
+
+    def _has_room(self, foresight: Foresight) -> bool:
+        most = self.max_bytes - (PIECE_BYTES + 4) * (self._reserved + 1)
+        try:
+            with open(self.folder / MARK, "rb") as file:
+                if self._counts(file.fileno()).held <= most:
+                    return True
+            with _locked(self.folder / MARK) as mark:
+                last, scan = self._scan, self._scanned(anew=False)
+                if scan is not last:  # corrects the count, if a process was killed
+                    counts = self._counts(mark)._replace(held=int(scan.sizes.sum()))
+                    self._put_counts(mark, counts)
+                    if counts.held <= most:
+                        return True
+                return bool(self._times(scan, foresight).max(initial=-math.inf) == math.inf)
+        except OSError:  # there is no folder yet, or it cannot be written to
+            return True
 
     def stats(self) -> CacheStats:
         """Return what the folder holds, and what went through it."""
@@ -295,7 +350,9 @@ class DiskCache:
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
-        os.pwrite(mark, _COUNTS.pack(*counts._replace(served=counts.served + served)), 0)
+        uncached, self._uncached = self._uncached, 0
+        counts = CacheStats(counts.held, counts.fetched + uncached, counts.served + served, counts.dropped + uncached)
+        os.pwrite(mark, _COUNTS.pack(*counts), 0)
 
     def _scanned(self, *, anew: bool = True) -> _Scan:
         """Return the pieces in the folder; deletes abandoned files. If not `anew`, a recent result will do."""
@@ -316,41 +373,36 @@ class DiskCache:
         self._scan = _Scan([path for path, _, _ in found], sizes, used_s, now_s, now_s - began_s)
         return self._scan
 
-    def _make_room(
-        self, counts: CacheStats, path: Path, size: int, foresight: Foresight | None
-    ) -> tuple[CacheStats, bool]:
+    def _make_room(self, counts: CacheStats, path: Path, size: int, foresight: Foresight) -> tuple[CacheStats, bool]:
         """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
         last = self._scan
-        scan = self._scanned(anew=foresight is None)
+        scan = self._scanned(anew=False)
         if str(path) in scan.paths:  # it is replaced
             scan.leave_out(np.array([scan.paths.index(str(path))]))
         # Other processes have changed what an old scan found. A new one corrects the count.
         held = counts.held if scan is last else int(scan.sizes.sum()) + size
-        slack = int(self.max_bytes * (_SLACK if foresight is None else _SLACK_AHEAD))
+        slack, new = int(self.max_bytes * _SLACK), foresight.after(_place(str(path), foresight))
         fits, dropped = True, 0
         while fits and held > self.max_bytes:  # again, if other processes have deleted these pieces already
-            times, new = self._times(scan, path, foresight)
+            times = self._times(scan, foresight)
             victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
             freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
             scan.leave_out(victims)
             held, dropped = held - freed, dropped + freed
         return counts._replace(held=held, dropped=counts.dropped + dropped), fits
 
-    def _times(self, scan: _Scan, path: Path, foresight: Foresight | None) -> tuple[NDArray[np.float64], float]:
-        """Return when each piece is needed next, and the new one; on any scale."""
-        if foresight is None:
-            return -scan.used_s, -math.inf
+    def _times(self, scan: _Scan, foresight: Foresight) -> NDArray[np.float64]:
+        """Return when each piece is needed next."""
         known = scan.places_in(foresight, self._versions)
         of_others = np.where(scan.used_s < time.time() - _UNUSED_S, math.inf, -math.inf)
-        times = np.where(known >= 0, foresight.times()[known], np.where(known == _OUTDATED, math.inf, of_others))
-        return times, foresight.after(_place(str(path), foresight))
+        return np.where(known >= 0, foresight.times()[known], np.where(known == _OUTDATED, math.inf, of_others))
 
     def __getstate__(self) -> dict[str, object]:
-        # Each process counts its own bytes, and keeps its own pieces.
-        return {**self.__dict__, "_served": 0, "_scan": None, "_versions": {}, "_last": None}
+        return {"folder": self.folder, "max_bytes": self.max_bytes}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _last=threading.local())
+        self.__dict__.update(state)
+        self._begin()
 
     def __repr__(self) -> str:
         return f"DiskCache({str(self.folder)!r}, max_bytes={self.max_bytes})"

@@ -1,24 +1,32 @@
-"""When each shard of a stream is needed next. The order of every epoch is known, so the future is.
+"""When each piece of remote files is needed next. The order of every epoch is known, so the future is.
 
-A shard is a whole file (`Foresight`), or a part of one, such as a row group (`PartForesight`).
-
+A stream reads shards in turn: whole files (`ShardForesight`), or parts of files, such as row groups (`PartForesight`).
 Times are counted in epochs: 3.25 is a quarter into epoch 3. A cache that has to make room drops what is needed latest,
 which no other rule can beat (Belady, 1966).
+
+Random access needs every sample once per epoch, at any time (`RandomAccess`). Of the samples of an epoch, a cache can
+serve those that it held when the epoch began. So a full cache that never changes serves as many as any other.
 
 Pure: no I/O and no clock. The cache asks while it reads, and the cost table and the simulation ask the same code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from feedline.types.shown import identity_of
+
 Times = NDArray[np.float64]
+NAME_LENGTH = 16
+"""Characters of the name of a blob."""
 _EPOCHS = 8
 """How many epochs to look ahead for the next one in which a shard is read on this machine. A guess."""
 
@@ -50,7 +58,56 @@ class Readers:
         return found
 
 
-class Foresight:
+def name_of(address: str) -> str:
+    """Return the name of a blob in caches, whatever its version."""
+    return hashlib.blake2b(identity_of(address).encode(), digest_size=NAME_LENGTH // 2).hexdigest()
+
+
+class Foresight(Protocol):
+    """When pieces are needed next, as a cache asks for it."""
+
+    worth: float
+    """What share of a piece must be needed now, for it to replace other pieces."""
+
+    def place_of(self, name: str, number: int) -> int:
+        """Return the place of a blob's piece in `times`; -1 if it is unknown."""
+
+    def after(self, place: int) -> float:
+        """Return when a piece that is being read now is needed again."""
+
+    def times(self) -> Times:
+        """Return when the pieces at each place are needed next: infinity if never, minus infinity if they stay."""
+
+
+class RandomAccess:
+    """Files that are read at random, or always in the same order: what a cache holds of them stays.
+
+    Args:
+        addresses: the files.
+    """
+
+    worth = math.inf
+    _lazy = ("_names",)
+    """Fingerprints ignore it."""
+
+    def __init__(self, addresses: Iterable[str] = ()) -> None:
+        self._addresses = addresses
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(map(name_of, self._addresses))
+
+    def place_of(self, name: str, number: int) -> int:
+        return 0 if name in self._names else -1
+
+    def after(self, place: int) -> float:
+        return 0.0
+
+    def times(self) -> Times:
+        return np.array([-math.inf])
+
+
+class ShardForesight:
     """When shards are needed next, as seen by one part of a stream that reads them from beginning to end.
 
     Args:
@@ -61,8 +118,8 @@ class Foresight:
         shared: True if parts may share any shard in this epoch, as after a change of their number.
     """
 
-    reads_whole = True
-    """True if every byte of a piece is needed."""
+    worth = 0.0
+    """What share of a piece must be needed now, for it to replace other pieces."""
 
     def __init__(
         self,
@@ -148,7 +205,7 @@ class Parts:
     """Bytes of the blob."""
 
 
-class PartForesight(Foresight):
+class PartForesight(ShardForesight):
     """When pieces of blobs are needed next, if shards are parts of blobs: with the first of the shards that it is in.
 
     Args:
@@ -160,7 +217,7 @@ class PartForesight(Foresight):
         piece_bytes: the size of a piece.
     """
 
-    reads_whole = False
+    worth = 0.5
 
     def __init__(
         self,

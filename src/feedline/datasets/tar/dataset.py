@@ -18,6 +18,7 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
+from feedline.datasets.remote.foresight import RandomAccess
 from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
@@ -141,11 +142,10 @@ class TarDataset(ShardCached, Source, ColumnSource):
         self._cache = checked_cache(cache)
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
-        self._open: Handle[_OpenShards] = Handle(
-            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
-            _OpenShards.close,
-            per_thread=True,
+        opener = functools.partial(
+            _OpenShards, self.shards, self.reading, self._found.listed_versions, RandomAccess(self.shards)
         )
+        self._open: Handle[_OpenShards] = Handle(opener, _OpenShards.close, per_thread=True)
         self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
 
     def stream(
@@ -318,10 +318,17 @@ class TarDataset(ShardCached, Source, ColumnSource):
 class _OpenShards:
     """The open shards of one thread. If there are too many, the least recently used are released."""
 
-    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
+    def __init__(
+        self,
+        shards: list[str],
+        reading: Reading,
+        listed_versions: Mapping[str, Version],
+        random_access: RandomAccess,
+    ) -> None:
         self._shards = shards
         self._listed_versions = listed_versions
         self._storage = reading.open_storage()
+        self._random_access = random_access
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def get(self, shard: int, index: Index) -> Blob:
@@ -332,7 +339,7 @@ class _OpenShards:
         version, is_packed = index.version(shard)
         address = self._shards[shard]
         known = version if is_packed and version.tag else self._listed_versions.get(address)
-        blob = self._storage.open(address, known)
+        blob = self._storage.open(address, known, self._random_access)
         if blob.size != version.size or blob.tag != version.tag != "":
             blob.close()
             since, advice = "its index was made", "Make the dataset again: the index will be, too."

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import Foresight
+from feedline.datasets.remote.foresight import ShardForesight
 from feedline.datasets.shuffle_buffer import ShuffleBuffer
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
@@ -34,7 +34,7 @@ class ShardSource(Protocol):
     form: TarForm
     reading: Reading
 
-    def open(self, address: str, foresight: Foresight | None = None) -> Blob: ...
+    def open(self, address: str, foresight: ShardForesight | None = None) -> Blob: ...
 
 
 class ShardReader:
@@ -47,7 +47,7 @@ class ShardReader:
         shares: list[ShardShare],
         buffer: ShuffleBuffer[Held],
         begin: State,
-        foresight: Foresight | None,
+        foresight: ShardForesight | None,
     ) -> None:
         self._stream = stream
         self._shares = shares

@@ -10,8 +10,7 @@ from typing import Any
 from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass, names_sum
 from feedline.datasets.remote.blob import Blob, Version
-from feedline.datasets.remote.disk_cache import name_of
-from feedline.datasets.remote.foresight import Foresight, Readers
+from feedline.datasets.remote.foresight import Readers, ShardForesight, name_of
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.shard_order import order_of
 from feedline.datasets.shuffle_buffer import ShuffleBuffer
@@ -111,17 +110,17 @@ class TarStream(PartedStream, Epochs, Reshardable):
         """As `Source.hands_on_images`."""
         return getattr(self.transform, "defers", False)
 
-    def open(self, address: str, foresight: Foresight | None = None) -> Blob:
+    def open(self, address: str, foresight: ShardForesight | None = None) -> Blob:
         """Open a shard; called by threads."""
         return self._storage.get().open(address, self._versions.get(address), foresight)
 
-    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> Foresight | None:
+    def foresight(self, epoch: int, part: Part, homes: int = 1, *, shared: bool = False) -> ShardForesight | None:
         """Return when shards are needed next, as a part sees it; None if none are cached."""
         if self.reading.shard_cache is None:
             return None
         _, (_, ranks) = self._place()
         readers = Readers(*part, ranks if part[1] % ranks == 0 else 1, self._ranks_here())
-        return Foresight(list(map(name_of, self.shards)), self._orders(homes), epoch, readers, shared=shared)
+        return ShardForesight(list(map(name_of, self.shards)), self._orders(homes), epoch, readers, shared=shared)
 
     def close(self) -> None:
         """Close the connections of this process. They are reopened when needed."""

@@ -1,8 +1,8 @@
 """What reading shards from a store costs, before anything is fetched: bytes, requests and waiting, epoch by epoch.
 
 One machine of several is simulated. It reads its shards in the order of the real stream, through a cache that decides
-with the code of the real one (`Foresight`, `victims_of`), shard by shard instead of piece by piece. All machines have
-equal shares, so the figures of one hold for each. The clock is virtual.
+with the code of the real one (`ShardForesight`, `victims_of`), shard by shard instead of piece by piece. All machines
+have equal shares, so the figures of one hold for each. The clock is virtual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.remote.disk_cache import PIECE_BYTES, victims_of
-from feedline.datasets.remote.foresight import Foresight, Readers
+from feedline.datasets.remote.foresight import Readers, ShardForesight
 from feedline.datasets.shard_order import shuffled
 
 
@@ -86,7 +86,7 @@ class Machine:
         order = functools.partial(shuffled, count, reading.seed, homes=homes)
         readers = Readers(0, parts, ranks, reading.ranks)
         names = list(map(str, range(count)))
-        foresight = Foresight(names, order, self._epoch, readers)
+        foresight = ShardForesight(names, order, self._epoch, readers)
         line = _Line(reading)
         shards = order(self._epoch)
         for turn in np.flatnonzero(readers.on_this_machine(count)).tolist():
@@ -97,7 +97,7 @@ class Machine:
         self._epoch += 1
         return line.traffic()
 
-    def _keep(self, shard: int, foresight: Foresight) -> None:
+    def _keep(self, shard: int, foresight: ShardForesight) -> None:
         """Cache a shard, unless all cached ones are needed sooner."""
         size = int(self._sizes[shard])
         held = np.flatnonzero(self._is_held)
