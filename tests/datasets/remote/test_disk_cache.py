@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import MARK, DiskCache
+from feedline.datasets.remote.foresight import RandomAccess
 from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 PIECE = 1000
@@ -35,10 +37,13 @@ class Far(Blob):
 
     def __init__(self, data: bytes = DATA, tag: str = "1") -> None:
         self.data, self.size, self.tag = data, len(data), tag
-        self.reads = 0
+        self.reads = self.fetched = 0
+        self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> bytes:
-        self.reads += 1
+        with self._lock:
+            self.reads += 1
+            self.fetched += stop - start
         return self.data[start:stop]
 
     def close(self) -> None:
@@ -95,22 +100,72 @@ def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     CachedBlob(far, cache).read(0, 2 * PIECE)
     cache.path_of(far, 1).write_bytes(damage)
-    assert CachedBlob(far, cache).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
-    assert far.reads == 3
-    assert CachedBlob(far, cache).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
-    assert far.reads == 3
+    for _ in range(2):
+        restarted = DiskCache(tmp_path / "c", 10**6)
+        assert CachedBlob(far, restarted).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
+        assert far.reads == 3
 
 
-def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
+def test_a_full_cache_stays_as_it_is_and_others_fetch_their_own_bytes(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 6 * PIECE), Far()
+    opened = CachedBlob(far, cache, RandomAccess([far.address]))
     for number in range(5):
-        CachedBlob(far, cache).read(number * PIECE, (number + 1) * PIECE)
-        os.utime(cache.path_of(far, number), ns=(0, number))
-    CachedBlob(far, cache).read(0, 1)  # used just now
-    CachedBlob(far, cache).read(5 * PIECE, 6 * PIECE)
-    left = {number for number in range(10) if cache.path_of(far, number).exists()}
-    assert left == {0, 2, 3, 4, 5}, "what came last is kept, and what was used"
+        opened.read(number * PIECE, (number + 1) * PIECE)
+    for number in range(5):
+        os.utime(cache.path_of(far, number), (0, 0))  # long ago
+    assert opened.read(5 * PIECE + 10, 5 * PIECE + 20) == DATA[5 * PIECE + 10 : 5 * PIECE + 20]
+    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(5))
+    assert far.fetched == 5 * PIECE + 10
+    stats = cache.stats()
+    assert (stats.fetched, stats.dropped, stats.held) == (5 * PIECE + 10, 10, 5 * (PIECE + 4))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.2])
+@pytest.mark.parametrize("sample", [50, 350, 1700])
+def test_random_access_fetches_no_more_than_the_best_rule_would(share: float, sample: int, tmp_path: Path) -> None:
+    count, epochs, dice = 120, 3, random.Random(1)
+    far = Far(dice.randbytes(count * sample))
+    cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * (PIECE + 4))
+    opened = CachedBlob(far, cache, RandomAccess([far.address]))
+    held = min(1.0, cache.max_bytes // (PIECE + 4) * PIECE / far.size)
+    for epoch in range(epochs):
+        before = far.fetched
+        for number in dice.sample(range(count), count):
+            start = number * sample
+            assert opened.read(start, start + sample) == far.data[start : start + sample]
+        least = far.size if epoch == 0 else (1 - held) * far.size
+        assert least - 2 * PIECE <= far.fetched - before <= least + 2 * PIECE
+
+
+def test_what_nobody_uses_makes_room_for_random_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, own = Far(), Far(tag="2")
+    other.address = "s3://bucket/other.tar"
+    CachedBlob(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    cache = DiskCache(tmp_path / "c", 6 * PIECE)
+    opened = CachedBlob(own, cache, RandomAccess([own.address]))
+    opened.read(0, 10)
+    assert not cache.path_of(own, 0).exists(), "the other pieces were used a moment ago"
+    monkeypatch.setattr(disk_cache, "_UNUSED_S", -1.0)
+    opened.read(0, 10)
+    opened.read(PIECE, PIECE + 10)
+    assert all(cache.path_of(own, number).exists() for number in range(2))
     assert taken(tmp_path / "c") <= 6 * PIECE
+
+
+def test_pieces_of_an_old_version_make_room_for_random_access(tmp_path: Path) -> None:
+    old, new = Far(tag="1"), Far(tag="2")
+    CachedBlob(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    cache = DiskCache(tmp_path / "c", 6 * PIECE)
+    CachedBlob(new, cache, RandomAccess([new.address])).read(0, 10)
+    assert cache.path_of(new, 0).exists()
+
+
+def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
+    far = Slow()
+    opened = CachedBlob(far, DiskCache(tmp_path / "c", 4 * (PIECE + 4)), RandomAccess([far.address]))
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(lambda number: opened.read(number * PIECE, number * PIECE + 10), range(10)))
+    assert far.fetched == 4 * PIECE + 6 * 10
 
 
 def _read_at_random(folder: Path, seed: int) -> None:
@@ -189,9 +244,9 @@ def test_a_lock_ends_although_a_process_was_forked_meanwhile(tmp_path: Path) -> 
         return DATA[:PIECE]
 
     path = cache.path_of(far, 0)
-    assert cache.fetched(path, PIECE, fetch) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, fetch, RandomAccess()) == DATA[:PIECE]
     path.unlink()
-    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE]) == DATA[:PIECE]
+    assert cache.fetched(path, PIECE, lambda: DATA[:PIECE], RandomAccess()) == DATA[:PIECE]
     may_end.set()
     child.join()
 
@@ -203,11 +258,13 @@ def test_a_fetch_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
         raise SourceError("unreachable")
 
     with pytest.raises(SourceError, match="unreachable"):
-        cache.fetched(cache.path_of(far, 0), PIECE, fail)
+        cache.fetched(cache.path_of(far, 0), PIECE, fail, RandomAccess())
     assert CachedBlob(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
-def test_what_a_killed_process_left_is_deleted(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_cache, "_SCAN_S", 0.0)
+    monkeypatch.setattr(disk_cache, "_SCAN_SHARE", float("inf"))
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     CachedBlob(far, cache).read(0, 1)
     half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
@@ -270,7 +327,7 @@ def test_what_this_process_has_read_is_counted_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         CachedBlob(Far(), cache).read(0, 10)
         cache.keep_last(Path(), b"")
-    assert cache.stats().served == cache.stats().served == PIECE
+    assert cache.stats().served == cache.stats().served == 10
 
 
 def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from feedline.datasets import JSONLines, ParquetDataset
 from feedline.datasets.lines import blocks, index
 from feedline.datasets.parquet import remote_files
 from feedline.datasets.remote import disk_cache, ranges
-from feedline.datasets.remote.disk_cache import CacheStats, DiskCache
-from feedline.datasets.remote.foresight import Foresight
+from feedline.datasets.remote.cached_blob import CachedBlob
+from feedline.datasets.remote.disk_cache import CacheStats
+from feedline.datasets.remote.foresight import Foresight, PartForesight, RandomAccess
 from feedline.text import TokenDataset
 from tests.datasets.remote.servers import Request, WebServer, web_server
 from tests.text.token_files import write
@@ -149,15 +150,13 @@ def test_each_stream_has_its_own_foresight(
     kind: str, server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two streams of a dataset, and random access between them: the cache is told by each when pieces are needed."""
-    size, told, plain = size_of(kind, server), list[Foresight | None](), DiskCache.fetched
+    size, told, plain = size_of(kind, server), list[Foresight](), CachedBlob.read
 
-    def fetched(
-        self: DiskCache, path: Path, size: int, fetch: Callable[[], bytes], foresight: Foresight | None = None
-    ) -> bytes:
-        told.append(foresight)
-        return plain(self, path, size, fetch, foresight)
+    def read(self: CachedBlob, start: int, stop: int) -> bytes:
+        told.append(self._foresight)
+        return plain(self, start, stop)
 
-    monkeypatch.setattr(DiskCache, "fetched", fetched)
+    monkeypatch.setattr(CachedBlob, "read", read)
     dataset = opened(kind, server, tmp_path, parts=3, shard_cache=tmp_path / "cache", shard_cache_bytes=2 * size)
     assert len(dataset) == FILES * GROUPS * ROWS
     passes = [iter(dataset.stream(shuffle=True, seed=seed, window=2)) for seed in (4, 5)]
@@ -172,10 +171,10 @@ def test_each_stream_has_its_own_foresight(
         told.clear()
         dataset.close()
         dataset.__getitems__(range(0, FILES * GROUPS * ROWS, ROWS))
-        assert set(told) == {None}
+        assert {type(one) for one in told} == {RandomAccess}
     assert found[:2] == found[2:], "each goes on with its own"
     assert len(set.union(*found)) == 2
-    assert None not in set.union(*found)
+    assert {type(one) for one in set.union(*found)} == {PartForesight}
     dataset.close()
 
 

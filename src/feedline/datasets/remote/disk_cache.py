@@ -395,7 +395,9 @@ class DiskCache:
         """Return when each piece is needed next."""
         known = scan.places_in(foresight, self._versions)
         of_others = np.where(scan.used_s < time.time() - _UNUSED_S, math.inf, -math.inf)
-        return np.where(known >= 0, foresight.times()[known], np.where(known == _OUTDATED, math.inf, of_others))
+        return np.where(
+            known >= 0, foresight.times()[np.maximum(known, 0)], np.where(known == _OUTDATED, math.inf, of_others)
+        )
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "max_bytes": self.max_bytes}
