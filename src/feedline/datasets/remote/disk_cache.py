@@ -62,6 +62,9 @@ _NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
 class CacheStats(NamedTuple):
     """What a cache folder holds, and what went through it since it was created, in bytes.
 
+    A worker adds what it has read from the disk, or fetched without storing it, every 64 MiB: its last bytes may be
+    missing.
+
     Example:
         >>> CacheStats(held=80, fetched=300, served=100, dropped=220).hit_rate
         0.25
@@ -72,7 +75,7 @@ class CacheStats(NamedTuple):
     fetched: int = 0
     """Fetched from the store."""
     served: int = 0
-    """Read from the disk instead. A worker adds what it has read every 64 MiB, so its last bytes may be missing."""
+    """Read from the disk instead."""
     dropped: int = 0
     """Deleted to make room, or fetched and not stored because everything else is needed sooner."""
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from feedline.datasets.formats import format_by_name
-from feedline.datasets.remote.disk_cache import check_limit, least_limit
+from feedline.datasets.remote.disk_cache import PIECE_BYTES, check_limit, least_limit
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.tar.shards import REMOTE_REQUESTS, expand
 from feedline.errors import BadOption
@@ -108,9 +108,17 @@ def ways_of(reading: Reading, sample_bytes: int | None) -> list[Way]:
     if reading.machines > 1:
         ways.append(_stream(".stream(shuffle=True, sticky=False)", reading, "as above, to other ranks, too"))
     if sample_bytes is not None:
-        share = sum(reading.sizes) // reading.machines
-        ways.append(Way("DataLoader(dataset, shuffle=True)", share, share, share // sample_bytes, "anywhere"))
+        ways.append(_random_access(reading, sample_bytes))
     return ways
+
+
+def _random_access(reading: Reading, sample_bytes: int) -> Way:
+    """Return what random access costs: whole pieces fill the cache, then every other sample is a request."""
+    total = sum(reading.sizes)
+    held = min(total, reading.cache_bytes)
+    later = round((total - held) / reading.machines)
+    requests = held // PIECE_BYTES + later // sample_bytes
+    return Way("DataLoader(dataset, shuffle=True)", held + later, later, requests, "anywhere")
 
 
 def _stream(code: str, reading: Reading, moves: str) -> Way:
