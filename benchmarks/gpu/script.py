@@ -1,7 +1,8 @@
 """Question: what share of a GPU's synthetic rate does a plain training script reach, in whichever order it is written?
 
 Knob: whether the script creates the loader or the model first (`--order`), the length of an epoch (`--epoch`, with or
-without `--anew`), the augmentation (`--recipe`), the network (`none` only loads) and the number of workers.
+without `--anew`), the augmentation (`--recipe`), the network (`none` only loads), the number of workers, and whether a
+step is started kernel by kernel, by `torch.compile` (`--compiled`) or as a CUDA graph (`--graph`).
 
 Held still: synthetic JPEGs of 500x375, about 100 KB each, in the page cache; random-resized crop to 224, flip,
 normalise; batches of 256; bfloat16, channels last, SGD.
@@ -11,6 +12,7 @@ one contains the start: decoders, compiled kernels, pinned memory. `wait` is the
 `benchmarks.gpu.training` measures more, but all of it in one process, where CUDA starts once.
 
     python -m benchmarks.gpu.script --network resnet18 --workers 4 --order model
+    python -m benchmarks.gpu.script --network resnet18 --workers 4 --graph
     python -m benchmarks.gpu.script --network resnet50 --workers 2 --epoch 16
     python -m benchmarks.gpu.script --network none --workers 8 --recipe randaugment
 """
@@ -47,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.gpu.script",
     )
     parser.add_argument("--network", default="resnet18", help="a network of torchvision, or none")
-    parser.add_argument("--compiled", action="store_true", help="train what torch.compile makes of it")
+    parser.add_argument(
+        "--compiled", nargs="?", const="default", metavar="MODE", help="train what torch.compile makes of it"
+    )
+    parser.add_argument("--graph", action="store_true", help="start each training step as one CUDA graph")
     parser.add_argument("--order", choices=("model", "loader"), default="model", help="what the script creates first")
     parser.add_argument("--recipe", choices=tuple(RECIPES), default="plain")
     parser.add_argument("--workers", type=int, default=4)
@@ -92,6 +97,7 @@ def loader_of(arguments: argparse.Namespace, folder: Any) -> Any:
         device=arguments.device,
         drop_last=True,
         persistent_workers=False if arguments.anew else None,
+        device_buffers="static" if arguments.graph else "fresh",
     )
 
 
@@ -104,7 +110,7 @@ def trainer_of(arguments: argparse.Namespace) -> Callable[[Any, Any], None]:
         arguments.device, dtype=torch.bfloat16, memory_format=torch.channels_last
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
-    network: Any = torch.compile(model) if arguments.compiled else model
+    network: Any = torch.compile(model, mode=arguments.compiled) if arguments.compiled else model
     torch.backends.cudnn.benchmark = True
 
     def train(pixels: Any, labels: Any) -> None:
@@ -120,10 +126,12 @@ def measure(arguments: argparse.Namespace, train: Callable[[Any, Any], None], lo
     size, steps = arguments.batch_size, arguments.steps
     pixels = torch.randn(size, 3, 224, 224, device=arguments.device, dtype=torch.bfloat16)
     labels = torch.randint(0, 1000, (size,), device=arguments.device)
+    batches = endless(loader, arguments.epoch)
+    if arguments.graph:
+        train = captured(train, *next(batches))
     synthetic = partial(timed, partial(repeat, train, pixels, labels, steps))
     synthetic()
     seconds, shares = [synthetic()], []
-    batches = endless(loader, arguments.epoch)
     for _ in range(5):
         train(*next(batches))
     for _ in range(arguments.repeats):
@@ -145,6 +153,19 @@ def measure(arguments: argparse.Namespace, train: Callable[[Any, Any], None], lo
         sys.stdout.write(f"{steps * size / taken:8.0f} images/s{share}  wait {waited / taken:.3f}\n")
     if arguments.network != "none":
         sys.stdout.write(f"{steps * size / alone:8.0f} images/s synthetic\n")
+
+
+def captured(train: Callable[[Any, Any], None], pixels: Any, labels: Any) -> Callable[[Any, Any], None]:
+    """Return a training step as a CUDA graph, which reads its batch from where these tensors are."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        repeat(train, pixels, labels, 5)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the loader works on other threads
+        train(pixels, labels)
+    return lambda pixels, labels: graph.replay()
 
 
 def endless(loader: Any, epoch: int) -> Iterator[Any]:
