@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -291,6 +292,30 @@ def test_an_arena_is_closed_with_its_last_user_also_by_the_garbage_collector() -
         assert os.fstat(fd).st_blocks == 0
     finally:
         os.close(fd)
+
+
+def test_ctrl_c_while_an_arena_is_closed_with_its_last_user_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops exceptions that are raised in finalizers."""
+    arena = make_arena(2)
+    closed, rest = [], arena.rest
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        rest()
+        closed.append(True)
+
+    monkeypatch.setattr(arena, "rest", interrupted)
+
+    def drop() -> None:
+        user = User(arena)
+        user.itself = user.arena = None  # type: ignore[assignment]
+        del user
+        while True:  # Ctrl-C is raised between two instructions
+            threading.Event().wait(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        drop()
+    assert closed
 
 
 def test_code_that_the_garbage_collector_runs_in_the_middle_of_an_operation_waits_for_nobody() -> None:

@@ -45,6 +45,7 @@ from feedline.memory.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotRead
 from feedline.memory.residency import Residency
 from feedline.memory.slot import Device, Lease, Slot
 from feedline.memory.sparse import map_sparse
+from feedline.system import interrupts
 
 _PAGE = mmap.PAGESIZE
 
@@ -362,7 +363,7 @@ class Arena(Ownership):
 
         Closing it when the arena itself dies would be too late: the garbage collector may have cleared the leases.
         """
-        tie = weakref.finalize(user, self._dismiss)
+        tie = weakref.finalize(user, interrupts.see_through, self._dismiss)
         tie.atexit = False
         self._ties.append(tie)
 

@@ -10,9 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 from feedline.abc.engine import Engine
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.system import interrupts
 from feedline.system.mailbox import Mailbox
 from feedline.types import Result
-from feedline.workers import interrupts
 
 
 class WorkerEngine(Engine):

@@ -30,10 +30,11 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.system import interrupts
 from feedline.system.failures import add_note, words
 from feedline.system.mailbox import Mailbox
 from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity
-from feedline.workers import handles, interrupts
+from feedline.workers import handles
 from feedline.workers.base import Lane, LaneEngine
 from feedline.workers.fetch.announcing import Announcer, announcer_of
 from feedline.workers.runner import Runner

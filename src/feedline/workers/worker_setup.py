@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.system import interrupts
 from feedline.types import WorkerIdentity
-from feedline.workers import interrupts
 from feedline.workers.heap import keep_heap_warm
 from feedline.workers.runner import Runner
 

@@ -24,10 +24,10 @@ from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
 from feedline.errors import BadState, WorkerError
 from feedline.order.progress import Progress, StreamProgress
+from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of
 from feedline.types import DatasetKind, ResultKind, Resume
 from feedline.types.shown import counted
-from feedline.workers import interrupts
 
 BeginEpoch = Callable[[Driver], None]
 

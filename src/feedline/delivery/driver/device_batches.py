@@ -36,9 +36,9 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.order.progress import Progress
 from feedline.randomness.scope import Scope, enter
+from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import Draw
-from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
 """How often to interrupt a wait to check whether it should end. Nothing else depends on it."""

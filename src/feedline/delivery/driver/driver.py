@@ -26,9 +26,9 @@ from feedline.errors import WorkerWarning, warn_user
 from feedline.insight.batch_rows import Row
 from feedline.randomness import scope
 from feedline.randomness.stages import TRANSFORM
+from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import Call, Result, ResultKind, SlotBatch, Task
-from feedline.workers import interrupts
 
 _LOOK_UP_S = 0.05
 """How often to interrupt a wait for workers to check whether it should end. Nothing else depends on it."""

@@ -24,9 +24,9 @@ from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
 from feedline.randomness import scope as randomness
 from feedline.randomness.stages import TRANSFORM
+from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
-from feedline.workers import interrupts
 from feedline.workers.runner import Runner
 
 

@@ -25,10 +25,11 @@ from feedline.insight.observer import Observer
 from feedline.insight.period import period_of
 from feedline.insight.stats import Stats
 from feedline.memory.arena import Arena
+from feedline.system import interrupts
 from feedline.system.limits import memory_limit, usable_cores
 from feedline.types import DatasetKind
 from feedline.types.ranks import local_rank_count
-from feedline.workers import abilities, interrupts
+from feedline.workers import abilities
 
 if abilities.has_shared_arenas():  # elsewhere it is never chosen
     from feedline.workers.processes import ProcessEngine  # not while the loop waits for the first batch

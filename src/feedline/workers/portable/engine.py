@@ -28,10 +28,10 @@ from typing import Any
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerDied
 from feedline.memory.reading import Reader, SegmentReader
-from feedline.system import openmp
+from feedline.system import interrupts, openmp
 from feedline.system.mailbox import Mailbox
 from feedline.types import Result, ResultKind, SlotBatch, Task
-from feedline.workers import handles, interrupts, lifetime, session
+from feedline.workers import handles, lifetime, session
 from feedline.workers.base import Lane, LaneEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.fork_safety import quiesce_threads

@@ -26,9 +26,9 @@ from typing import Any
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.memory.arena import Arena
-from feedline.system import openmp
+from feedline.system import interrupts, openmp
 from feedline.types import Call, Result, ResultKind, Task
-from feedline.workers import handles, interrupts, lifetime
+from feedline.workers import handles, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.forkserver import Preloading

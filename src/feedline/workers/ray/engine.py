@@ -30,10 +30,11 @@ from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
+from feedline.system import interrupts
 from feedline.system.failures import words
 from feedline.system.mailbox import Mailbox
 from feedline.types import Call, Result, ResultKind, Task
-from feedline.workers import interrupts, unpicklable
+from feedline.workers import unpicklable
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.portable.engine import result_of

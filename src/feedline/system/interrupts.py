@@ -6,7 +6,7 @@ running, and leaves an untracked process behind if the fork is done. In the midd
 workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So during these operations the handlers
 are replaced by one that records the signal, and recorded signals are sent again once the handlers are back. A forked
 child gets the handlers back at once; it must not receive Ctrl-C until it has set the signal to be ignored.
-Test: tests/faults/test_storm.py, tests/workers/test_interrupts.py
+Test: tests/faults/test_storm.py, tests/system/test_interrupts.py
 """
 
 from __future__ import annotations

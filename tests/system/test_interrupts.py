@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from feedline.workers import interrupts
+from feedline.system import interrupts
 
 
 class Late(Exception):
