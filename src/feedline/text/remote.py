@@ -25,7 +25,7 @@ from feedline.datasets.parquet.remote_files import RemoteFile, is_remote
 from feedline.datasets.paths import Paths
 from feedline.datasets.remote import disk_cache, ranges
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import Foresight, RandomAccess
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.tar.shards import Reading
@@ -88,13 +88,13 @@ class RemoteTokens:
     def __init__(self, files: Sequence[TokenFile], reading: Reading, cache_bytes: int) -> None:
         self._files = files
         self._reading = reading
-        self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
+        addresses = [file.remote.address for file in files if file.remote is not None]
+        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
         self._pieces = BoundedCache[tuple[int, int], bytes](cache_bytes)
         """By the number of the file, and of the piece in it."""
         self._costs = BoundedCache[tuple[int, int], int](cache_bytes // disk_cache.PIECE_BYTES)
         """What recent requests for parts of other pieces have cost, in bytes."""
         self._offsets = BoundedCache[int, Numbers](_UNLIMITED)
-        self._random_access = RandomAccess([file.remote.address for file in files if file.remote is not None])
 
     def parts(self, number: int, start: int, out: Tokens) -> Iterator[Part]:
         """Yield what `fill` must read to fill `out` with tokens of a file, from `start` on."""
@@ -161,7 +161,7 @@ class RemoteTokens:
     def _open(self, number: int, foresight: Foresight | None = None) -> Blob:
         remote = self._files[number].remote
         assert remote is not None  # callers have checked that
-        return self._storage.get().open(remote.address, remote.version, foresight or self._random_access)
+        return self._storage.get().open(remote.address, remote.version, foresight)
 
     def offsets(self, number: int) -> Numbers:
         """Return the document offsets of a file, which are read once in each process.

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote import cache_pieces, disk_cache
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import MARK, DiskCache
@@ -50,6 +50,11 @@ class Far(Blob):
         self.data = b""
 
 
+def opened(far: Blob, cache: DiskCache) -> CachedBlob:
+    """Open a blob for random access, as the only file of its dataset."""
+    return CachedBlob(far, cache, RandomAccess([far.address]))
+
+
 def taken(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.name != MARK)
 
@@ -57,63 +62,63 @@ def taken(folder: Path) -> int:
 def test_what_was_read_once_is_read_from_the_disk(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     for _ in range(2):
-        opened = CachedBlob(far, cache)
+        blob = opened(far, cache)
         for start, stop in ((0, 1), (999, 1001), (2500, 7300), (0, len(DATA)), (len(DATA) - 1, len(DATA))):
-            assert opened.read(start, stop) == DATA[start:stop]
+            assert blob.read(start, stop) == DATA[start:stop]
     assert far.reads == 11
     assert taken(tmp_path / "c") == len(DATA) + 11 * 4
 
 
 def test_another_tag_is_another_blob(tmp_path: Path) -> None:
     cache, other = DiskCache(tmp_path / "c", 10**6), DATA[::-1]
-    assert CachedBlob(Far(), cache).read(0, 5000) == DATA[:5000]
-    assert CachedBlob(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
+    assert opened(Far(), cache).read(0, 5000) == DATA[:5000]
+    assert opened(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
 
 
 def test_addresses_that_differ_in_what_is_not_shown_are_other_blobs(tmp_path: Path) -> None:
     cache, blobs = DiskCache(tmp_path / "c", 10**6), [Far(), Far(DATA[::-1])]
     for number, blob in enumerate(blobs):
         blob.name, blob.address = "https://host/get?***", f"https://host/get?file={number}"
-        assert CachedBlob(blob, cache).read(0, 5000) == blob.data[:5000]
+        assert opened(blob, cache).read(0, 5000) == blob.data[:5000]
 
 
 def test_a_new_folder_counts_its_first_piece_once(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
-    CachedBlob(far, cache).read(0, 3 * PIECE)
+    opened(far, cache).read(0, 3 * PIECE)
     assert cache.stats().held == taken(tmp_path / "c")
 
 
 def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
-    CachedBlob(far, cache).read(0, PIECE)
+    opened(far, cache).read(0, PIECE)
 
     def refuse(path: Path) -> None:
         raise OSError(30, f"Read-only file system: {path}")
 
     monkeypatch.setattr(os, "utime", refuse)
-    assert CachedBlob(far, cache).read(0, PIECE) == DATA[:PIECE]
+    assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
     assert far.reads == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
 def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
-    CachedBlob(far, cache).read(0, 2 * PIECE)
+    opened(far, cache).read(0, 2 * PIECE)
     cache.path_of(far, 1).write_bytes(damage)
     for _ in range(2):
         restarted = DiskCache(tmp_path / "c", 10**6)
-        assert CachedBlob(far, restarted).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
+        assert opened(far, restarted).read(0, 2 * PIECE) == DATA[: 2 * PIECE]
         assert far.reads == 3
 
 
 def test_a_full_cache_stays_as_it_is_and_others_fetch_their_own_bytes(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 6 * PIECE), Far()
-    opened = CachedBlob(far, cache, RandomAccess([far.address]))
+    blob = opened(far, cache)
     for number in range(5):
-        opened.read(number * PIECE, (number + 1) * PIECE)
+        blob.read(number * PIECE, (number + 1) * PIECE)
     for number in range(5):
         os.utime(cache.path_of(far, number), (0, 0))  # long ago
-    assert opened.read(5 * PIECE + 10, 5 * PIECE + 20) == DATA[5 * PIECE + 10 : 5 * PIECE + 20]
+    assert blob.read(5 * PIECE + 10, 5 * PIECE + 20) == DATA[5 * PIECE + 10 : 5 * PIECE + 20]
     assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(5))
     assert far.fetched == 5 * PIECE + 10
     stats = cache.stats()
@@ -123,16 +128,16 @@ def test_a_full_cache_stays_as_it_is_and_others_fetch_their_own_bytes(tmp_path: 
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.2])
 @pytest.mark.parametrize("sample", [50, 350, 1700])
 def test_random_access_fetches_no_more_than_the_best_rule_would(share: float, sample: int, tmp_path: Path) -> None:
-    count, epochs, dice = 120, 3, random.Random(1)
+    count, epochs, dice = 30 * PIECE // sample + 1, 3, random.Random(1)
     far = Far(dice.randbytes(count * sample))
     cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * (PIECE + 4))
-    opened = CachedBlob(far, cache, RandomAccess([far.address]))
+    blob = opened(far, cache)
     held = min(1.0, cache.max_bytes // (PIECE + 4) * PIECE / far.size)
     for epoch in range(epochs):
         before = far.fetched
         for number in dice.sample(range(count), count):
             start = number * sample
-            assert opened.read(start, start + sample) == far.data[start : start + sample]
+            assert blob.read(start, start + sample) == far.data[start : start + sample]
         least = far.size if epoch == 0 else (1 - held) * far.size
         assert least - 2 * PIECE <= far.fetched - before <= least + 2 * PIECE
 
@@ -140,32 +145,128 @@ def test_random_access_fetches_no_more_than_the_best_rule_would(share: float, sa
 def test_what_nobody_uses_makes_room_for_random_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, own = Far(), Far(tag="2")
     other.address = "s3://bucket/other.tar"
-    CachedBlob(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    opened(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
-    opened = CachedBlob(own, cache, RandomAccess([own.address]))
-    opened.read(0, 10)
+    opened(own, cache).read(0, 10)
     assert not cache.path_of(own, 0).exists(), "the other pieces were used a moment ago"
-    monkeypatch.setattr(disk_cache, "_UNUSED_S", -1.0)
-    opened.read(0, 10)
-    opened.read(PIECE, PIECE + 10)
-    assert all(cache.path_of(own, number).exists() for number in range(2))
+    monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
+    opened(own, cache).read(0, 10)
+    assert not cache.path_of(own, 0).exists(), "a full cache is not looked at all the time"
+    later = opened(own, DiskCache(tmp_path / "c", 6 * PIECE))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: later.read(number * PIECE, number * PIECE + 10), range(8)))
+    assert own.fetched <= 20 + 5 * PIECE + 8 * 10, "no more pieces than fit"
+    later.read(0, 8 * PIECE)
+    assert sum(cache.path_of(own, number).exists() for number in range(11)) == 5
     assert taken(tmp_path / "c") <= 6 * PIECE
 
 
 def test_pieces_of_an_old_version_make_room_for_random_access(tmp_path: Path) -> None:
     old, new = Far(tag="1"), Far(tag="2")
-    CachedBlob(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
+    opened(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
-    CachedBlob(new, cache, RandomAccess([new.address])).read(0, 10)
+    opened(new, cache).read(0, 10)
     assert cache.path_of(new, 0).exists()
+
+
+def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+    opened(far, cache).read(0, len(DATA))
+    cache.path_of(far, 0).write_bytes(b"x" * (PIECE + 4))
+    restarted = DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+    before = far.fetched
+    for _ in range(2):
+        assert opened(far, restarted).read(10, 20) == DATA[10:20]
+        restarted.keep_last(Path(), b"")
+    assert far.fetched == before + PIECE
+
+
+def test_what_is_missing_is_fetched_in_one_request(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+    blob = opened(far, cache)
+    blob.read(0, 4 * PIECE)
+    before = far.reads
+    assert blob.read(2 * PIECE + 5, 9 * PIECE + 5) == DATA[2 * PIECE + 5 : 9 * PIECE + 5]
+    assert far.reads == before + 1
+
+
+def test_a_lowered_limit_holds(tmp_path: Path) -> None:
+    far = Far()
+    opened(far, DiskCache(tmp_path / "c", 10 * (PIECE + 4))).read(0, len(DATA))
+    cache = DiskCache(tmp_path / "c", 5 * (PIECE + 4))
+    opened(far, cache).read(10 * PIECE, 10 * PIECE + 5)
+    assert cache.stats().held == taken(tmp_path / "c") <= 5 * (PIECE + 4)
+
+
+def test_a_count_that_was_lost_is_made_good_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+    opened(far, cache).read(0, len(DATA))
+    (tmp_path / "c" / MARK).write_bytes(b"")
+    scans, cache = list[Path](), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+
+    def scanned(folder: Path) -> cache_pieces.Pieces:
+        scans.append(folder)
+        return cache_pieces.Pieces(folder)
+
+    monkeypatch.setattr(disk_cache, "Pieces", scanned)
+    for number in range(5, 10):
+        opened(far, cache).read(number * PIECE, number * PIECE + 1)
+    assert len(scans) == 1
+    assert cache.stats().held == taken(tmp_path / "c")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_without_room_on_the_disk_only_what_is_wanted_is_fetched(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *pieces: bytes) -> None:
+        raise OSError(error, os.strerror(error))
+
+    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
+    monkeypatch.setattr(disk_cache, "write_whole", fail)
+    with pytest.warns(FeedlineWarning, match="cannot be written"):
+        opened(far, cache).read(0, 10)
+    for number in range(1, 10):
+        opened(far, cache).read(number * PIECE, number * PIECE + 10)
+    assert far.fetched == PIECE + 9 * 10
+
+
+def _reads_in_a_child(blob: CachedBlob, cache: DiskCache, found: Any) -> None:
+    found.put((blob.read(0, 10), cache._reserved))
+
+
+def test_a_child_forked_while_room_is_looked_for_reads_on(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
+    blob, context = opened(far, cache), multiprocessing.get_context("fork")
+    found: Any = context.SimpleQueue()
+    child = context.Process(target=_reads_in_a_child, args=(blob, cache, found))
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache.reserved(cache.path_of(far, 3), RandomAccess()), disk_cache._reserving:
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    child.start()
+    try:
+        assert found.get() == (DATA[:10], 0)
+    finally:
+        may_end.set()
+        holder.join()
+        child.join()
 
 
 def test_reads_at_the_same_time_fetch_no_more_pieces_than_fit(tmp_path: Path) -> None:
     far = Slow()
-    opened = CachedBlob(far, DiskCache(tmp_path / "c", 4 * (PIECE + 4)), RandomAccess([far.address]))
+    blob = opened(far, DiskCache(tmp_path / "c", 4 * (PIECE + 4)))
     with ThreadPoolExecutor(10) as threads:
-        list(threads.map(lambda number: opened.read(number * PIECE, number * PIECE + 10), range(10)))
-    assert far.fetched == 4 * PIECE + 6 * 10
+        list(threads.map(lambda number: blob.read(number * PIECE, number * PIECE + 10), range(10)))
+    assert far.fetched <= 4 * PIECE + 10 * 10
+    blob.read(0, 10 * PIECE)
+    assert taken(tmp_path / "c") == 4 * (PIECE + 4)
 
 
 def _read_at_random(folder: Path, seed: int) -> None:
@@ -174,7 +275,7 @@ def _read_at_random(folder: Path, seed: int) -> None:
     for _ in range(150):
         start = dice.randrange(len(DATA))
         stop = min(len(DATA), start + dice.randrange(2500))
-        assert CachedBlob(Far(), cache).read(start, stop) == DATA[start:stop]
+        assert opened(Far(), cache).read(start, stop) == DATA[start:stop]
         assert taken_pieces(folder) <= 5 * PIECE + 4 * (PIECE + 4), "the bound, and what others are writing"
 
 
@@ -214,7 +315,7 @@ def _read_counted(folder: Path, number: int, begin: Any) -> None:
     far = Slow()
     begin.wait()
     with ThreadPoolExecutor(2) as threads:
-        for found in threads.map(lambda _: CachedBlob(far, DiskCache(folder, 10**6)).read(0, len(DATA)), range(2)):
+        for found in threads.map(lambda _: opened(far, DiskCache(folder, 10**6)).read(0, len(DATA)), range(2)):
             assert found == DATA
     (folder.parent / f"{number}.count").write_text(str(far.reads))
 
@@ -259,30 +360,30 @@ def test_a_fetch_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match="unreachable"):
         cache.fetched(cache.path_of(far, 0), PIECE, fail, RandomAccess())
-    assert CachedBlob(far, cache).read(0, PIECE) == DATA[:PIECE]
+    assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
 def test_what_a_killed_process_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "_SCAN_S", 0.0)
     monkeypatch.setattr(disk_cache, "_SCAN_SHARE", float("inf"))
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
-    CachedBlob(far, cache).read(0, 1)
+    opened(far, cache).read(0, 1)
     half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
     others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # the user's, put there later
     for path in (half, young, *others):
         path.write_bytes(b"abc")
     for path in (half, *others):
         os.utime(path, (0, 0))
-    CachedBlob(far, cache).read(0, 5 * PIECE)
+    opened(far, cache).read(0, 5 * PIECE)
     assert (half.exists(), young.exists()) == (False, True)
     assert all(path.exists() for path in others)
 
 
 def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
-    CachedBlob(far, cache).read(0, 3 * PIECE)
+    opened(far, cache).read(0, 3 * PIECE)
     (tmp_path / "c" / MARK).write_bytes(b"")
-    CachedBlob(far, cache).read(3 * PIECE, 5 * PIECE)
+    opened(far, cache).read(3 * PIECE, 5 * PIECE)
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
@@ -299,8 +400,8 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_piece_uncounted(
         patch.setattr(disk_cache, "write_whole", killed)
         for number in range(3):
             with pytest.raises(KeyboardInterrupt):
-                CachedBlob(far, cache).read(number * PIECE, number * PIECE + 1)
-    CachedBlob(far, cache).read(3 * PIECE, 5 * PIECE)
+                opened(far, cache).read(number * PIECE, number * PIECE + 1)
+    opened(far, cache).read(3 * PIECE, 5 * PIECE)
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
@@ -325,7 +426,7 @@ def test_only_a_folder_of_this_machine_is_a_cache(tmp_path: Path, monkeypatch: p
 def test_what_this_process_has_read_is_counted_at_once(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "c", 10**6)
     for _ in range(2):
-        CachedBlob(Far(), cache).read(0, 10)
+        opened(Far(), cache).read(0, 10)
         cache.keep_last(Path(), b"")
     assert cache.stats().served == cache.stats().served == 10
 
@@ -334,7 +435,7 @@ def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file where the folder should be")
     cache = DiskCache(tmp_path / "c", 10**6)
     with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
-        assert CachedBlob(Far(), cache).read(0, 10) == DATA[:10]
+        assert opened(Far(), cache).read(0, 10) == DATA[:10]
 
 
 def test_pieces_that_do_not_fit_on_the_disk_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,8 +443,8 @@ def test_pieces_that_do_not_fit_on_the_disk_are_not_counted(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
-    CachedBlob(far, cache).read(0, PIECE)
+    opened(far, cache).read(0, PIECE)
     monkeypatch.setattr(disk_cache, "write_whole", full)
     with pytest.warns(FeedlineWarning, match="No space left"):
-        assert CachedBlob(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
+        assert opened(far, cache).read(PIECE, 3 * PIECE) == DATA[PIECE : 3 * PIECE]
     assert cache.stats().held == taken(tmp_path / "c") == PIECE + 4

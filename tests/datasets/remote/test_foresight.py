@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.remote import disk_cache
+from feedline.datasets.remote import cache_pieces, disk_cache
+from feedline.datasets.remote.cache_pieces import victims_of
 from feedline.datasets.remote.cached_blob import CachedBlob
-from feedline.datasets.remote.disk_cache import DiskCache, victims_of
+from feedline.datasets.remote.disk_cache import DiskCache
 from feedline.datasets.remote.foresight import Readers, ShardForesight, name_of
-from tests.datasets.remote.test_disk_cache import Far
+from tests.datasets.remote.test_disk_cache import Far, opened
 
 PIECE = 100
 
@@ -102,15 +103,15 @@ def test_pieces_of_another_dataset_stay_while_they_are_in_use(tmp_path: Path, mo
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     cache, other, own = DiskCache(tmp_path / "c", 4 * (PIECE + 4)), Far(b"o" * 3 * PIECE), Far(b"x" * 4 * PIECE)
     own.address = "s3://bucket/own.tar"
-    CachedBlob(other, cache).read(0, 3 * PIECE)
+    opened(other, cache).read(0, 3 * PIECE)
     foresight = ShardForesight([name_of(own.address)], lambda epoch: [0], 0)
     CachedBlob(own, cache, foresight).read(0, 4 * PIECE)
     assert other.reads == 3
-    CachedBlob(other, cache).read(0, 3 * PIECE)
+    opened(other, cache).read(0, 3 * PIECE)
     assert other.reads == 3, "they were read a moment ago"
-    monkeypatch.setattr(disk_cache, "_UNUSED_S", -1.0)
+    monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
     CachedBlob(own, cache, foresight).read(0, 4 * PIECE)
-    CachedBlob(other, cache).read(0, 3 * PIECE)
+    opened(other, cache).read(0, 3 * PIECE)
     assert other.reads > 3, "nobody had used them for long"
 
 

@@ -22,7 +22,7 @@ from feedline.datasets.parquet import remote_files
 from feedline.datasets.remote import disk_cache, ranges
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import CacheStats
-from feedline.datasets.remote.foresight import Foresight, PartForesight, RandomAccess
+from feedline.datasets.remote.foresight import Foresight, PartForesight, RandomAccess, name_of
 from feedline.text import TokenDataset
 from tests.datasets.remote.servers import Request, WebServer, web_server
 from tests.text.token_files import write
@@ -80,10 +80,14 @@ def server(folder: Path) -> Iterator[WebServer]:
         yield server
 
 
+def addresses_of(kind: str, server: WebServer) -> list[str]:
+    return [f"{server.address}/{file}{KINDS[kind]}" for file in range(FILES)]
+
+
 # Any: options of three classes.
 def opened(kind: str, server: WebServer, home: Path, parts: int = 5, **options: Any) -> Any:
     """Return the samples of all files of a kind. By default, two windows of two parts fit into memory, and one more."""
-    addresses = [f"{server.address}/{file}{KINDS[kind]}" for file in range(FILES)]
+    addresses = addresses_of(kind, server)
     if kind == "parquet":
         return ParquetDataset(addresses, ("x", "pad"), cache_bytes=parts * (LARGE * PIECE + 9000), **options)
     if kind == "lines":
@@ -172,6 +176,7 @@ def test_each_stream_has_its_own_foresight(
         dataset.close()
         dataset.__getitems__(range(0, FILES * GROUPS * ROWS, ROWS))
         assert {type(one) for one in told} == {RandomAccess}
+        assert all(one.place_of(name_of(address), 0) == 0 for one in told for address in addresses_of(kind, server))
     assert found[:2] == found[2:], "each goes on with its own"
     assert len(set.union(*found)) == 2
     assert {type(one) for one in set.union(*found)} == {PartForesight}

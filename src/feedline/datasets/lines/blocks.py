@@ -19,7 +19,7 @@ from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, 
 from feedline.datasets.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.lines.scan import Numbers
 from feedline.datasets.remote.blob import Blob, Version
-from feedline.datasets.remote.foresight import Foresight, RandomAccess
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import CorruptSource, SourceChanged
@@ -172,14 +172,12 @@ class BlockReader:
         *,
         limit: int,
         request_count: int,
-        random_access: RandomAccess,
     ) -> None:
         self._storage = open_storage()
         self._addresses = addresses
         self._index = index
         self._limit = limit
         self._request_count = request_count
-        self._random_access = random_access
         self._blobs = BoundedCache[int, tuple[Blob, Foresight | None]](_MOST_OPEN)
         """Open files, and the foresight that each was opened with."""
         self._cursors = BoundedCache[int, _Cursor](_MOST_INFLATING)
@@ -220,7 +218,7 @@ class BlockReader:
                 return blob
             # For a new foresight, opening it again takes no request where reads check the version.
             version = None if blob.is_local else Version(blob.size, blob.tag)
-        blob = self._storage.open(self._addresses[file], version, foresight or self._random_access)
+        blob = self._storage.open(self._addresses[file], version, foresight)
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
             raise SourceChanged(

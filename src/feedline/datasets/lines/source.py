@@ -28,7 +28,7 @@ from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
-from feedline.datasets.remote.foresight import Foresight, Parts, RandomAccess, name_of
+from feedline.datasets.remote.foresight import Foresight, Parts, name_of
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.shards import Reading
@@ -127,7 +127,8 @@ class LineSource(ShardCached, Source):
         return self._indexed
 
     def _make_index(self) -> _Indexed:
-        files, storage = self.files, self.reading.open_storage()
+        files = self.files
+        storage = self.reading.open_storage([file.address for file in files])
         try:
             get = functools.partial(self._index_of, storage)
             if len(files) == 1:
@@ -308,11 +309,10 @@ class _Indexed:
         self.index = index
         opener = functools.partial(
             BlockReader,
-            reading.open_storage,
+            functools.partial(reading.open_storage, addresses),
             addresses,
             index,
             limit=limit,
             request_count=reading.requests(),
-            random_access=RandomAccess(addresses),
         )
         self.readers: Handle[BlockReader] = Handle(opener, BlockReader.close, per_thread=True)

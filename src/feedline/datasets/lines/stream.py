@@ -20,7 +20,6 @@ from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
 from feedline.datasets.passes import Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import RandomAccess
 from feedline.datasets.remote.storage import Storage
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.shards import Reading
@@ -52,8 +51,8 @@ class LineStream(Stream, StreamSource):
         self.reading = reading
         self.transform = transform
         self._versions = {file.address: file.version for file in files}
-        self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
-        self._same_order = RandomAccess([file.address for file in files])
+        addresses = [file.address for file in files]
+        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
 
     @property
     def hands_on_images(self) -> bool:
@@ -73,7 +72,7 @@ class LineStream(Stream, StreamSource):
 
     def open(self, address: str) -> Blob:
         """Open a file; called by threads."""
-        return self._storage.get().open(address, self._versions.get(address), self._same_order)
+        return self._storage.get().open(address, self._versions.get(address))
 
     @functools.cached_property
     def names_sum(self) -> list[int]:

@@ -28,7 +28,7 @@ from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.remote.blob import RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
-from feedline.datasets.remote.foresight import Foresight, Parts, RandomAccess, name_of
+from feedline.datasets.remote.foresight import Parts, name_of
 from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
 from feedline.errors import CorruptSource
@@ -95,7 +95,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
         {'name': 'Alan', 'born': np.int64(1912)}
     """
 
-    _lazy = (*RowGroupSource._lazy, "_random_access")
+    _lazy = (*RowGroupSource._lazy, "_remote_addresses")
     _endings = (".parquet",)
     _module = "pyarrow.parquet"
     _most_open = 64 << 20
@@ -129,7 +129,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
             cache=self._shard_cache,
         )
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
-        self._random_access: Foresight | None = None
+        self._remote_addresses: list[str] = []
 
     def _given(self) -> list[Any]:
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
@@ -143,8 +143,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
                 found += found_remote(path, storage, self._endings)
             else:
                 found += found_files([path], self._endings)
-        addresses = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
-        self._random_access = RandomAccess(addresses)
+        self._remote_addresses = [file.address if isinstance(file, RemoteFile) else str(file) for file in found]
         return found
 
     def _at(self, path: str) -> File:
@@ -174,7 +173,10 @@ class ParquetDataset(ShardCached, RowGroupSource):
             with pyarrow().OSFile(file.path) as opened:
                 yield opened
             return
-        blob = self._storage.get().open(file.address, file.version, file.foresight or self._random_access)
+        foresight, cache = file.foresight, self._shard_cache
+        if foresight is None and cache is not None:
+            foresight = cache.random_access(self._remote_addresses)
+        blob = self._storage.get().open(file.address, file.version, foresight)
         try:
             yield BlobFile(blob)
         finally:

@@ -21,48 +21,43 @@ import contextlib
 import hashlib
 import math
 import os
-import re
 import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import check_own, write_whole
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.foresight import NAME_LENGTH, Foresight, name_of
+from feedline.datasets.remote.cache_pieces import Pieces, place_of, victims_of
+from feedline.datasets.remote.foresight import Foresight, RandomAccess, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
+from feedline.system.process import lock_of_process
 from feedline.types.sizes import bytes_text
 
 PIECE_BYTES = 1 << 21
 MARK = ".feedline-shards"
 _SLACK = 0.01
 """The share of the limit to free beyond what is needed, so that not every piece deletes others. A guess."""
-_ABANDONED_S = 3600.0
-"""An unfinished file of this age was abandoned."""
-_UNUSED_S = 3600.0
-"""A piece of another dataset that was not read for this long is not needed any more. A guess."""
 _SCAN_S = 10.0
 _SCAN_SHARE = 0.01
 """How long the result of a scan is used, where every piece could need one: so long, and until this share of the time
 was spent on scans. Guesses."""
-_FLUSH_BYTES = 1 << 26
+_FULL_S = 300.0
+"""How long a cache that was found to be full is not looked at again. A guess."""
+_FLUSH_BYTES = 1 << 23
 """Bytes read from the cache after which a process adds them to the counts."""
-_NAME = re.compile(r"(?P<begun>\.)?[0-9a-f]{32}-\d+(?(begun)\..*)")
-"""Names of pieces and of unfinished files. Other files are the user's, and are left alone."""
+_reserving = lock_of_process()
+"""Held while room is looked for."""
 
 
 class CacheStats(NamedTuple):
     """What a cache folder holds, and what went through it since it was created, in bytes.
 
-    A worker adds what it has read from the disk, or fetched without storing it, every 64 MiB: its last bytes may be
+    A worker adds what it has read from the disk, or fetched without storing it, every 8 MiB: its last bytes may be
     missing.
 
     Example:
@@ -77,7 +72,7 @@ class CacheStats(NamedTuple):
     served: int = 0
     """Read from the disk instead."""
     dropped: int = 0
-    """Deleted to make room, or fetched and not stored because everything else is needed sooner."""
+    """Deleted to make room, or fetched and not stored, because everything else is needed sooner or there is no room."""
 
     @property
     def hit_rate(self) -> float:
@@ -85,61 +80,8 @@ class CacheStats(NamedTuple):
         return self.served / max(1, self.served + self.fetched)
 
 
-_OUTDATED = -2
-
-
-def _current_place(path: str, foresight: Foresight, versions: Mapping[str, str]) -> int:
-    name = os.path.basename(path)
-    version = name[NAME_LENGTH : 2 * NAME_LENGTH]
-    return _place(path, foresight) if versions.get(name[:NAME_LENGTH], version) == version else _OUTDATED
-
-
-def _place(path: str, foresight: Foresight) -> int:
-    name = os.path.basename(path)
-    return foresight.place_of(name[:NAME_LENGTH], int(name.rpartition("-")[2]))
-
-
 _COUNTS = struct.Struct("<4q")
 """`CacheStats` in the file beside the pieces."""
-
-
-@dataclass
-class _Scan:
-    """The pieces in the folder."""
-
-    paths: list[str]
-    sizes: NDArray[np.int64]
-    used_s: NDArray[np.float64]
-    """When each was last read."""
-    at_s: float
-    """When the folder was scanned."""
-    took_s: float
-    """How long that took."""
-    places: NDArray[np.int64] | None = None
-    """The place of each piece in `foresight`; -1 for pieces of other datasets."""
-    foresight: Foresight | None = None
-
-    def places_in(self, foresight: Foresight, versions: Mapping[str, str]) -> NDArray[np.int64]:
-        """Return the place of each piece; `_OUTDATED` if its blob has another version now."""
-        if self.places is None or self.foresight is not foresight:
-            self.foresight = foresight
-            self.places = np.array([_current_place(path, foresight, versions) for path in self.paths], np.int64)
-        return self.places
-
-    def add(self, path: str, size: int) -> None:
-        """Add a new piece."""
-        self.paths.append(path)
-        self.sizes, self.used_s = np.append(self.sizes, size), np.append(self.used_s, time.time())
-        if self.places is not None and self.foresight is not None:
-            self.places = np.append(self.places, _place(path, self.foresight))
-
-    def leave_out(self, places: NDArray[np.int64]) -> None:
-        """Forget some pieces."""
-        is_kept = np.ones(len(self.paths), bool)
-        is_kept[places] = False
-        self.paths = [self.paths[place] for place in np.flatnonzero(is_kept).tolist()]
-        self.sizes, self.used_s = self.sizes[is_kept], self.used_s[is_kept]
-        self.places = None if self.places is None else self.places[is_kept]
 
 
 def least_limit() -> int:
@@ -176,19 +118,29 @@ class DiskCache:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with nothing: each process counts its own bytes."""
+        """Begin with nothing: each process counts its own bytes, and reserves room for itself."""
+        self._pid = os.getpid()
         self._served = self._uncached = 0
         """Bytes that were not counted yet: read from the disk, and fetched but not stored."""
-        self._scan: _Scan | None = None
+        self._pieces: Pieces | None = None
+        """What was in the folder a short while ago."""
         self._versions: dict[str, str] = {}
-        """The version of each blob that was written to the cache here; pieces of others are of no use."""
+        """The version of each blob that was read here; pieces of other versions are of no use."""
         self._reserved = 0
         """Pieces that this process is fetching because there is room for them."""
-        self._lock = threading.Lock()
+        self._full_until_s = 0.0
+        """Until when nothing is stored that would need others to go."""
+        self._random_access = RandomAccess()
         self._compared: set[str] = set()
         """Names of pieces whose checksum was compared."""
         self._last = threading.local()
         """The piece that each thread read last: the reads of a batch are often close together."""
+
+    def random_access(self, files: Sequence[str]) -> RandomAccess:
+        """Return what is known about files that are read at random: the same object for the same files."""
+        if self._random_access.files is not files:
+            self._random_access = RandomAccess(files)
+        return self._random_access
 
     def path_of(self, blob: Blob, number: int) -> Path:
         """Return the path of a piece, whether or not it is cached."""
@@ -247,6 +199,7 @@ class DiskCache:
         self._flush_counts()
 
     def _flush_counts(self) -> None:
+        self._leave_to_parent()
         if self._served + self._uncached >= _FLUSH_BYTES:
             with contextlib.suppress(OSError), _locked(self.folder / MARK) as mark:
                 self._put_counts(mark, self._counts(mark))
@@ -298,9 +251,10 @@ class DiskCache:
                     except OSError:  # a full disk
                         self._put_counts(mark, counts._replace(held=counts.held - size + before))
                         raise
-                    if self._scan is not None:
-                        self._scan.add(str(path), size)
+                    if self._pieces is not None:
+                        self._pieces.add(str(path), size)
         except OSError as exc:
+            self._full_until_s = time.monotonic() + _FULL_S
             warn_user(
                 f"{self.folder} cannot be written ({exc.strerror or exc}): shards are read without a cache there. Make "
                 "room, or give shard_cache= a folder that can be written to.",
@@ -308,33 +262,56 @@ class DiskCache:
             )
 
     @contextlib.contextmanager
-    def reserved(self, foresight: Foresight) -> Iterator[bool]:
-        """Reserve room for a piece while it is fetched. Yields False if it would replace one that is needed."""
-        with self._lock:
-            has_room = self._has_room(foresight)
+    def reserved(self, path: Path, foresight: Foresight) -> Iterator[bool]:
+        """Reserve room for a piece while it is fetched. Yields False if another would have to go that is of use."""
+        self._leave_to_parent()
+        with _reserving:
+            has_room = path.exists() or self._has_room(path, foresight)  # one that is there is damaged
             self._reserved += has_room
         try:
             yield has_room
         finally:
-            with self._lock:
+            with _reserving:
                 self._reserved -= has_room
 
-    def _has_room(self, foresight: Foresight) -> bool:
-        most = self.max_bytes - (PIECE_BYTES + 4) * (self._reserved + 1)
+    def _has_room(self, path: Path, foresight: Foresight) -> bool:
+        if time.monotonic() < self._full_until_s:
+            return False
+        piece = PIECE_BYTES + 4
+        wanted = piece * (self._reserved + 1)
         try:
             with open(self.folder / MARK, "rb") as file:
-                if self._counts(file.fileno()).held <= most:
-                    return True
+                data = file.read(_COUNTS.size)
+            if len(data) == _COUNTS.size and CacheStats(*_COUNTS.unpack(data)).held + wanted <= self.max_bytes:
+                return True
             with _locked(self.folder / MARK) as mark:
-                last, scan = self._scan, self._scanned(anew=False)
-                if scan is not last:  # corrects the count, if a process was killed
-                    counts = self._counts(mark)._replace(held=int(scan.sizes.sum()))
+                last, counts = self._pieces, self._counts(mark)
+                pieces = self._scanned(anew=False)
+                if pieces is not last:  # corrects the count, if a process was killed
+                    counts = counts._replace(held=self._trimmed(pieces))
                     self._put_counts(mark, counts)
-                    if counts.held <= most:
-                        return True
-                return bool(self._times(scan, foresight).max(initial=-math.inf) == math.inf)
-        except OSError:  # there is no folder yet, or it cannot be written to
+                useless = int(pieces.sizes[pieces.are_useless(foresight, self._versions)].sum())
+                is_needed = foresight.after(place_of(path.name, foresight)) < math.inf
+        except OSError:  # there is no folder yet, or it cannot be written to: `write` creates it, or warns
             return True
+        left = self.max_bytes - counts.held + useless if is_needed else 0
+        if left < piece:
+            self._full_until_s = time.monotonic() + max(_FULL_S, pieces.took_s / _SCAN_SHARE)
+        return left >= wanted
+
+    def _trimmed(self, pieces: Pieces) -> int:
+        """Delete the pieces used least recently if the limit was lowered; return the bytes that are left."""
+        held = int(pieces.sizes.sum())
+        victims, _ = victims_of(-pieces.used_s, pieces.sizes, -math.inf, held - self.max_bytes)
+        return held - pieces.delete(victims)
+
+    def _leave_to_parent(self) -> None:
+        """Drop what a forked process has inherited: counts and reservations are its parent's."""
+        if self._pid != os.getpid():
+            with _reserving:
+                if self._pid != os.getpid():
+                    self._served = self._uncached = self._reserved = 0
+                    self._pid = os.getpid()
 
     def stats(self) -> CacheStats:
         """Return what the folder holds, and what went through it."""
@@ -357,50 +334,30 @@ class DiskCache:
         counts = CacheStats(counts.held, counts.fetched + uncached, counts.served + served, counts.dropped + uncached)
         os.pwrite(mark, _COUNTS.pack(*counts), 0)
 
-    def _scanned(self, *, anew: bool = True) -> _Scan:
-        """Return the pieces in the folder; deletes abandoned files. If not `anew`, a recent result will do."""
-        began_s, last = time.monotonic(), self._scan
-        if not anew and last is not None and began_s - last.at_s < max(_SCAN_S, last.took_s / _SCAN_SHARE):
-            return last
-        found = list[tuple[str, int, float]]()
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-                    name, status = _NAME.fullmatch(entry.name), entry.stat()
-                    if name and not name["begun"]:
-                        found.append((entry.path, status.st_size, status.st_mtime))
-                    elif name and status.st_mtime < time.time() - _ABANDONED_S:
-                        os.unlink(entry.path)
-        sizes, used_s = np.array([size for _, size, _ in found], np.int64), np.array([used for _, _, used in found])
-        now_s = time.monotonic()
-        self._scan = _Scan([path for path, _, _ in found], sizes, used_s, now_s, now_s - began_s)
-        return self._scan
+    def _scanned(self, *, anew: bool = True) -> Pieces:
+        """Return the pieces in the folder. If not `anew`, a recent result will do."""
+        last = self._pieces
+        if anew or last is None or time.monotonic() - last.at_s >= max(_SCAN_S, last.took_s / _SCAN_SHARE):
+            self._pieces = Pieces(self.folder)
+            self._compared &= {os.path.basename(path) for path in self._pieces.paths}
+            return self._pieces
+        return last
 
     def _make_room(self, counts: CacheStats, path: Path, size: int, foresight: Foresight) -> tuple[CacheStats, bool]:
         """Delete pieces until a new one fits. Return the counts, and whether to store the new piece."""
-        last = self._scan
-        scan = self._scanned(anew=False)
-        if str(path) in scan.paths:  # it is replaced
-            scan.leave_out(np.array([scan.paths.index(str(path))]))
+        last = self._pieces
+        pieces = self._scanned(anew=False)
+        pieces.leave_out(pieces.at(path))  # it is replaced
         # Other processes have changed what an old scan found. A new one corrects the count.
-        held = counts.held if scan is last else int(scan.sizes.sum()) + size
-        slack, new = int(self.max_bytes * _SLACK), foresight.after(_place(str(path), foresight))
+        held = counts.held if pieces is last else int(pieces.sizes.sum()) + size
+        slack, new = int(self.max_bytes * _SLACK), foresight.after(place_of(path.name, foresight))
         fits, dropped = True, 0
         while fits and held > self.max_bytes:  # again, if other processes have deleted these pieces already
-            times = self._times(scan, foresight)
-            victims, fits = victims_of(times, scan.sizes, new, held - self.max_bytes, slack)
-            freed = sum(_deleted(scan.paths[place]) for place in victims.tolist()) + (0 if fits else size)
-            scan.leave_out(victims)
+            times = pieces.times(foresight, self._versions)
+            victims, fits = victims_of(times, pieces.sizes, new, held - self.max_bytes, slack)
+            freed = pieces.delete(victims) + (0 if fits else size)
             held, dropped = held - freed, dropped + freed
         return counts._replace(held=held, dropped=counts.dropped + dropped), fits
-
-    def _times(self, scan: _Scan, foresight: Foresight) -> NDArray[np.float64]:
-        """Return when each piece is needed next."""
-        known = scan.places_in(foresight, self._versions)
-        of_others = np.where(scan.used_s < time.time() - _UNUSED_S, math.inf, -math.inf)
-        return np.where(
-            known >= 0, foresight.times()[np.maximum(known, 0)], np.where(known == _OUTDATED, math.inf, of_others)
-        )
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "max_bytes": self.max_bytes}
@@ -426,45 +383,6 @@ class ShardCached:
         that was served.
         """
         return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
-
-
-def _deleted(path: str) -> int:
-    """Delete a piece; return its bytes, 0 if another process has deleted it."""
-    try:
-        size = os.stat(path).st_size
-        os.unlink(path)
-    except FileNotFoundError:
-        return 0
-    return size
-
-
-def victims_of(
-    times: NDArray[np.float64], sizes: NDArray[np.int64], new: float, excess: int, slack: int = 0
-) -> tuple[NDArray[np.int64], bool]:
-    """Return which pieces to delete, and whether to store a new one: what is needed latest goes.
-
-    Args:
-        times: when each piece is needed next; minus infinity if it must stay.
-        sizes: their bytes.
-        new: when the new piece is needed.
-        excess: the bytes that are too many.
-        slack: bytes to free beyond that, so that the next piece finds room, if they are needed later than the new one.
-
-    Example:
-        >>> times, sizes = np.array([0.3, 1.9, 1.2]), np.array([10, 10, 10])
-        >>> victims_of(times, sizes, new=1.5, excess=10)
-        (array([1]), True)
-        >>> victims_of(times, sizes, new=2.0, excess=10)
-        (array([], dtype=int64), False)
-    """
-    if excess <= 0:
-        return np.empty(0, np.int64), True
-    later = np.flatnonzero(times > new)
-    latest = later[np.argsort(-times[later], kind="stable")]
-    freed = np.cumsum(sizes[latest])
-    if not len(freed) or freed[-1] < excess:
-        return latest[:0], False
-    return latest[: int(np.searchsorted(freed, excess + slack)) + 1], True
 
 
 @contextlib.contextmanager

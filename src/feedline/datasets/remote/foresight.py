@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -83,19 +83,17 @@ class RandomAccess:
     """Files that are read at random, or always in the same order: what a cache holds of them stays.
 
     Args:
-        addresses: the files.
+        files: their addresses.
     """
 
     worth = math.inf
-    _lazy = ("_names",)
-    """Fingerprints ignore it."""
 
-    def __init__(self, addresses: Iterable[str] = ()) -> None:
-        self._addresses = addresses
+    def __init__(self, files: Sequence[str] = ()) -> None:
+        self.files = files
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(map(name_of, self._addresses))
+        return frozenset(map(name_of, self.files))
 
     def place_of(self, name: str, number: int) -> int:
         return 0 if name in self._names else -1
@@ -119,7 +117,6 @@ class ShardForesight:
     """
 
     worth = 0.0
-    """What share of a piece must be needed now, for it to replace other pieces."""
 
     def __init__(
         self,

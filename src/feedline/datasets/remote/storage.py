@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -294,7 +294,15 @@ def checked_options(options: object) -> Mapping[str, object]:
 
 
 class Storage(ClosedWhenDeleted):
-    """The store connections of one process; threads may share it."""
+    """The store connections of one process; threads may share it.
+
+    Args:
+        retry_policy: what to do if a store does not answer.
+        options: options of fsspec.
+        unsafe_redirects: True to follow redirects from https to http, and from a public address to a private one.
+        cache: caches pieces of blobs.
+        files: the addresses of all files of the dataset, whose pieces stay in the cache.
+    """
 
     def __init__(
         self,
@@ -303,6 +311,7 @@ class Storage(ClosedWhenDeleted):
         *,
         unsafe_redirects: bool = False,
         cache: DiskCache | None = None,
+        files: Sequence[str] = (),
     ) -> None:
         self._retry_policy = retry_policy or RetryPolicy()
         self._unsafe_redirects = unsafe_redirects
@@ -312,13 +321,14 @@ class Storage(ClosedWhenDeleted):
         self._systems: dict[str, object] = {}
         self._expired: list[object] = []
         self._cache = cache
+        self._files = files
         self._lock = threading.Lock()
 
     def open(self, address: str, version: Version | None = None, foresight: Foresight | None = None) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec supports.
 
         If you pass a version, opening on web servers, s3 and gs sends no request: every read checks the version. With
-        `foresight`, the cache knows when the blob is needed again.
+        `foresight`, the cache knows when the blob is needed again; without it, all files are read at random.
 
         Raises SourceError: the file does not exist or cannot be reached; SourceChanged: it is not that version;
         MissingExtra: a required package is not installed.
@@ -339,9 +349,9 @@ class Storage(ClosedWhenDeleted):
         if version is not None and (blob.size, blob.tag) != version:
             blob.close()
             raise SourceChanged(f"{blob.name} has changed since it was looked at.")
-        return (
-            blob if blob.is_local or self._cache is None or not blob.tag else CachedBlob(blob, self._cache, foresight)
-        )
+        if blob.is_local or self._cache is None or not blob.tag:
+            return blob
+        return CachedBlob(blob, self._cache, foresight or self._cache.random_access(self._files))
 
     def listed(self, pattern: str) -> dict[str, Version]:
         """Return the addresses in a store that match a pattern with `*`, `?` or `[...]`, sorted, and their versions.

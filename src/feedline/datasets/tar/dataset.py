@@ -18,7 +18,6 @@ from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
-from feedline.datasets.remote.foresight import RandomAccess
 from feedline.datasets.remote.ranges import coalesced, side_by_side
 from feedline.datasets.remote.storage import load_libraries, protocol_of
 from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
@@ -142,10 +141,11 @@ class TarDataset(ShardCached, Source, ColumnSource):
         self._cache = checked_cache(cache)
         self._index: Index | None = None
         self._lock = Handle(threading.Lock, bool)
-        opener = functools.partial(
-            _OpenShards, self.shards, self.reading, self._found.listed_versions, RandomAccess(self.shards)
+        self._open: Handle[_OpenShards] = Handle(
+            functools.partial(_OpenShards, self.shards, self.reading, self._found.listed_versions),
+            _OpenShards.close,
+            per_thread=True,
         )
-        self._open: Handle[_OpenShards] = Handle(opener, _OpenShards.close, per_thread=True)
         self._packed = PackedIndexes(self.shards, self._found, self.reading, self._cache)
 
     def stream(
@@ -190,7 +190,7 @@ class TarDataset(ShardCached, Source, ColumnSource):
         return self._index
 
     def _make_index(self) -> Index:
-        storage = self.reading.open_storage()
+        storage = self.reading.open_storage(self.shards)
 
         def get(shard: str) -> ShardIndex:
             blob = storage.open(shard, self._found.listed_versions.get(shard))
@@ -318,17 +318,10 @@ class TarDataset(ShardCached, Source, ColumnSource):
 class _OpenShards:
     """The open shards of one thread. If there are too many, the least recently used are released."""
 
-    def __init__(
-        self,
-        shards: list[str],
-        reading: Reading,
-        listed_versions: Mapping[str, Version],
-        random_access: RandomAccess,
-    ) -> None:
+    def __init__(self, shards: list[str], reading: Reading, listed_versions: Mapping[str, Version]) -> None:
         self._shards = shards
         self._listed_versions = listed_versions
-        self._storage = reading.open_storage()
-        self._random_access = random_access
+        self._storage = reading.open_storage(shards)
         self._blobs = BoundedCache[int, Blob](_MOST_OPEN)
 
     def get(self, shard: int, index: Index) -> Blob:
@@ -339,7 +332,7 @@ class _OpenShards:
         version, is_packed = index.version(shard)
         address = self._shards[shard]
         known = version if is_packed and version.tag else self._listed_versions.get(address)
-        blob = self._storage.open(address, known, self._random_access)
+        blob = self._storage.open(address, known)
         if blob.size != version.size or blob.tag != version.tag != "":
             blob.close()
             since, advice = "its index was made", "Make the dataset again: the index will be, too."

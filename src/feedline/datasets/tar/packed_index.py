@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ class PackedIndexes:
         self._found = found
         self._reading = reading
         self._cache = cache
-        self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
+        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, shards), Storage.close)
 
     def announced(self, shard: str) -> Unread | None:
         """Return what a manifest says of a shard; None if there is none, or a local shard was replaced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from feedline.datasets.manifest import Manifest, Shard, folder_of, is_folder_here, manifest_in, refuse_unfinished
@@ -183,10 +183,14 @@ class Reading:
         """Return how many bytes to fetch at a time."""
         return REMOTE_CHUNK if self.depth(shards) else LOCAL_CHUNK
 
-    def open_storage(self) -> Storage:
-        """Return a storage that opens shards in this process."""
+    def open_storage(self, files: Sequence[str] = ()) -> Storage:
+        """Return a storage that opens shards in this process, given the addresses of all shards."""
         return Storage(
-            self.retry_policy, self.storage_options, unsafe_redirects=self.unsafe_redirects, cache=self.shard_cache
+            self.retry_policy,
+            self.storage_options,
+            unsafe_redirects=self.unsafe_redirects,
+            cache=self.shard_cache,
+            files=files,
         )
 
 
