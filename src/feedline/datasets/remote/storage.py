@@ -100,7 +100,7 @@ class StoreBlob(Blob):
             try:
                 data = system.cat_file(self._path, start=start, end=stop, generation=self.tag)
             except FileNotFoundError:
-                raise SourceChanged(f"{self.name} was changed or deleted while it was read.") from None
+                raise SourceChanged(f"{self.name} was changed or deleted after it was listed or opened.") from None
         else:
             # Otherwise Hugging Face's file system reads 5 MB ahead in every call, and drops them.
             options = {"cache_type": "none"} if protocol_of(self.address) == "hf" else {}
@@ -173,7 +173,7 @@ async def _get_if_match(
     answer = await system._call_s3("get_object", Range=f"bytes={start}-{stop - 1}", **which)
     try:
         if answer.get("ETag", tag).strip('"') != tag.strip('"'):  # a store that ignores If-Match
-            raise SourceChanged(f"{shown_url(f's3://{path}')} was changed while it was read.")
+            raise SourceChanged(f"{shown_url(f's3://{path}')} was changed after it was listed or opened.")
         began_s, size = time.monotonic(), 0
         while piece := await answer["Body"].read(_PIECE):
             arrived.append(piece)
@@ -247,9 +247,7 @@ def _translated_errors(address: str, system: object, done: str) -> Iterator[None
         cause = exc if text == message else None
         code = _code_of(exc)
         if code in _CHANGED:
-            raise SourceChanged(
-                f"{name} was changed while it was read: what it was when it was listed or opened is gone."
-            ) from cause
+            raise SourceChanged(f"{name} was changed after it was listed or opened: that version is gone.") from cause
         if code in _EXPIRED:
             raise _Expired(text.rstrip(".")) from cause
         if code in _THROTTLED:
