@@ -213,7 +213,7 @@ def test_states_are_those_of_local_files(proxy: StoreProxy, tmp_path: Path, monk
     last = loader(there, workers=2)
     last.load_state_dict(feedline.merge_states(states))
     assert sorted([*begun, *numbers(last)]) == sorted(expected)
-    assert sum("list-type" in path for _, path in asked(proxy)) == 1, "workers were told"
+    assert sum("list-type" in path for _, path in asked(proxy)) == 1, f"workers were told: {asked(proxy)}"
     there.close()
 
 
@@ -286,7 +286,7 @@ def test_an_object_that_changes_gives_no_sample_of_another_version(proxy: StoreP
     assert dataset[0] == 0
     s3.put_object(Bucket="bucket", Key="new/a.parquet", Body=parquet_bytes(numbers_table(1)))
     batches, found = iter(feedline.Loader(dataset, GROUP, workers=workers)), list[Any]()
-    with pytest.raises(SourceChanged, match=r"s3://bucket/new/a\.parquet was changed while it was read"):
+    with pytest.raises(SourceChanged, match=r"s3://bucket/new/a\.parquet was changed after it was listed or opened"):
         found.extend(batches)
     assert numbers(found) == list(range(GROUP)), "what had been read"
     del batches

@@ -124,7 +124,7 @@ def test_an_object_that_changed_gives_no_byte(storage: Storage, s3: Any) -> None
     opened = storage.open("s3://bucket/b")
     assert opened.read(0, 5) == b"01234"
     s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
-    with pytest.raises(SourceChanged, match="s3://bucket/b was changed while it was read"):
+    with pytest.raises(SourceChanged, match="s3://bucket/b was changed after it was listed or opened"):
         opened.read(5, 10)
 
 
