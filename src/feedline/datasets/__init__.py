@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.ray_rows import RayRows
+    from feedline.datasets.remote_arrays import RemoteArrays
     from feedline.datasets.sql import SQLDataset
     from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
@@ -43,6 +44,7 @@ __all__ = [
     "PrecomputedDataset",
     "RayRows",
     "RedisStream",
+    "RemoteArrays",
     "SQLDataset",
     "StreamDataset",
     "TFRecordDataset",
@@ -69,6 +71,7 @@ _PLACES = {
     "PrecomputedDataset": "cache",
     "RayRows": "ray_rows",
     "RedisStream": "streams",
+    "RemoteArrays": "remote_arrays",
     "SQLDataset": "sql",
     "StreamDataset": "streams",
     "TFRecordDataset": "tfrecord",

@@ -375,6 +375,22 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     return ArrayFile(path, member, file.tell(), tuple(shape), strides, dtype)
 
 
+def npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Read the header of an array whose rows can be read one by one; return its shape and type.
+
+    Raises:
+        BadOption: it is another kind of array.
+        CorruptSource: this is not the beginning of a .npy file.
+    """
+    array = _header(file, name, None)
+    if array.strides != _strides(array.shape, array.dtype.itemsize, fortran=False):
+        raise BadOption(
+            f"{name} is in Fortran order, so its rows are scattered over the file. Save it in C order: "
+            "numpy.save(path, numpy.ascontiguousarray(a))."
+        )
+    return array.shape, array.dtype
+
+
 def _check_type(dtype: np.dtype[np.generic], name: str) -> None:
     if dtype.hasobject:
         raise BadOption(
