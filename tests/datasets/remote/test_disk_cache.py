@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from feedline.datasets.remote import cache_pieces, disk_cache
@@ -229,6 +230,32 @@ def test_without_room_on_the_disk_only_what_is_wanted_is_fetched(
     for number in range(1, 10):
         opened(far, cache).read(number * PIECE, number * PIECE + 10)
     assert far.fetched == PIECE + 9 * 10
+
+
+class Soon:
+    """The piece that is being read is needed again at once, and all others later."""
+
+    worth = 0.0
+
+    def place_of(self, name: str, number: int) -> int:
+        return 0
+
+    def after(self, place: int) -> float:
+        return 0.0
+
+    def times(self) -> Any:
+        return np.array([1.0])
+
+
+def test_a_forked_process_looks_for_itself_what_is_in_the_folder(tmp_path: Path) -> None:
+    far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
+    CachedBlob(far, cache, Soon()).read(0, PIECE)  # finds a new folder
+    CachedBlob(far, DiskCache(tmp_path / "c", 4 * (PIECE + 4)), Soon()).read(PIECE, 4 * PIECE)
+    blob = CachedBlob(far, cache, Soon())
+    child = multiprocessing.get_context("fork").Process(target=blob.read, args=(4 * PIECE, 8 * PIECE))
+    child.start()
+    child.join()
+    assert {number for number in range(11) if cache.path_of(far, number).exists()} == set(range(4, 8))
 
 
 def _reads_in_a_child(blob: CachedBlob, cache: DiskCache, found: Any) -> None:

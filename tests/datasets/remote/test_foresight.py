@@ -15,7 +15,7 @@ from feedline.datasets.remote import cache_pieces, disk_cache
 from feedline.datasets.remote.cache_pieces import victims_of
 from feedline.datasets.remote.cached_blob import CachedBlob
 from feedline.datasets.remote.disk_cache import DiskCache
-from feedline.datasets.remote.foresight import Readers, ShardForesight, name_of
+from feedline.datasets.remote.foresight import PartForesight, Parts, Readers, ShardForesight, name_of
 from tests.datasets.remote.test_disk_cache import Far, opened
 
 PIECE = 100
@@ -134,3 +134,17 @@ def test_what_is_needed_latest_goes(times: list[float], new: float, excess: int,
         assert not gone or sum(sizes[place] for place in gone[:-1]) < excess, "no more than necessary"
     else:
         assert sum(size for size, time in zip(sizes, times, strict=True) if time > new) < excess
+
+
+def test_a_piece_is_needed_with_the_shard_that_has_most_of_it() -> None:
+    """Shards of 1000 bytes behind a header of 100, in pieces of 1000; then ten shards in one piece."""
+    starts = np.arange(3) * 1000 + 100
+    blobs = {
+        "a": Parts(0, starts, starts + 1000, 3100),
+        "b": Parts(3, np.arange(10) * 100, np.arange(1, 11) * 100, 1000),
+    }
+    order = [2, 0, 1, *range(12, 2, -1)]
+    foresight = PartForesight(13, blobs, lambda epoch: order, 0, piece_bytes=1000)
+    foresight.turn = -1
+    turns = np.round(foresight.times() * 13).astype(int).tolist()
+    assert turns == [1, 2, 0, 0, 3], "not with the 100 bytes at its edge, unless nothing else needs it"

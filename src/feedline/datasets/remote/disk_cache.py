@@ -233,6 +233,7 @@ class DiskCache:
 
     def write(self, path: Path, body: bytes, foresight: Foresight) -> None:
         """Cache a piece. If that fails, only warn."""
+        self._leave_to_parent()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
@@ -306,11 +307,12 @@ class DiskCache:
         return held - pieces.delete(victims)
 
     def _leave_to_parent(self) -> None:
-        """Drop what a forked process has inherited: counts and reservations are its parent's."""
+        """Drop what a forked process has inherited: counts, reservations, and what its parent found in the folder."""
         if self._pid != os.getpid():
             with _reserving:
                 if self._pid != os.getpid():
                     self._served = self._uncached = self._reserved = 0
+                    self._pieces = None
                     self._pid = os.getpid()
 
     def stats(self) -> CacheStats:

@@ -202,8 +202,26 @@ class Parts:
     """Bytes of the blob."""
 
 
+def _shards_of_pieces(parts: Parts, count: int, piece_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first shard that needs each piece of a blob, and the one after the last.
+
+    A shard that has half of a piece is the only one that needs it: the others fetch just their own bytes.
+    """
+    at = np.arange(count) * piece_bytes
+    stops = np.minimum(at + piece_bytes, parts.size)
+    begins = np.searchsorted(parts.stops, at, side="right")
+    ends = np.searchsorted(parts.starts, stops, side="left")
+    if not len(parts.starts):
+        return begins, ends
+    # A shard with half of a piece has the middle of it.
+    middle = np.minimum(np.searchsorted(parts.stops, (at + stops) // 2, side="right"), len(parts.stops) - 1)
+    shared = np.minimum(parts.stops[middle], stops) - np.maximum(parts.starts[middle], at)
+    is_alone = 2 * shared >= stops - at
+    return np.where(is_alone, middle, begins), np.where(is_alone, middle + 1, ends)
+
+
 class PartForesight(ShardForesight):
-    """When pieces of blobs are needed next, if shards are parts of blobs: with the first of the shards that it is in.
+    """When pieces of blobs are needed next, if shards are parts of blobs: with the first of the shards that need it.
 
     Args:
         count: number of shards, of which some may be in local files.
@@ -232,11 +250,11 @@ class PartForesight(ShardForesight):
         self._piece_counts = dict(zip(blobs, counts, strict=True))
         begins, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for parts, pieces in zip(blobs.values(), counts, strict=True):
-            at = np.arange(pieces) * piece_bytes
-            begins.append(parts.first + np.searchsorted(parts.stops, at, side="right"))
-            ends.append(parts.first + np.searchsorted(parts.starts, at + piece_bytes, side="left"))
+            begin, end = _shards_of_pieces(parts, pieces, piece_bytes)
+            begins.append(parts.first + begin)
+            ends.append(parts.first + end)
         self._begins, self._ends = np.concatenate(begins), np.concatenate(ends)
-        """The first shard that each piece is in, and the one after the last."""
+        """The first shard that needs each piece, and the one after the last."""
 
     def place_of(self, name: str, number: int) -> int:
         first = self._first_pieces.get(name)
