@@ -187,6 +187,7 @@ def saved(array: Any, **options: Any) -> bytes:
         (saved(np.array([{}, {}]), allow_pickle=True), BadOption, "holds Python objects"),
         (saved(np.zeros(5, ">f8")), BadOption, "another byte order"),
         (saved(np.float32(3)), BadOption, "single number"),
+        (saved(np.zeros((5, 0))), BadOption, "its rows are empty"),
         (saved(np.zeros((1000, 9)))[:-1], CorruptSource, "has 72127 bytes, but .* needs 72128"),
         (b"PK\3\4", CorruptSource, "not a .npy file"),
         (b"", CorruptSource, "not a .npy file"),

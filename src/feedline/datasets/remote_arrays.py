@@ -24,8 +24,9 @@ from feedline.datasets.remote.blob import Blob, RetryPolicy, Version
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
 from feedline.datasets.remote.foresight import Foresight, Parts, name_of
 from feedline.datasets.remote.ranges import coalesced, side_by_side
-from feedline.datasets.remote.storage import Storage, checked_options
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_flag
+from feedline.datasets.remote.storage import Storage
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.tar.shards import Reading
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.handle import Handle
 from feedline.types.shown import shown_address
@@ -33,8 +34,6 @@ from feedline.types.sizes import byte_count
 
 _HEADER_BYTES = 4096
 """Bytes to read for the header of a file. NumPy pads it to 64 or 128 bytes, unless there are many axes."""
-_REQUESTS = 32
-"""Requests in flight. A guess."""
 
 Given = str | tuple[str, ...] | Mapping[str, str]
 
@@ -54,7 +53,7 @@ class _Array:
     def row_bytes(self) -> int:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
-    def rows(self, content: bytes) -> NDArray[np.generic]:
+    def rows(self, content: bytes | memoryview) -> NDArray[np.generic]:
         return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
 
 
@@ -126,27 +125,26 @@ class RemoteArrays(ShardCached, TableSource):
     ) -> None:
         super().__init__(transform)
         shard_bytes = byte_count("shard_cache_bytes", shard_cache_bytes)
-        self._shard_cache = None if shard_cache is None else DiskCache(shard_cache, shard_bytes)
-        addresses, self._shape = _chosen(arrays, fields)
-        opener = functools.partial(
-            Storage,
-            RetryPolicy(retries, timeout_s=timeout_s),
-            checked_options(storage_options),
-            unsafe_redirects=checked_flag("unsafe_redirects", unsafe_redirects),
-            cache=self._shard_cache,
-            files=addresses,
+        reading = Reading(
+            retry_policy=RetryPolicy(retries, timeout_s=timeout_s),
+            unsafe_redirects=unsafe_redirects,
+            storage_options={} if storage_options is None else storage_options,
+            shard_cache=None if shard_cache is None else DiskCache(shard_cache, shard_bytes),
         )
-        self._storage: Handle[Storage] = Handle(opener, Storage.close)
+        self._shard_cache = reading.shard_cache
+        self._requests = reading.requests()
+        addresses, self._shape = _chosen(arrays, fields)
+        self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
         self._blocks = BoundedCache[int, list[NDArray[Any]]](byte_count("cache_bytes", cache_bytes, least=0))
         """Rows of all arrays, by the number of their group."""
-        self._arrays = side_by_side(self._looked_at, addresses, _REQUESTS)
+        self._arrays = side_by_side(self._looked_at, addresses, self._requests)
         lengths = {array.shape[0] for array in self._arrays}
         if len(lengths) > 1:
             counts = ", ".join(f"{shown_address(one.address)} has {one.shape[0]}" for one in self._arrays)
             raise BadOption(f"Arrays of one dataset must have the same number of rows, but {counts}.")
         self._count = lengths.pop()
         largest = max(array.row_bytes for array in self._arrays)
-        self._group_rows = max(1, disk_cache.PIECE_BYTES // max(1, largest))
+        self._group_rows = max(1, disk_cache.PIECE_BYTES // largest)
         """Rows in a group: about a piece of the array with the largest rows."""
 
     def _looked_at(self, address: str) -> _Array:
@@ -155,6 +153,8 @@ class RemoteArrays(ShardCached, TableSource):
             shape, dtype = npy_header(header, blob.name)
             blob.check()
             found = _Array(address, Version(blob.size, blob.tag), header.tell(), shape, dtype)
+            if not found.row_bytes:
+                raise BadOption(f"{blob.name} has the shape {shape}: its rows are empty, so there is nothing to read.")
             if found.offset + shape[0] * found.row_bytes > blob.size:
                 raise CorruptSource(
                     f"{blob.name} has {blob.size} bytes, but an array of shape {shape} and {dtype} needs "
@@ -192,14 +192,14 @@ class RemoteArrays(ShardCached, TableSource):
         spans = coalesced(wanted, is_local=lambda number: False)
         with ExitStack() as stack:
             blobs = [stack.enter_context(closing(self._open(number))) for number in range(len(self._arrays))]
-            contents = side_by_side(lambda one: blobs[one.shard].read(one.start, one.stop), spans, _REQUESTS)
+            contents = side_by_side(lambda one: blobs[one.shard].read(one.start, one.stop), spans, self._requests)
             for blob in blobs:
                 blob.check()  # needed for stores that cannot serve a specific version
         for span, content in zip(spans, contents, strict=True):
             array = self._arrays[span.shard]
             for row in span.ranges:
-                found = np.frombuffer(content[row.start - span.start : row.stop - span.start], array.dtype)
-                columns[span.shard][row.place] = found.reshape(array.shape[1:])
+                found = array.rows(memoryview(content)[row.start - span.start : row.stop - span.start])
+                columns[span.shard][row.place] = found[0]
         return list(columns)
 
     def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
@@ -231,12 +231,12 @@ class RemoteArrays(ShardCached, TableSource):
             return array.rows(content)
 
         first, last = group * self._group_rows, min((group + 1) * self._group_rows, self._count)
-        found = side_by_side(read, range(len(self._arrays)), _REQUESTS)
+        found = side_by_side(read, range(len(self._arrays)), self._requests)
         return found, sum(block.nbytes for block in found)
 
     def _groups_in_memory(self) -> int:
         """Return how many groups can be in memory at a time."""
-        return self._blocks.limit // max(1, self._group_rows * sum(array.row_bytes for array in self._arrays))
+        return self._blocks.limit // (self._group_rows * sum(array.row_bytes for array in self._arrays))
 
     def _group_parts(self) -> dict[str, Parts]:
         """Return where groups are in each file, by its name in a cache."""

@@ -282,8 +282,8 @@ class DiskCache:
         wanted = piece * (self._reserved + 1)
         try:
             with open(self.folder / MARK, "rb") as file:
-                data = file.read(_COUNTS.size)
-            if len(data) == _COUNTS.size and CacheStats(*_COUNTS.unpack(data)).held + wanted <= self.max_bytes:
+                stored = _stored_counts(file.fileno())
+            if stored is not None and stored.held + wanted <= self.max_bytes:
                 return True
             with _locked(self.folder / MARK) as mark:
                 last, counts = self._pieces, self._counts(mark)
@@ -325,10 +325,8 @@ class DiskCache:
             return CacheStats()
 
     def _counts(self, mark: int) -> CacheStats:
-        data = os.pread(mark, _COUNTS.size, 0)
-        if len(data) < _COUNTS.size:  # a new folder, or one whose first process was killed
-            return CacheStats(held=int(self._scanned().sizes.sum()))
-        return CacheStats(*_COUNTS.unpack(data))
+        stored = _stored_counts(mark)
+        return CacheStats(held=int(self._scanned().sizes.sum())) if stored is None else stored
 
     def _put_counts(self, mark: int, counts: CacheStats) -> None:
         served, self._served = self._served, 0
@@ -385,6 +383,12 @@ class ShardCached:
         that was served.
         """
         return CacheStats() if self._shard_cache is None else self._shard_cache.stats()
+
+
+def _stored_counts(mark: int) -> CacheStats | None:
+    """Return what the file beside the pieces says; None in a new folder, or if its first process was killed."""
+    data = os.pread(mark, _COUNTS.size, 0)
+    return CacheStats(*_COUNTS.unpack(data)) if len(data) == _COUNTS.size else None
 
 
 @contextlib.contextmanager
