@@ -72,7 +72,8 @@ class LoaderBase:
             return
         policy = policy_of(on_error)
         check_policy(policy, is_map=view_of(self).is_map)
-        vars(self)["on_error"], self._feedline_run.fault_budget.policy = on_error, policy
+        vars(self)["on_error"] = on_error
+        self._feedline_run.fault_budget.use(policy)
         self._iterator = None  # its workers use the old policy; a loop that is under way finishes with them
 
     @property

@@ -88,11 +88,12 @@ class Ownership:
                 if self._pages.device is None or self._pages.device.may_reuse(candidate.number):
                     return candidate
                 break  # copies from slots released after it are still running too
-        if slot is None:
-            slot = next((free for free in self._cold.values() if free.number not in self._busy), None)
-        if slot is None and len(self._slots) < self.slot_count:
-            slot = Slot(len(self._slots))
-        return slot
+        if slot is not None:
+            return slot
+        for candidate in self._cold.values():
+            if candidate.number not in self._busy:
+                return candidate
+        return Slot(len(self._slots)) if len(self._slots) < self.slot_count else None
 
     def _affordable(self) -> int:
         """Return how many more batches the budget allows, once idle pages have been given back."""

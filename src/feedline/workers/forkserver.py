@@ -229,7 +229,7 @@ def _import_in_server() -> None:
         except BaseException as exc:  # SystemExit as well: the server must survive
             failed[name] = f"{type(exc).__name__}: {words(exc)}"
     sys.path[:] = before  # every worker receives the path of the moment it starts
-    openmp.dismiss_idle_threads()  # those of a module that has computed something
+    openmp.prepare_fork()  # those of a module that has computed something
     if message["answer"] is not None:
         with contextlib.suppress(OSError), open(message["answer"], "w") as file:  # the training process may have ended
             json.dump({"loaded": sorted(sys.modules), "failed": failed}, file)

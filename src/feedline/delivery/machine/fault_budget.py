@@ -55,7 +55,7 @@ class FaultBudget:
     """
 
     def __init__(self, policy: ErrorPolicy) -> None:
-        self.policy = policy
+        self.use(policy)
         self.log = FaultLog()
         self._seen = 0
         self._lost = 0
@@ -72,10 +72,11 @@ class FaultBudget:
         """Return an empty account with the same policy, for a copied loader."""
         return FaultBudget(self.policy)
 
-    @property
-    def guards(self) -> bool:
+    def use(self, policy: ErrorPolicy) -> None:
+        """Decide by another policy from now on."""
+        self.policy = policy
+        self.guards = not policy.never_catches
         """True if the policy may handle failed samples instead of just raising."""
-        return not self.policy.never_catches
 
     def begin_epoch(self, *, resumes: bool) -> None:
         """Reset the counts for a new epoch, or keep them when resuming from a state."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.loader.base import LoaderBase
-from feedline.system.openmp import dismiss_idle_threads
+from feedline.system.openmp import prepare_fork
 from feedline.system.process import scheduled_s, seen_bytes
 from feedline.tools.tune.measured import Measured, headroom_now
 from feedline.tools.tune.probing.process import ProbeMessage, Send, run, try_parts
@@ -97,7 +97,7 @@ def watch(
     context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
     near, far = context.Pipe(duplex=False)
     stacks = Stacks()
-    dismiss_idle_threads()
+    prepare_fork()
     process = context.Process(target=run, args=(body, os.getpid(), far, stacks.far))
     with quiesce_threads():
         process.start()

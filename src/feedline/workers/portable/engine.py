@@ -112,7 +112,7 @@ class PortableEngine(LaneEngine[_Errand]):
         assert self._spec is not None
         context = self._context or multiprocessing.get_context()
         if lifetime.start_method(context) == "fork":
-            openmp.dismiss_idle_threads()
+            openmp.prepare_fork()
             handles.warn_about(self._spec.dataset)
         with interrupts.put_off():
             pipe, process = _start_worker(context, number, generation, self._spec)

@@ -99,22 +99,22 @@ class ProcessEngine(WorkerEngine):
         self._started = True
         with lifetime.explained_start(self, self._spec):
             limits = self._before_forks()
-            for channel in self._channels:
-                self._launch(channel, limits)
+            with interrupts.put_off():
+                for channel in self._channels:
+                    self._launch(channel, limits)
             if self._preloading is not None:
                 self._preloading.report()
 
     def _before_forks(self) -> list[c_int]:
-        """Inspect the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
+        """Inspect the dataset, and prepare libraries; return OpenBLAS's thread limits. Once for all workers."""
         if self._method != "fork":
             return []
         assert self._spec is not None
         handles.warn_about(self._spec.dataset)
-        openmp.dismiss_idle_threads()
-        return openmp.blas_limits()
+        return openmp.prepare_fork()
 
     def _launch(self, channel: Channel, limits: list[c_int]) -> None:
-        """Start the worker of a channel."""
+        """Start the worker of a channel. Signals must be delayed meanwhile."""
         assert self._spec is not None
         assert self._stacks is not None
         link = Link(
@@ -127,28 +127,27 @@ class ProcessEngine(WorkerEngine):
             threading.current_thread() is threading.main_thread(),
         )
         context = self._context or multiprocessing.get_context()
-        with interrupts.put_off():
-            if self._method == "fork":
-                channel.deadline_s = time.monotonic() + _BIRTH_S
-                process = start.start_forked(context, link, self._spec, limits)
-            else:
-                assert self._payload is not None
-                process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
-            channel.process = process
-            lifetime.workers.add(process)
-            assert process.pid is not None
-            try:
-                channel.pidfd = os.pidfd_open(process.pid)
-            except ProcessLookupError:
-                # The fork server, its parent, has already reaped it. The sentinel shows the same from now on.
-                channel.pidfd = os.dup(process.sentinel)
-            self._watch(channel, channel.pidfd)
+        if self._method == "fork":
+            channel.deadline_s = time.monotonic() + _BIRTH_S
+            process = start.start_forked(context, link, self._spec, limits)
+        else:
+            assert self._payload is not None
+            process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
+        channel.process = process
+        lifetime.workers.add(process)
+        assert process.pid is not None
+        try:
+            channel.pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            # The fork server, its parent, has already reaped it. The sentinel shows the same from now on.
+            channel.pidfd = os.dup(process.sentinel)
+        self._watch(channel, channel.pidfd)
 
     def _watch(self, channel: Channel, fd: int) -> None:
         self._epoll.register(fd, select.EPOLLIN)
         self._by_fd[fd] = channel
 
-    @interrupts.put_off(starts_process=False)
+    @interrupts.put_off()
     def replace(self, worker: int) -> None:
         is_new = worker >= len(self._channels) or self._channels[worker].process is None
         with lifetime.explained_start(self, self._spec, closes=not is_new):
