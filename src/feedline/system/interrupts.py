@@ -47,7 +47,8 @@ def put_off(*, starts_process: bool = True, came: list[int] | None = None) -> It
     blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
     is_main = threading.get_ident() == threading.main_thread().ident  # Python's handlers run only there
     recorded: list[int] = [] if came is None else came
-    # Not signal.getsignal, which makes an enum of every result: in short epochs, that would take longer than the batch.
+    # By the functions behind `signal`, whose own make enums of everything: in short epochs, that would take longer than
+    # the batch.
     found = zip(_NUMBERS, map(_signal.getsignal, _NUMBERS), strict=True) if is_main else ()
     handlers = {number: handler for number, handler in found if callable(handler)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
@@ -55,7 +56,7 @@ def put_off(*, starts_process: bool = True, came: list[int] | None = None) -> It
     try:
         for number, handler in handlers.items():
             _exchanged.setdefault(number, handler)
-            signal.signal(number, lambda number, _: recorded.append(number))
+            _signal.signal(number, lambda number, _: recorded.append(number))
         yield
     finally:
         try:
@@ -103,7 +104,7 @@ def ignore() -> None:
 def _put_back(handlers: dict[int, Any]) -> None:
     try:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            _signal.signal(number, handler)
     except BaseException:  # raised by a handler that is already back
         _put_back(handlers)
         raise
