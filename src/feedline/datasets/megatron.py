@@ -182,7 +182,7 @@ class MegatronDataset(Source, ColumnSource):
         """The number of tokens in each sample, for samplers that batch samples of similar length."""
         return self._pair().spans(np.arange(len(self)), documents=self.samples == "documents")[1]
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         pair = self._pair()
         starts, lengths = pair.spans(indices, documents=self.samples == "documents")
         tokens = pair.all_tokens()

@@ -202,7 +202,7 @@ class RemoteArrays(ShardCached, TableSource):
                 columns[span.shard][row.place] = found[0]
         return list(columns)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         columns = [np.empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
         groups = indices // self._group_rows

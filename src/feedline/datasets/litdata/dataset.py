@@ -159,7 +159,7 @@ class LitDataDataset(Source, ColumnSource):
                 ) from exc
         return found
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         if self.block_size is not None:
             return list(self._blocks(indices, np.empty((len(indices), self.block_size), self._dtype())))
         opened = self._open.get()

@@ -133,7 +133,7 @@ class MDSDataset(TableSource):
             rows.append(row)
         return rows
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return [self._build(row) for row in self._rows(indices)]
 
     def read_columns(self, indices: Indices) -> Any:

@@ -266,7 +266,7 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         return self._samples_of(self._read_columns(indices, np.empty, foresight))
 
