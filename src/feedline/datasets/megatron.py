@@ -53,9 +53,9 @@ class _Pair:
         check_size(name, end, held=self.index.size)
         if self.index.size not in (end, end + sequences):  # one more byte per sequence in multimodal datasets
             raise CorruptSource(f"{name} has {self.index.size} bytes, but its header declares {end}. {_AGAIN}")
-        self.sizes = self.index.array("<i4", sequences, _HEADER.size)
-        self.pointers = self.index.array("<i8", sequences, _HEADER.size + 4 * sequences)
-        self.documents = self.index.array("<i8", boundaries, _HEADER.size + 12 * sequences)
+        self.sizes = self.index.array(np.dtype("<i4"), sequences, _HEADER.size)
+        self.pointers = self.index.array(np.dtype("<i8"), sequences, _HEADER.size + 4 * sequences)
+        self.documents = self.index.array(np.dtype("<i8"), boundaries, _HEADER.size + 12 * sequences)
         if boundaries and (self.documents[0] != 0 or self.documents[-1] != sequences):
             raise CorruptSource(f"The documents in {name} do not cover its {sequences} sequences. {_AGAIN}")
         last = int(self.pointers[-1]) + int(self.sizes[-1]) * self.dtype.itemsize if sequences else 0
@@ -69,8 +69,7 @@ class _Pair:
         """Return the number of samples."""
         return max(0, len(self.documents) - 1) if documents else len(self.sizes)
 
-    # Any: of any integer type.
-    def spans(self, rows: Any, *, documents: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def spans(self, rows: Indices, *, documents: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where samples begin, in tokens, and how many tokens they have.
 
         Raises CorruptSource: the index points outside of the files.
@@ -92,7 +91,7 @@ class _Pair:
             raise CorruptSource(f"A sequence in {self.index.path} lies outside of {self.tokens.path}. {_AGAIN}")
         return starts // item, bytes_ // item
 
-    def all_tokens(self) -> NDArray[Any]:
+    def all_tokens(self) -> NDArray[np.generic]:
         """Return the tokens of all sequences."""
         return self.tokens.array(self.dtype, self.tokens.size // self.dtype.itemsize)
 
@@ -154,7 +153,7 @@ class MegatronDataset(Source, ColumnSource):
                 raise SourceError(f"There is no file {self.path}{suffix}. Megatron-LM writes .idx and .bin together.")
         self.samples = samples
         self._count: int | None = None
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: np.dtype[np.generic] | None = None
         self._handle: Handle[_Pair] = Handle(functools.partial(_Pair, os.path.abspath(self.path)), _Pair.close)
 
     def _pair(self) -> _Pair:

@@ -34,10 +34,10 @@ from feedline.datasets.tar.members import Bytes
 from feedline.datasets.tar.packed import packing_of, unpacked_file
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
+from feedline.types.sizes import byte_count
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table
-from feedline.types.sizes import byte_count
 
 PART_BYTES = 1 << 20
 """Default number of bytes to parse at a time, the same as in pyarrow."""

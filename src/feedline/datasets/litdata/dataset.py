@@ -205,11 +205,10 @@ class LitDataDataset(Source, ColumnSource):
             [children[name].build(values[place] for place in range(start, stop)) for name, (start, stop) in parts]
         )
 
-    # Any: numbers of any type.
-    def _dtype(self) -> np.dtype[Any]:
+    def _dtype(self) -> np.dtype[np.generic]:
         return token_type(self._layout.serializers[0])
 
-    def _blocks(self, indices: Indices, batch: NDArray[Any]) -> NDArray[Any]:
+    def _blocks(self, indices: Indices, batch: NDArray[np.generic]) -> NDArray[np.generic]:
         """Read blocks of tokens into the rows of an array."""
         chunks, size = self._open.get().chunks, batch.dtype.itemsize * batch.shape[1]
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
