@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,8 +187,7 @@ class MegatronDataset(Source, ColumnSource):
         spans = zip(starts.tolist(), lengths.tolist(), strict=True)
         return [tokens[start : start + length].copy() for start, length in spans]
 
-    # Any: a batch, or None.
-    def read_columns(self, indices: Indices) -> Any:
+    def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
         checked = self._checked(indices)
         if self.transform is not None or has_own_samples(type(self)) or not len(checked):
             return None

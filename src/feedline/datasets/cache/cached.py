@@ -211,7 +211,7 @@ class CachedDataset(Source, EpochAware, Derived):
         return sample if self.transform is None else self.transform(sample)
 
     @property
-    def __getitems__(self) -> Callable[[Iterable[Any]], list[Any]] | None:  # type: ignore[override]  # may be absent
+    def __getitems__(self) -> Callable[[Iterable[object]], list[Any]] | None:  # type: ignore[override]  # may be absent
         """Returns the samples of several indices. None unless the dataset can do that: loaders look for it."""
         return super().__getitems__ if callable(getattr(self.dataset, "__getitems__", None)) else None
 

@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,7 +217,7 @@ class LitDataDataset(Source, ColumnSource):
             batch[row] = np.frombuffer(chunks.read(number, start, start + size), batch.dtype)
         return batch
 
-    def read_columns(self, indices: Indices) -> Any:
+    def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
         checked = self._checked(indices)
         if self.block_size is None or self.is_remote or self.transform is not None or has_own_samples(type(self)):
             return None

@@ -45,8 +45,7 @@ class Feed(ABC):
             wait_s: how long to wait for the first message; after that, return an empty list.
         """
 
-    # Any: a sample of any form.
-    def decode(self, message: Message) -> Any:
+    def decode(self, message: Message) -> object:
         """Return the sample of a message: its payload by default.
 
         It is separate from `receive` so that an exception here concerns one sample only.
