@@ -45,7 +45,8 @@ class Feed(ABC):
             wait_s: how long to wait for the first message; after that, return an empty list.
         """
 
-    def decode(self, message: Message) -> object:
+    # Any: a sample of any form.
+    def decode(self, message: Message) -> Any:
         """Return the sample of a message: its payload by default.
 
         It is separate from `receive` so that an exception here concerns one sample only.
