@@ -14,11 +14,11 @@ from feedline.errors import CorruptSource, SourceChanged, SourceError
 def test_numbers(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(np.arange(10, dtype="<i4").tobytes())
     file = MappedFile(str(tmp_path / "x"))
-    numbers = file.array("<i4", 3, 8)
+    numbers = file.array(np.dtype("<i4"), 3, 8)
     assert numbers.tolist() == [2, 3, 4]
     for count, offset in ((11, 0), (1, 40), (-1, 0), (1 << 60, 0)):
         with pytest.raises(CorruptSource):
-            file.array("<i4", count, offset)
+            file.array(np.dtype("<i4"), count, offset)
     file.close()
     file.close()
     assert numbers.tolist() == [2, 3, 4]  # the map outlives the file
@@ -27,7 +27,7 @@ def test_numbers(tmp_path: Path) -> None:
 def test_empty_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     file = MappedFile(str(tmp_path / "x"))
-    assert file.array("<i4", 0).tolist() == []
+    assert file.array(np.dtype("<i4"), 0).tolist() == []
     file.check()
     with pytest.raises(SourceError, match="nothing"):
         MappedFile(str(tmp_path / "nothing"))

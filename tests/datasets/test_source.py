@@ -169,6 +169,7 @@ def test_a_transform_is_applied_although_columns_could_be_read() -> None:
 def test_numbers_become_what_the_collate_function_makes_of_them(values: list[Any]) -> None:
     column, expected = stacked(values, np.empty), collate.default(values)
     assert is_column(column)
+    assert isinstance(column, np.ndarray)
     assert column.dtype == expected.dtype
     np.testing.assert_array_equal(column, expected)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from feedline.datasets.mix import mix  # import now: later, `mix` could resolve to the module of this name
 
@@ -82,8 +82,7 @@ _PLACES = {
 """The module that defines each name. A source is imported on first use: a loader needs none of them."""
 
 
-# Any: a class or a function.
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -65,7 +65,7 @@ class ArrayFile:
     """Byte at which the numbers begin."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     has_header: bool = True
     """False for a file of bare numbers; only the mapped array knew their shape and type."""
     sums: Sums | None = None
@@ -91,8 +91,7 @@ class ArrayFile:
         with _opened(self.path) as file:
             _check_end(found, os.fstat(file.fileno()).st_size, is_own=False)
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        # Any: NumPy takes any buffer.
-        return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
+        return np.ndarray(self.shape, self.dtype, memory, found.offset, self.strides)
 
     def row_check(self, array: NDArray[np.generic]) -> RowCheck | None:
         """Return a check that compares checksums before rows are read; None if there are no checksums.
@@ -254,7 +253,7 @@ def find_mapped(array: object) -> ArrayFile | None:
     """
     if not isinstance(array, np.memmap) or array.mode not in ("r", "r+") or array.filename is None:
         return None
-    base: object = array  # Any: arrays, then the mapping itself
+    base: object = array  # arrays, then the mapping itself
     while isinstance(base, np.ndarray):
         base = base.base
     if not isinstance(base, mmap.mmap) or array.dtype.hasobject or array.dtype.names or array.size == 0:
@@ -285,8 +284,7 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
         ) from exc
 
 
-# Any: a file of any kind that can seek.
-def opened_zip(file: Any) -> zipfile.ZipFile:
+def opened_zip(file: BinaryIO) -> zipfile.ZipFile:
     """Open an untrusted zip archive and check that all of its members are listed.
 
     Raises zipfile.BadZipFile, ValueError, OSError or NotImplementedError: the archive is damaged.
@@ -332,8 +330,7 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
     return found
 
 
-# Any: of any type.
-def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[np.generic]]:
+def read_header(file: BinaryIO) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[np.generic]]:
     """Read the header of an untrusted array.
 
     Returns:

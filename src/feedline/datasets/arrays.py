@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ class ArrayDataset(Columnar):
         """True if images keep the form that feedline's transform returned: see `feedline.abc.deferred`."""
         return getattr(self.transform, "defers", False) and not self._has_own_samples
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # An array in a file is pickled as its location.
         arrays = [find_mapped(one) or one for one in self._arrays]
         return {**self.__dict__, "_arrays": arrays, "_opened": None, "_checks": []}
@@ -178,7 +178,7 @@ def _row(array: Any, index: object) -> object:
     return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # plain strings, as in every other source
 
 
-def _found(given: Any, fields: Fields) -> object:
+def _found(given: object, fields: Fields) -> object:
     """Return the table that the user means, with files in place of paths; None for files of unselected fields."""
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(checked_path(given)))
@@ -191,11 +191,11 @@ def _found(given: Any, fields: Fields) -> object:
     return tuple(map(_one, given)) if isinstance(given, tuple) else given
 
 
-def _one(given: Any) -> object:
+def _one(given: object) -> object:
     return _npy(os.path.abspath(os.path.expanduser(checked_path(given)))) if _is_path(given) else given
 
 
-def _is_path(value: object) -> bool:
+def _is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -101,6 +101,5 @@ class BoundedCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    # Any: as pickle defines it.
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return BoundedCache, (self.limit,)

@@ -17,11 +17,14 @@ import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
 from feedline.types import records
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 T = TypeVar("T")
 
@@ -81,8 +84,7 @@ def check_own(folder: Path, mark: str) -> None:
         )
 
 
-# Any: bytes of any kind.
-def write_whole(path: Path, *pieces: Any) -> None:
+def write_whole(path: Path, *pieces: ReadableBuffer) -> None:
     """Write a file under another name, then rename it: readers never see a partial file. Raises OSError on failure."""
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

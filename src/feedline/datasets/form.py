@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.errors import BadOption, CorruptSource
 from feedline.types.checksums import KIND
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
 """Which fields a sample has, and in what form: see `Form.of`."""
@@ -66,10 +69,7 @@ class Form:
             raise BadOption(f"fields={fields!r} names a field twice. Pass a dict with another name for one of them.")
         return form
 
-    # Any: fields of any kind.
-    def values_of(
-        self, fields: Sequence[object], vector: Callable[[Sequence[str], Sequence[Any]], object]
-    ) -> list[Any]:
+    def values_of(self, fields: Sequence[T], vector: Callable[[Sequence[str], Sequence[T]], V]) -> list[T | V]:
         """Map one item per field in `names` to one item per value of a sample.
 
         `vector` combines the items of several fields. It is called with the names of the fields and their items.
@@ -79,7 +79,7 @@ class Form:
             >>> form.values_of([1, 2, 3], lambda names, numbers: dict(zip(names, numbers)))
             [{'x': 1, 'y': 2}, 3]
         """
-        values, place = [], 0
+        values, place = list[T | V](), 0
         for count in self.vectors or [None] * len(self.names):
             stop = place + (count or 1)
             values.append(fields[place] if count is None else vector(self.names[place:stop], fields[place:stop]))

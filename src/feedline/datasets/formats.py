@@ -30,7 +30,7 @@ from feedline.datasets.tfrecord import TFRecordDataset
 from feedline.datasets.tfrecord.framing import is_record
 from feedline.datasets.unread import beginning_of
 
-# Any: a class, or a function that is called like one.
+# Any: a dataset, made by a class or by a function that is called like one.
 SOURCES: dict[str, Callable[..., Any]] = {
     "lmdb": LMDBDataset,
     "hdf5": HDF5Dataset,

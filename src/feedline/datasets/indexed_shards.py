@@ -14,7 +14,6 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from feedline.datasets.source import Indices
 from feedline.datasets.tar.packed import Unpacking
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
+from feedline.types import JsonObject
 from feedline.types.shown import shown_address
 from feedline.types.sizes import byte_count, check_size
 
@@ -85,8 +85,8 @@ class Folder:
     def _address(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
 
-    def read_index(self) -> dict[str, Any]:
-        """Return the content of index.json. Any: what JSON holds.
+    def read_index(self) -> JsonObject:
+        """Return the content of index.json.
 
         Raises SourceError: it cannot be read; CorruptSource: it is not a JSON object.
         """

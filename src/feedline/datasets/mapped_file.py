@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any, cast
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from feedline.errors import SourceChanged, SourceError
 from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
 from feedline.types.sizes import check_size
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 class MappedFile(ClosedWhenDeleted):
@@ -50,13 +52,11 @@ class MappedFile(ClosedWhenDeleted):
                 "others and rename them."
             )
 
-    # Any: numbers of any type.
-    def array(self, dtype: Any, count: int, offset: int = 0) -> NDArray[Any]:
+    def array(self, dtype: type[Number] | np.dtype[Number], count: int, offset: int = 0) -> NDArray[Number]:
         """Return numbers of the file, without copying them. Raises CorruptSource: they are not all there."""
         kind = np.dtype(dtype)
         check_size(self.path, offset + count * kind.itemsize, held=self.size)
-        # Any: NumPy takes any buffer.
-        return np.frombuffer(cast("Any", self._memory), kind, count, offset) if count else np.empty(0, kind)
+        return np.frombuffer(self._memory, kind, count, offset) if count else np.empty(0, kind)
 
     def close(self) -> None:
         """Close the file. The map stays until the last array that uses it is gone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +52,9 @@ class _Pair:
         check_size(name, end, held=self.index.size)
         if self.index.size not in (end, end + sequences):  # one more byte per sequence in multimodal datasets
             raise CorruptSource(f"{name} has {self.index.size} bytes, but its header declares {end}. {_AGAIN}")
-        self.sizes = self.index.array("<i4", sequences, _HEADER.size)
-        self.pointers = self.index.array("<i8", sequences, _HEADER.size + 4 * sequences)
-        self.documents = self.index.array("<i8", boundaries, _HEADER.size + 12 * sequences)
+        self.sizes = self.index.array(np.dtype("<i4"), sequences, _HEADER.size)
+        self.pointers = self.index.array(np.dtype("<i8"), sequences, _HEADER.size + 4 * sequences)
+        self.documents = self.index.array(np.dtype("<i8"), boundaries, _HEADER.size + 12 * sequences)
         if boundaries and (self.documents[0] != 0 or self.documents[-1] != sequences):
             raise CorruptSource(f"The documents in {name} do not cover its {sequences} sequences. {_AGAIN}")
         last = int(self.pointers[-1]) + int(self.sizes[-1]) * self.dtype.itemsize if sequences else 0
@@ -69,8 +68,7 @@ class _Pair:
         """Return the number of samples."""
         return max(0, len(self.documents) - 1) if documents else len(self.sizes)
 
-    # Any: of any integer type.
-    def spans(self, rows: Any, *, documents: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def spans(self, rows: Indices, *, documents: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where samples begin, in tokens, and how many tokens they have.
 
         Raises CorruptSource: the index points outside of the files.
@@ -92,7 +90,7 @@ class _Pair:
             raise CorruptSource(f"A sequence in {self.index.path} lies outside of {self.tokens.path}. {_AGAIN}")
         return starts // item, bytes_ // item
 
-    def all_tokens(self) -> NDArray[Any]:
+    def all_tokens(self) -> NDArray[np.generic]:
         """Return the tokens of all sequences."""
         return self.tokens.array(self.dtype, self.tokens.size // self.dtype.itemsize)
 
@@ -154,7 +152,7 @@ class MegatronDataset(Source, ColumnSource):
                 raise SourceError(f"There is no file {self.path}{suffix}. Megatron-LM writes .idx and .bin together.")
         self.samples = samples
         self._count: int | None = None
-        self._dtype: np.dtype[Any] | None = None
+        self._dtype: np.dtype[np.generic] | None = None
         self._handle: Handle[_Pair] = Handle(functools.partial(_Pair, os.path.abspath(self.path)), _Pair.close)
 
     def _pair(self) -> _Pair:
@@ -182,15 +180,14 @@ class MegatronDataset(Source, ColumnSource):
         """The number of tokens in each sample, for samplers that batch samples of similar length."""
         return self._pair().spans(np.arange(len(self)), documents=self.samples == "documents")[1]
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         pair = self._pair()
         starts, lengths = pair.spans(indices, documents=self.samples == "documents")
         tokens = pair.all_tokens()
         spans = zip(starts.tolist(), lengths.tolist(), strict=True)
         return [tokens[start : start + length].copy() for start, length in spans]
 
-    # Any: a batch, or None.
-    def read_columns(self, indices: Indices) -> Any:
+    def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
         checked = self._checked(indices)
         if self.transform is not None or has_own_samples(type(self)) or not len(checked):
             return None

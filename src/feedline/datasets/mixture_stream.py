@@ -23,7 +23,7 @@ from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import current_scope
 from feedline.randomness.turns import Turns
 from feedline.system.failures import broke_generator
-from feedline.types import DatasetKind, State
+from feedline.types import DatasetKind, MapStyle, State
 
 _BLOCK = 1 << 8
 """Number of places to decide at a time."""
@@ -206,7 +206,7 @@ class _MixturePass(Pass[int]):
 class _MapPart:
     """A map-style dataset in a mixture, in random order: some of its turns in the first pass, then in later passes."""
 
-    _dataset: Any
+    _dataset: MapStyle[object]
     _number: int
     _turns: range
     _orders: Orders
@@ -241,10 +241,11 @@ class _MapPart:
 class _StreamPart:
     """An iterable dataset in a mixture."""
 
+    # Any: a dataset that can be iterated over, and its iterator, perhaps with further methods.
     _dataset: Any
     _number: int
     _repeat: bool
-    _iterator: Any = None  # an iterator, perhaps with further methods
+    _iterator: Any = None
     _taken: int = 0
     """Samples requested in this pass, including those that failed."""
     _passes: int = 0

@@ -195,7 +195,7 @@ def _shards(path: str, files: list[str]) -> Recognised | None:
 
 def _stores(path: str, files: list[str]) -> Recognised | None:
     """Return what a folder holds if it holds several stores, or one among few other files."""
-    # An array or a table may well be one sample of many. Any other store is not, unless there are far more other files:
+    # An array or a table may well be one sample of many. Another store is not, unless there are far more other files:
     # then it may list recordings, or contain thumbnails of images.
     stores = [
         file

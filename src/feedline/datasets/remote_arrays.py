@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +134,7 @@ class RemoteArrays(ShardCached, TableSource):
         self._requests = reading.requests()
         addresses, self._shape = _chosen(arrays, fields)
         self._storage: Handle[Storage] = Handle(functools.partial(reading.open_storage, addresses), Storage.close)
-        self._blocks = BoundedCache[int, list[NDArray[Any]]](byte_count("cache_bytes", cache_bytes, least=0))
+        self._blocks = BoundedCache[int, list[NDArray[np.generic]]](byte_count("cache_bytes", cache_bytes, least=0))
         """Rows of all arrays, by the number of their group."""
         self._arrays = side_by_side(self._looked_at, addresses, self._requests)
         lengths = {array.shape[0] for array in self._arrays}
@@ -202,7 +201,7 @@ class RemoteArrays(ShardCached, TableSource):
                 columns[span.shard][row.place] = found[0]
         return list(columns)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         columns = [np.empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
         groups = indices // self._group_rows
@@ -218,11 +217,11 @@ class RemoteArrays(ShardCached, TableSource):
         for group in range(start // self._group_rows, (stop - 1) // self._group_rows + 1):
             self._block(group, foresight)
 
-    def _block(self, group: int, foresight: Foresight | None) -> list[NDArray[Any]]:
+    def _block(self, group: int, foresight: Foresight | None) -> list[NDArray[np.generic]]:
         return self._blocks.load(group, functools.partial(self._read_block, group, foresight))
 
-    def _read_block(self, group: int, foresight: Foresight | None) -> tuple[list[NDArray[Any]], int]:
-        def read(number: int) -> NDArray[Any]:
+    def _read_block(self, group: int, foresight: Foresight | None) -> tuple[list[NDArray[np.generic]], int]:
+        def read(number: int) -> NDArray[np.generic]:
             array = self._arrays[number]
             start, stop = array.offset + np.array([first, last]) * array.row_bytes
             with closing(self._open(number, foresight)) as blob:

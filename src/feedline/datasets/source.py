@@ -19,15 +19,19 @@ from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.handle import Handle
 
-Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+Empty = Callable[[tuple[int, ...], np.dtype[np.generic]], NDArray[np.generic]]
 """Allocates an array to fill: in ordinary memory, or directly where the batch belongs."""
 
 _NUMBERS = "biufc"
 _TEXTS = {str, bytes}
-_PLAIN: dict[type, np.dtype[Any]] = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
+_PLAIN: dict[type, np.dtype[np.generic]] = {
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    bool: np.dtype(np.bool_),
+}
 
 
-# Any, throughout: values of any kind; a column is an array or a list.
+# Any: an array, or a list of values of any kind.
 def is_column(column: Any) -> bool:
     """True if the default collate function would produce this column: numbers, or strings or bytes."""
     if isinstance(column, np.ndarray):
@@ -35,7 +39,8 @@ def is_column(column: Any) -> bool:
     return {*map(type, column)} <= _TEXTS
 
 
-def stacked(values: list[Any], empty: Empty) -> Any:
+# Any: values of any kind.
+def stacked(values: list[Any], empty: Empty) -> object:
     """Stack numbers, or arrays of numbers of one shape and type; return any other values unchanged."""
     kinds = {*map(type, values)}
     if len(kinds) != 1:
@@ -54,7 +59,7 @@ def stacked(values: list[Any], empty: Empty) -> Any:
     return column
 
 
-def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> object:
+def _stacked_arrays(values: list[NDArray[np.generic]], empty: Empty) -> object:
     dtype, shape = values[0].dtype, values[0].shape
     if dtype.kind not in _NUMBERS or not dtype.isnative:
         return values
@@ -68,7 +73,7 @@ def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> object:
 
 Indices = NDArray[np.int64]
 Transform = Callable[[Any], object]
-"""Takes a sample and returns another."""
+"""Takes a sample and returns another. Any: the function knows what samples are."""
 
 
 class Source(AheadSource):
@@ -94,7 +99,7 @@ class Source(AheadSource):
         """Return the number of samples."""
 
     @abstractmethod
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         """Return the samples at these indices, before the transform, in as few reads as the store allows."""
 
     @abstractmethod
@@ -136,16 +141,16 @@ class Source(AheadSource):
         """Begin to read samples that will be requested soon. Loaders call this if the source is remote."""
         self._upcoming.get().begin(indices.tobytes(), lambda: self._begin_reading(self._checked(indices)))
 
-    # Any, here and below: samples, or the columns of a table.
-    def _begin_reading(self, indices: Indices) -> Any:
+    def _begin_reading(self, indices: Indices) -> object:
         """Read samples ahead, in the form that `_samples_of` takes."""
         return self._read(indices)
 
+    # Any, here and below: samples, or the columns of a table.
     def _taken_ahead(self, indices: Indices) -> Any:
         """Return what was read ahead for these samples; None if they were not announced, or could not be read."""
         return self._upcoming.get().take(indices.tobytes()) if self.is_remote else None
 
-    def _samples_of(self, ahead: Any) -> list[Any]:
+    def _samples_of(self, ahead: Any) -> list[object]:
         return list(ahead)
 
     def _name_of(self, index: int) -> str:
@@ -212,14 +217,14 @@ class TableSource(Source, ColumnSource):
         """Combine the values of a sample, or columns."""
         return self._shape.build(values)
 
-    def _begin_reading(self, indices: Indices) -> Any:
+    def _begin_reading(self, indices: Indices) -> object:
         return self._read_columns(indices, np.empty)
 
-    def _samples_of(self, ahead: Any) -> list[Any]:
+    def _samples_of(self, ahead: Any) -> list[object]:
         build = self._build
         return [build(values) for values in zip(*ahead, strict=True)]
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return self._samples_of(self._read_columns(indices, np.empty))
 
     def read_columns(self, indices: Indices) -> Any:

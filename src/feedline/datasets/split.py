@@ -129,7 +129,7 @@ def _labels(labels: object, name: str, count: int) -> Numbers:
     return numbers
 
 
-def _numbers(parts: object) -> list[object]:
+def _numbers(parts: object) -> list[float]:
     values = list(parts) if hasattr(parts, "__iter__") and not isinstance(parts, (str, bytes)) else []
     numbers = (int, float, np.integer, np.floating)
     if not values or not all(isinstance(value, numbers) and not isinstance(value, bool) for value in values):
@@ -139,7 +139,7 @@ def _numbers(parts: object) -> list[object]:
     return values
 
 
-def _fractions(values: list[Any], count: int) -> tuple[list[float], list[int]]:
+def _fractions(values: list[float], count: int) -> tuple[list[float], list[int]]:
     """Return the fraction and the size of each part, followed by those of the remainder."""
     if all(isinstance(value, (int, np.integer)) for value in values):
         sizes = [int(value) for value in values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.errors import BadOption
 from feedline.pipes.cursor import Stopped
@@ -15,8 +15,10 @@ from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
 
-Function = Callable[[Any], Any]
-"""A user's function: takes a sample."""
+T = TypeVar("T")
+
+Function = Callable[[Any], object]
+"""A user's function: takes a sample. Any: the function knows what samples are."""
 
 _LOOKS = 4
 """Calls without a draw after which a function is assumed not to draw."""
@@ -24,13 +26,11 @@ _SHOWN = 200
 """Characters of a sample that a note shows."""
 
 
-# Any: users' functions are of any kind.
-def checked_function(operator: str, function: Any) -> Function:
+def checked_function(operator: str, function: object) -> Function:
     """Return a function. Raises BadOption: it cannot be called."""
     if not callable(function):
         raise BadOption(f"{operator}({function!r}) needs a function that takes a sample.")
-    checked: Function = function
-    return checked
+    return function
 
 
 def name_of(function: object) -> str:
@@ -57,7 +57,7 @@ class Seeding:
     def __getstate__(self) -> dict[str, object]:
         return {"_looks": self._looks, "_states": None}
 
-    def run(self, items: Samples, draws: Draws, process: Callable[[Iterator[Any]], Samples]) -> Samples:
+    def run(self, items: list[T], draws: Draws, process: Callable[[Iterator[T]], Samples]) -> Samples:
         """Return what `process` makes from an iterator over the items."""
         scope = current_scope()
         if scope is None:
@@ -81,7 +81,7 @@ class Seeding:
             return made
 
 
-def _seeding(scope: Scope, items: Samples, draws: Draws) -> Iterator[Any]:
+def _seeding(scope: Scope, items: list[T], draws: Draws) -> Iterator[T]:
     for number, item in zip(draws.numbers, items, strict=True):
         scope.place = number
         seed_globals(scope.key())
@@ -129,7 +129,7 @@ class Caller:
             with salted(scope, self._salt, draws):
                 return self._seeding.run(items, draws, lambda walk: self._each(walk, items, places))
 
-    def _each(self, walk: Iterator[Any], items: Samples, places: Sequence[int]) -> Samples:
+    def _each(self, walk: Iterator[object], items: Samples, places: Sequence[int]) -> Samples:
         made: Samples = []
         try:
             if self._filters:

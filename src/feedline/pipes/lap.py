@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.randomness.keys import mix
+from feedline.types import State
 
 Places: TypeAlias = NDArray[np.int64]
 Samples: TypeAlias = list[Any]  # Any: samples are of any kind
-CursorState: TypeAlias = dict[str, Any]  # Any: plain values, and the states of sources
+CursorState: TypeAlias = State
 
 
 _LAP = 40

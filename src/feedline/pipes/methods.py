@@ -59,7 +59,7 @@ class Pipe(ABC):
 
         def __getitem__(self, index: int) -> Any: ...
 
-    def map(self, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipe:
+    def map(self, function: Callable[[Any], object], *, num_threads: int = 0) -> Pipe:
         """Apply a function to each sample.
 
         Args:
@@ -77,7 +77,7 @@ class Pipe(ABC):
             lambda stage: MapSamples(stage, function, threads), lambda stage: MapStream(stage, function, threads)
         )
 
-    def filter(self, function: Callable[[Any], Any]) -> Pipe:
+    def filter(self, function: Callable[[Any], object]) -> Pipe:
         """Keep the samples for which a function is true. The result is a stream.
 
         Example:
@@ -87,7 +87,7 @@ class Pipe(ABC):
         """
         return self._with(Filter(self._stream(), function))
 
-    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Pipe:
+    def flat_map(self, function: Callable[[Any], Iterable[object]]) -> Pipe:
         """Replace each sample by any number of others. The result is a stream.
 
         Args:
@@ -174,7 +174,7 @@ class Pipe(ABC):
             lambda stage: WindowShuffledStream(stage, window, key),
         )
 
-    def zip(self, *others: Any) -> Pipe:
+    def zip(self, *others: object) -> Pipe:
         """Combine with other datasets into tuples, as long as each of them has samples.
 
         Example:
@@ -184,7 +184,7 @@ class Pipe(ABC):
         """
         return self._combined("zip", others, ZippedSamples, ZippedStream)
 
-    def concat(self, *others: Any) -> Pipe:
+    def concat(self, *others: object) -> Pipe:
         """Append other datasets.
 
         Example:
@@ -194,7 +194,7 @@ class Pipe(ABC):
         """
         return self._combined("concat", others, JoinedSamples, JoinedStream)
 
-    def interleave(self, *others: Any) -> Pipe:
+    def interleave(self, *others: object) -> Pipe:
         """Take one sample of each dataset in turn, until all have ended. The result is a stream.
 
         If all of them are endless, workers only read those whose samples they need: see the guide to pipelines.
@@ -208,7 +208,7 @@ class Pipe(ABC):
 
     def mix(
         self,
-        *others: Any,
+        *others: object,
         weights: Weights | None = None,
         size: int | None = None,
         seed: int = 0,
@@ -406,8 +406,7 @@ class Pipe(ABC):
     def _with(self, stage: Stage) -> Pipe:
         """Return the pipe of another stage."""
 
-    # Any: datasets of any kind.
-    def _and(self, others: tuple[Any, ...]) -> list[Stage]:
+    def _and(self, others: tuple[object, ...]) -> list[Stage]:
         """Return the stages of this pipe and of other datasets."""
         return [self.stage, *map(stage_of, others)]
 
@@ -423,7 +422,7 @@ class Pipe(ABC):
     def _combined(
         self,
         name: str,
-        others: tuple[Any, ...],
+        others: tuple[object, ...],
         of_maps: Callable[[tuple[MapStage, ...]], MapStage],
         of_streams: Callable[[tuple[StreamStage, ...]], StreamStage],
     ) -> Pipe:
@@ -439,7 +438,7 @@ class Pipe(ABC):
         return self._with(SlicedStream(self._stream(), start, stop, step, label))
 
 
-# Any: a dataset of any kind.
+# Any: `kind_of` finds out which methods the dataset has.
 def stage_of(dataset: Any) -> Stage:
     """Return the last stage of a pipe, or the first one for another dataset."""
     if isinstance(dataset, Pipe):

@@ -21,13 +21,13 @@ from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.global_states import seed_globals
 from feedline.randomness.scope import current_scope
 from feedline.system.failures import broke_generator
+from feedline.types import MapStyle
 
 
 class MapOrigin(MapStage):
     """A map-style dataset."""
 
-    # Any: a dataset is any object that fits.
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: MapStyle[object]) -> None:
         self.dataset = dataset
         self.label = type(dataset).__name__
         self.depends_on_epoch = isinstance(dataset, EpochAware)
@@ -82,7 +82,7 @@ class StageDataset:
     def __len__(self) -> int:
         return len(self.stage)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> Samples:

@@ -21,7 +21,7 @@ from feedline.randomness.scope import is_in_loader
 # Any, throughout: samples and datasets are of any kind.
 
 
-def pipe(dataset: Any) -> Pipe:
+def pipe(dataset: object) -> Pipe:
     """Return a dataset with operators: `map`, `filter`, `shuffle`, `batch`, `mix` and others.
 
     A pipe is an ordinary dataset. Every operator returns another pipe, and none copies the data. A pipe over a
@@ -73,10 +73,10 @@ class MapPipe(Pipe, EpochAware):
     def __len__(self) -> int:
         return len(self.stage)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Any) -> Samples:
+    def __getitems__(self, indices: object) -> Samples:
         """Return the samples at several indices; loaders, including torch's, request batches this way."""
         places = self._checked(indices)
         return self.stage.read(places, self.epoch, Draws(range(len(places))))
@@ -84,7 +84,7 @@ class MapPipe(Pipe, EpochAware):
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def _checked(self, indices: Any) -> NDArray[np.int64]:
+    def _checked(self, indices: object) -> NDArray[np.int64]:
         places, count = np.asarray(indices), len(self)
         if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
             raise TypeError(f"The samples of {self!r} are numbered, but the index is {indices!r:.100}.")

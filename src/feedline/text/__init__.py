@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feedline.text import packing
@@ -38,8 +38,7 @@ _PLACES = {
 """The module that defines each name; imported on first use."""
 
 
-# Any: a class or a function.
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class TokenDocuments(Source):
 
     _lazy = ("_lengths",)
 
-    def __init__(self, sequence: TokenSequence, dtype: np.dtype[Any]) -> None:
+    def __init__(self, sequence: TokenSequence, dtype: np.dtype[np.integer]) -> None:
         super().__init__()
         bare = next((file.path for file in sequence.files if not file.has_header), None)
         if bare is not None:
@@ -57,7 +56,7 @@ class TokenDocuments(Source):
             self._lengths = self._sequence.lengths()
         return self._lengths
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         numbers = np.searchsorted(self._ends, indices, side="right")
         places = indices - np.where(numbers > 0, self._ends[numbers - 1], 0)
         found = self._sequence.documents(numbers.tolist(), places.tolist())

@@ -22,13 +22,13 @@ _END_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
 EndOption = bool | int
 
 
-# Any, throughout: a tokenizer of any library, and what it returns.
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """Turns texts into tokens; picklable if its tokenizer is."""
 
+    # Any: a tokenizer of any library.
     tokenizer: Any
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.integer]
     end_token: int | None
     """Appended to each text, if not None."""
 
@@ -50,30 +50,32 @@ class Encoder:
             checked_tokens([found.end_token], found.dtype, f"append_eos={append_eos!r}")
         return found
 
-    def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+    def __call__(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
         """Return the tokens of each text. Raises BadOption: a token id does not fit into the type."""
         ids = self._encoded(list(texts)) if texts else []
         if len(ids) != len(texts):
             raise BadOption(f"The tokenizer returned {len(ids)} lists of tokens for {len(texts)} texts.")
         return [self._checked(text, one) for text, one in zip(texts, ids, strict=True)]
 
-    def _encoded(self, texts: list[str]) -> Sequence[Any]:
+    def _encoded(self, texts: list[str]) -> Sequence[object]:
         tokenizer = self.tokenizer
         if _is_transformers(tokenizer):
-            found: Sequence[Any] = tokenizer(
+            found: Sequence[object] = tokenizer(
                 texts, return_attention_mask=False, return_token_type_ids=False, verbose=False
             )["input_ids"]
             return found
-        several: Callable[[list[str]], Sequence[Any]] | None = _batch_method(tokenizer)
+        several = _batch_method(tokenizer)
         return [tokenizer(text) for text in texts] if several is None else several(texts)
 
-    def _checked(self, text: str, ids: Any) -> NDArray[Any]:
+    # Any: an Encoding, or a list or array of token ids.
+    def _checked(self, text: str, ids: Any) -> NDArray[np.integer]:
         tokens = getattr(ids, "ids", ids)  # of an Encoding of Hugging Face's tokenizers
         if self.end_token is not None:
             tokens = [*tokens, self.end_token]
         return checked_tokens(tokens, self.dtype, f"The text {text[:40]!r}")
 
 
+# Any: a sample of any kind, which has to have the field.
 def text_of(sample: Any, field: str | int | None) -> str:
     """Return the text of a sample. Raises BadOption: it has no such field, or the field is not a text."""
     value = sample
@@ -103,7 +105,7 @@ def vocabulary_size(tokenizer: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def tokenizer_name(tokenizer: Any) -> str:
+def tokenizer_name(tokenizer: object) -> str:
     """Return a name for people."""
     name = getattr(tokenizer, "name_or_path", None) or getattr(tokenizer, "name", None)
     if isinstance(name, str) and name:
@@ -114,7 +116,7 @@ def tokenizer_name(tokenizer: Any) -> str:
     return str(getattr(tokenizer, "__qualname__", type(tokenizer).__qualname__))
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: object) -> str:
     """Return a digest that differs if the tokenizer differs; "" if none can be computed."""
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers' fast tokenizers
     if callable(to_str := getattr(inner, "to_str", None)):
@@ -129,16 +131,16 @@ def _is_transformers(tokenizer: object) -> bool:
     return hasattr(tokenizer, "convert_tokens_to_ids") and callable(tokenizer)
 
 
-def _batch_method(tokenizer: Any) -> Callable[[list[str]], Sequence[Any]] | None:
+def _batch_method(tokenizer: object) -> Callable[[list[str]], Sequence[object]] | None:
     """Return the method for several texts. tiktoken's `encode_ordinary_batch` treats no text as a special token."""
     for name in ("encode_ordinary_batch", "encode_batch_fast", "encode_batch"):
         if callable(method := getattr(tokenizer, name, None)):
-            found: Callable[[list[str]], Sequence[Any]] = method
+            found: Callable[[list[str]], Sequence[object]] = method
             return found
     return None
 
 
-def _end_token(tokenizer: Any, append_eos: EndOption) -> int | None:
+def _end_token(tokenizer: object, append_eos: EndOption) -> int | None:
     if append_eos is False:
         return None
     if append_eos is not True:

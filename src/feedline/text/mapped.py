@@ -14,7 +14,6 @@ import functools
 import mmap
 import os
 import resource
-from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from feedline.errors import CorruptSource
 from feedline.text.token_file import TokenFile, opened
 
-Tokens = NDArray[np.unsignedinteger[Any]]  # Any: of two or four bytes
+Tokens = NDArray[np.unsignedinteger]
 Numbers = NDArray[np.int64]
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -48,8 +47,7 @@ class MappedTokens:
             if size < file.size:
                 raise CorruptSource(f"{file.path} is truncated: it has {size:,} of {file.size:,} bytes. Get it again.")
             self._map = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        buffer = cast("Any", self._map or b"")  # Any: NumPy takes any buffer
-        self.tokens: Tokens = np.ndarray((file.token_count,), file.dtype, buffer, file.tokens_at)
+        self.tokens: Tokens = np.ndarray((file.token_count,), file.dtype, self._map or b"", file.tokens_at)
         self._windows: dict[int, Tokens] = {}
         self._cold = 0
         """For how many more reads blocks are requested ahead."""
@@ -60,8 +58,7 @@ class MappedTokens:
     def offsets(self) -> Numbers:
         """The first token of each document, and the number of tokens."""
         assert self.file.document_count is not None  # callers have checked that
-        buffer = cast("Any", self._map)
-        return np.ndarray((self.file.document_count + 1,), "<i8", buffer, self.file.offsets_at)
+        return np.ndarray((self.file.document_count + 1,), "<i8", self._map, self.file.offsets_at)
 
     def windows(self, starts: Numbers, width: int) -> Tokens:
         """Return `width` tokens from each start, one row per start. All of them must be in the file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from feedline.datasets.objects import open_named
 from feedline.errors import BadOption, SourceError
@@ -13,8 +12,7 @@ from feedline.system.optional import require
 _FILE = "tokenizer.json"
 
 
-# Any: a tokenizer of any library.
-def open_tokenizer(name: str) -> Any:
+def open_tokenizer(name: str) -> object:
     """Return the tokenizer that a name stands for.
 
     The name is the path of a `tokenizer.json`, or of a folder with one, as Hugging Face's libraries write it;
@@ -49,7 +47,7 @@ def open_tokenizer(name: str) -> Any:
         ) from exc
 
 
-def _from_file(path: str) -> Any:
+def _from_file(path: str) -> object:
     package = require("tokenizers", extra="text", purpose=f"The tokenizer in {path}")
     try:
         return package.Tokenizer.from_file(path)

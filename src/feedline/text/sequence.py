@@ -69,7 +69,7 @@ class TokenSequence:
         return all(file.has_header for file in self.files)
 
     @property
-    def dtype(self) -> np.dtype[np.generic]:
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The type that holds the tokens of all files, in the byte order of this machine."""
         return max((file.dtype.newbyteorder("=") for file in self.files), key=lambda dtype: dtype.itemsize)
 

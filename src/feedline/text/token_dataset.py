@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,10 +157,10 @@ class TokenDataset(ShardCached, TableSource):
         names = ("tokens", *(name for name, is_given in given.items() if is_given))
         self._shape = Form(names, names if len(names) > 1 else None, is_one=len(names) == 1)
 
-    def _checked_dtype(self, dtype: object) -> np.dtype[Any]:
+    def _checked_dtype(self, dtype: object) -> np.dtype[np.integer]:
         held = self._sequence.dtype
         if dtype is None:
-            wanted: np.dtype[Any] = held
+            wanted: np.dtype[np.integer] = held
         else:
             try:
                 wanted = np.dtype(dtype)  # type: ignore[call-overload]  # any value from the user
@@ -246,7 +246,7 @@ class TokenDataset(ShardCached, TableSource):
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         return self._samples_of(self._read_columns(indices, np.empty, foresight))
 
@@ -268,7 +268,7 @@ class TokenDataset(ShardCached, TableSource):
             columns += self._of_documents(starts, edges)
         return columns
 
-    def _of_documents(self, starts: Indices, edges: Edges) -> Iterator[NDArray[Any]]:
+    def _of_documents(self, starts: Indices, edges: Edges) -> Iterator[NDArray[np.integer]]:
         segments = edges.segments(self.block)
         if self.positions:
             lead = self._sequence.leads(starts) if self.positions == "document" else None

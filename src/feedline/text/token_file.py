@@ -21,7 +21,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ of tokens and documents, file size; end-of-document token, or -1; checksum of wh
 """
 _CHECKSUM_AT = 12
 _PIECE = 1 << 24
-_TYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # Any: of two or four bytes
+_TYPES: dict[int, np.dtype[np.unsignedinteger]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _AGAIN = "Get another copy, or write it again."
 
 
@@ -86,7 +86,7 @@ class TokenFile:
     """Where a remote file is, and in which version; None for a local file."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The type of its tokens."""
         return _TYPES[self.token_bytes]
 

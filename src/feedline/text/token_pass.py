@@ -7,9 +7,10 @@ and how many of these have been returned.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import Repeatable
@@ -20,14 +21,14 @@ from feedline.system.failures import broke_generator
 from feedline.text.encoder import Encoder, text_of
 from feedline.types import State
 
-# Any, throughout: samples and datasets of any class.
-Item = tuple[Any, NDArray[Any] | None]
+Item = tuple[object, NDArray[np.integer] | None]
 """A sample and its tokens; None if tokenizing its batch failed, so that it has to be tokenized alone."""
 
 
 class Options(Protocol):
     """What a pass needs of the dataset."""
 
+    # Any: a dataset of any class.
     source: Any
     encoder: Encoder
     field: str | int | None
@@ -37,10 +38,10 @@ class Options(Protocol):
 class TokenPass(Pass[Item]):
     """A pass over a dataset that cannot save its position."""
 
-    def __init__(self, options: Options, iterator: Iterator[Any]) -> None:
+    def __init__(self, options: Options, iterator: Iterator[object]) -> None:
         super().__init__()
         self._options = options
-        self._iterator: Any = iterator
+        self._iterator: Any = iterator  # Any: perhaps with further methods
         self._ready: deque[Item] = deque()
         self._pending: Exception | None = None
         """The exception that the dataset raised after the texts that are ready."""
@@ -58,7 +59,7 @@ class TokenPass(Pass[Item]):
         self._remember()
         if self._pending is not None:
             self._raise_pending(self._pending)
-        samples: list[Any] = []
+        samples: list[object] = []
         try:
             while len(samples) < most:
                 samples.append(next(self._iterator))
@@ -83,10 +84,12 @@ class TokenPass(Pass[Item]):
         )
         raise exc
 
-    def _tokenized(self, samples: list[Any]) -> Iterator[Item]:
+    def _tokenized(self, samples: list[object]) -> Iterator[Item]:
         options = self._options
         try:
-            tokens: list[Any] = options.encoder([text_of(sample, options.field) for sample in samples])
+            tokens: Sequence[NDArray[np.integer] | None] = options.encoder(
+                [text_of(sample, options.field) for sample in samples]
+            )
         except Exception:  # one of them fails: `_make` finds out which, and raises its exception
             tokens = [None] * len(samples)
         except BaseException:
@@ -94,7 +97,7 @@ class TokenPass(Pass[Item]):
             raise
         return zip(samples, tokens, strict=True)
 
-    def _make(self, item: Item) -> NDArray[Any]:
+    def _make(self, item: Item) -> NDArray[np.integer]:
         sample, tokens = item
         if tokens is None:
             (tokens,) = self._options.encoder([text_of(sample, self._options.field)])
@@ -130,7 +133,7 @@ class TokenPass(Pass[Item]):
 class ResumableTokenPass(TokenPass):
     """A pass over a dataset that saves its position, on itself or on its iterator."""
 
-    def __init__(self, options: Options, iterator: Iterator[Any]) -> None:
+    def __init__(self, options: Options, iterator: Iterator[object]) -> None:
         super().__init__(options, iterator)
         self._before: object = None
         self._remember()

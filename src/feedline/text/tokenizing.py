@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import EpochAware, ShardedSource, StreamSource
@@ -15,13 +16,13 @@ from feedline.datasets.passes import Stream
 from feedline.datasets.source import Indices, Source, checked_count
 from feedline.text.encoder import Encoder, EndOption, text_of, tokenizer_name
 from feedline.text.token_pass import ResumableTokenPass, TokenPass
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, MapStyle
 
 
-# Any, throughout: a dataset and a tokenizer of any class; the result is a map-style or an iterable dataset.
+# Any: a dataset of any class; the result is a map-style or an iterable dataset.
 def tokenize(
     source: Any,
-    tokenizer: Any,
+    tokenizer: object,
     *,
     field: str | int | None = "text",
     batch: int = 64,
@@ -70,7 +71,7 @@ def tokenize(
 class TokenizedDataset(Source):
     """The tokens of the texts of a map-style dataset; `tokenize` makes it."""
 
-    def __init__(self, source: Any, encoder: Encoder, field: str | int | None) -> None:
+    def __init__(self, source: MapStyle[object], encoder: Encoder, field: str | int | None) -> None:
         super().__init__()
         self.source = source
         self.encoder = encoder
@@ -97,6 +98,7 @@ class TokenizedDataset(Source):
 class TokenizedStream(Stream, EpochAware):
     """The tokens of the texts of an iterable dataset; `tokenize` makes it."""
 
+    # Any: a dataset of any class.
     def __init__(self, source: Any, encoder: Encoder, field: str | int | None, batch: int) -> None:
         super().__init__()
         self.source = source
@@ -109,7 +111,7 @@ class TokenizedStream(Stream, EpochAware):
         if callable(set_epoch := getattr(self.source, "set_epoch", None)):
             set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[NDArray[Any]]:
+    def __iter__(self) -> Iterator[NDArray[np.integer]]:
         iterator = iter(self.source)
         is_resumable = is_stateful(iterator) or is_stateful(self.source)
         return (ResumableTokenPass if is_resumable else TokenPass)(self, iterator)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ LENGTHS = ".lengths"
 """Endings of the files that a writer fills: tokens, and the length of each document."""
 
 
-def checked_tokens(tokens: object, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+def checked_tokens(tokens: object, dtype: np.dtype[np.integer], what: str) -> NDArray[np.integer]:
     """Return tokens as an array. Raises BadOption: they are not whole numbers, or do not fit into the type."""
     array = np.asarray(tokens)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -140,7 +140,7 @@ class TokenWriter:
         if arrays:
             self.write_joined(np.concatenate(arrays), [len(array) for array in arrays])
 
-    def write_joined(self, tokens: NDArray[Any], lengths: Sequence[int] | NDArray[np.int64]) -> None:
+    def write_joined(self, tokens: NDArray[np.integer], lengths: Sequence[int] | NDArray[np.int64]) -> None:
         """Append documents that are one array of tokens, given the length of each."""
         counts = np.asarray(lengths, "<i8")
         array = np.ascontiguousarray(checked_tokens(tokens, self._dtype, "The array"), self._dtype)

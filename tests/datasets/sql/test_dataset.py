@@ -333,6 +333,7 @@ def test_a_dataset_that_is_gone_has_closed_its_connections(address: str) -> None
     dataset = SQLDataset(address, QUERY, key="id", fields="id")
     assert dataset[0] == -10
     connection = dataset._session.get()._connection
+    assert connection is not None
     del dataset
     with pytest.raises(Exception, match=r"(?i)closed"):
         connection.execute("SELECT 1")

@@ -114,7 +114,7 @@ class CachedDataset(Source, EpochAware, Derived):
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
 
-    def origin(self, index: object) -> tuple[Any, Any]:
+    def origin(self, index: object) -> tuple[object, object]:
         return self.dataset, index
 
     def _head_now(self) -> Head:
@@ -211,7 +211,7 @@ class CachedDataset(Source, EpochAware, Derived):
         return sample if self.transform is None else self.transform(sample)
 
     @property
-    def __getitems__(self) -> Callable[[Iterable[Any]], list[Any]] | None:  # type: ignore[override]  # may be absent
+    def __getitems__(self) -> Callable[[Iterable[object]], list[Any]] | None:  # type: ignore[override]  # may be absent
         """Returns the samples of several indices. None unless the dataset can do that: loaders look for it."""
         return super().__getitems__ if callable(getattr(self.dataset, "__getitems__", None)) else None
 
@@ -273,7 +273,7 @@ class CachedDataset(Source, EpochAware, Derived):
             )
         return self._keep(indices, samples, watch)
 
-    def _keep(self, indices: list[int], samples: list[object], watch: RandomWatch) -> list[Any]:
+    def _keep(self, indices: list[int], samples: list[object], watch: RandomWatch) -> list[object]:
         """Store samples where there is room, unless they are random; return them as the cache will return them."""
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
@@ -297,7 +297,7 @@ class CachedDataset(Source, EpochAware, Derived):
             kept.append(decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=self._pickles))
         return kept
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, int]:
         """Return counters of all workers since this object was created, and the size of the cache.
 
         `hits` and `misses`; `memory_hits` and `disk_hits`, which add up to `hits`; `damaged`, samples that had to be
@@ -306,7 +306,7 @@ class CachedDataset(Source, EpochAware, Derived):
         """
         self._open()
         totals = self._counters.totals()
-        found: dict[str, Any] = {"hits": totals["memory_hits"] + totals["disk_hits"], **totals}
+        found = {"hits": totals["memory_hits"] + totals["disk_hits"], **totals}
         for where, store in (("memory", self._memory), ("disk", self._disk)):
             if store is not None:
                 found[f"{where}_samples"] = store.stored

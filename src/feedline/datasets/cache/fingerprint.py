@@ -29,6 +29,7 @@ from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.source import Source
 from feedline.errors import BadOption
@@ -69,7 +70,7 @@ _PythonPickler: Any = pickle._Pickler
 class _HashPickler(_PythonPickler):  # type: ignore[misc]
     def __init__(self, file: object) -> None:
         super().__init__(file, protocol=4)
-        self._seen: dict[int, tuple[int, Any]] = {}
+        self._seen: dict[int, tuple[int, object]] = {}
         """The number of each replaced object; holds the object, so that its id is not reused."""
         self._names: list[str] | None = None
         """The file names in the long container being pickled, if any."""
@@ -174,7 +175,7 @@ def _code(code: CodeType) -> object:
     return code.co_code, code.co_names, constants
 
 
-def _array(array: Any) -> object:
+def _array(array: NDArray[np.generic]) -> object:
     rows = [array]
     if array.nbytes > _WHOLE_BYTES:
         table = array if array.ndim > 1 else array.reshape(-1, 1)
@@ -225,7 +226,7 @@ def _module(value: object) -> str:
     return str(getattr(value, "__module__", "")).replace("__mp_main__", "__main__")
 
 
-def _name(value: Any) -> bytes:
+def _name(value: type | FunctionType) -> bytes:
     return _bytes(f"{_module(value)}.{value.__qualname__}")
 
 

@@ -73,8 +73,7 @@ class Encoded(NamedTuple):
     data: bytes | bytearray | memoryview
 
 
-# Any: a sample of any form.
-def encode(sample: Any, *, pickles: bool) -> Encoded:
+def encode(sample: object, *, pickles: bool) -> Encoded:
     """Return a sample as bytes.
 
     Raises NotARecord: a record cannot hold it, and `pickles` is False.
@@ -90,6 +89,7 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
     return Encoded(Kind.PICKLE, pickle.dumps(sample, pickle.HIGHEST_PROTOCOL))
 
 
+# Any: a sample of any form.
 def decode(encoded: Encoded, *, pickles: bool) -> Any:
     """Return a sample.
 

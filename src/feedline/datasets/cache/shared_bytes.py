@@ -140,13 +140,13 @@ class SharedMemory(SharedBytes):
         for offset in range(start, end, len(zeros)):
             self.write(offset, zeros[: end - offset])
 
-    # Any: as pickle defines it.
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         if context.get_spawning_popen() is None:
             return SharedMemory, (self.end,)
         return _adopted, (reduction.DupFd(self._fd), self.end)
 
 
+# Any: what `reduction.DupFd` returns, which has no type.
 def _adopted(fd: Any, size: int) -> SharedMemory:
     memory = SharedMemory.__new__(SharedMemory)
     memory._adopt(fd.detach(), size)
@@ -162,8 +162,7 @@ class SharedFile(SharedBytes):
         mode = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         self._own = Handle(functools.partial(_opened, str(path), mode), os.close, close_inherited=True)
 
-    # Any: as pickle defines it.
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return functools.partial(SharedFile, readonly=self._readonly), (self._path,)
 
     @property
@@ -224,10 +223,10 @@ class Counters:
         self._memory = SharedMemory(_ROWS * _COLUMNS * NUMBER.size)
         self._numbers = self._memory.view.cast("Q")
 
-    def __getstate__(self) -> object:
+    def __getstate__(self) -> tuple[dict[str, int], SharedMemory]:
         return self._columns, self._memory
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[dict[str, int], SharedMemory]) -> None:
         self._columns, self._memory = state
         self._numbers = self._memory.view.cast("Q")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
 from feedline.types.sizes import byte_count
 
+if TYPE_CHECKING:
+    from pyarrow import Schema, Table
+
 PART_BYTES = 1 << 20
 """Default number of bytes to parse at a time, the same as in pyarrow."""
 
@@ -44,7 +47,6 @@ ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in (""
 
 _LARGEST_PART = 1 << 28
 """Maximum size in bytes of a part: it is parsed at once, and pyarrow counts bytes in 31 bits."""
-# Any, throughout: pyarrow has no types to check against.
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class CSVDataset(RowGroupSource):
         types_of(schema, file)
         return tuple(schema.names)
 
-    def _check_texts(self, schema: Any, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
+    def _check_texts(self, schema: Schema, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
         """Raise CorruptSource for cells that are not UTF-8, unless their column is read as bytes."""
         pa = pyarrow()
         odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
@@ -211,7 +213,8 @@ class CSVDataset(RowGroupSource):
 
     def _widened(self, kinds: dict[str, object], others: dict[str, object]) -> dict[str, object]:
         """Return types that hold the cells of both, and record the columns where that has to be verified."""
-        pa, widened = pyarrow(), dict[str, Any]()
+        pa = pyarrow()
+        widened: dict[str, object] = {}
         for name, other in others.items():
             kind = kinds.get(name, pa.null())
             widened[name] = wider(kind, other)
@@ -220,7 +223,8 @@ class CSVDataset(RowGroupSource):
         return widened
 
     def _agreed(self, footers: list[Footer]) -> list[Footer]:
-        pa, kinds = pyarrow(), dict[str, Any]()
+        pa = pyarrow()
+        kinds: dict[str, object] = {}
         for footer in footers:
             kinds |= self._widened(kinds, footer.types)
         unknown = next((name for name in self.types if name not in kinds), None)
@@ -262,7 +266,7 @@ class CSVDataset(RowGroupSource):
                 unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
         return wanted
 
-    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
         """Parse a part of a file into a pyarrow table."""
         text = self._texts[file.path]
         start, stop = text.starts[number : number + 2].tolist()
@@ -294,7 +298,7 @@ class CSVDataset(RowGroupSource):
 
     def _parsed(
         self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
-    ) -> Any:
+    ) -> Table:
         """Parse rows. Raises CorruptSource if pyarrow finds another number of rows."""
         known = self._kinds or self.types
         with named_rows(file, columns, row):
@@ -313,7 +317,7 @@ class CSVDataset(RowGroupSource):
         columns: tuple[str, ...] | None = None,
         names: list[str] | None = None,
         types: dict[str, object] | None = None,
-    ) -> Any:
+    ) -> Table:
         csv = pyarrow("pyarrow.csv")
         # Not read_csv, which changes signal handlers and leaves a pipe open.
         reader = csv.open_csv(

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,8 +133,6 @@ def delimiter_of(line: str) -> str:
 _TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]"))
 """Each type can hold the values of those before it in its tuple, as long as they fit into nanoseconds."""
 
-# Any, throughout: pyarrow has no types to check against.
-
 
 def wider(kind: object, other: object) -> object:
     """Return the type for a column with cells of two types, the same that pyarrow infers for a whole file.
@@ -210,7 +207,7 @@ def checked_types(types: object) -> dict[str, object]:
     return found
 
 
-def checked_columns(columns: Any) -> tuple[str, ...] | None:
+def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return the given column names as a tuple. Raises BadOption if there are none, or one occurs twice."""
     if columns is None:
         return None

@@ -23,8 +23,7 @@ from feedline.memory.sharing.packed import Packed
 
 Path = str | os.PathLike[str]
 
-# Any: labels are integers, floats or names.
-LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], Any] | Sequence[Any] | None
+LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], object] | Sequence[object] | None
 """Where labels come from: see `FileDataset`."""
 
 _CHECKED_FILES = 10_000
@@ -233,6 +232,7 @@ class FileDataset(Source):
         values = self._labels.values
         return values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)
 
+    # Any: labels are integers or floats.
     @property
     def samples(self) -> Sequence[tuple[str, Any]]:
         """Path and label of each sample, without reading a file; the label is None if there are none."""

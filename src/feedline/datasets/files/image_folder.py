@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feedline.datasets.cache_file import Cache
@@ -122,6 +122,6 @@ class ImageFolder(FileDataset):
             raise CorruptSource(f"{self.path_of(index)} cannot be decoded as an image: {words(exc)}.") from exc
 
     @property
-    def imgs(self) -> Any:
+    def imgs(self) -> Sequence[tuple[str, Any]]:
         """The same as `samples`, under torchvision's name."""
         return self.samples

@@ -24,7 +24,7 @@ _SEPARATORS = (";", "\t", "|")
 class Labels:
     """A number for each file."""
 
-    values: NDArray[Any]
+    values: NDArray[np.generic]
     """In the smallest type that holds them."""
     classes: list[str] | None
     """The class names that the numbers stand for; None if they are just numbers."""
@@ -65,6 +65,7 @@ def of_values(values: Sequence[object], option: str, path_of: Callable[[int], st
     return _known(values, option)
 
 
+# Any: labels of any type, which this finds out.
 def _known(values: Sequence[Any], option: str) -> Labels:
     if all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in values):
         return Labels(_small(np.array(values, np.int64)), None)
@@ -174,7 +175,7 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
     return f"{found} Name the columns there, or pass their names: labels=(path, file column, label column)."
 
 
-def numbers_in(values: list[str]) -> list[Any]:
+def numbers_in(values: list[str]) -> Sequence[object]:
     """Return the cells of a column as integers or floats if all of them are numbers, else unchanged."""
     for kind in (int, float):
         try:

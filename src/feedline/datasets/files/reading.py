@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.tar.arrays import decode_npy
@@ -15,7 +16,6 @@ from feedline.images.pillow import picture_decoder
 from feedline.system.failures import add_note, words
 from feedline.system.optional import require
 
-# Any, throughout: the content of a file.
 Read = Callable[[str], object]
 """Takes a path and returns a value."""
 
@@ -62,7 +62,7 @@ def read_text(path: str) -> str:
         raise CorruptSource(f'{path} is not text in UTF-8: {words(exc)}. Read it with read="bytes".') from exc
 
 
-def read_npy(path: str) -> NDArray[Any]:
+def read_npy(path: str) -> NDArray[np.generic]:
     """Return the array in a file that `numpy.save` wrote."""
     try:
         return decode_npy(read_bytes(path))
@@ -88,6 +88,7 @@ def _read_picture(way: str | None, path: str) -> object:
         ) from exc
 
 
+# Any: a path, or bytes.
 def _by_user(function: Callable[[Any], object], load: Callable[[str], bytes] | None, path: str) -> object:
     """Call a user's function on a path, or on the bytes that `load` reads from it; its errors name the file."""
     content = path if load is None else load(path)

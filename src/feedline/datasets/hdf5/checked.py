@@ -7,7 +7,7 @@ first reads that chunk or value.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from feedline.datasets.hdf5.rows import Indices, Rows
 from feedline.errors import CorruptSource
 from feedline.types.checksums import AGAIN, Checked, damaged
 
+if TYPE_CHECKING:
+    from h5py import Dataset
+
 SUMS = "feedline_crc32"
 """Name of the attribute."""
 
 
-# Any, in this file: h5py has no type annotations; values of any kind.
-def checked_rows(rows: Rows, field: Field, dataset: Any, *, has_sums: bool) -> Rows:
+def checked_rows(rows: Rows, field: Field, dataset: Dataset, *, has_sums: bool) -> Rows:
     """Return rows that verify their checksums before they are read; the given rows if they have no checksums.
 
     Raises CorruptSource if the checksums are missing or damaged.
@@ -78,6 +80,7 @@ class _CheckedValues(Rows):
         self._name = name
         self._left = np.ones(len(sums), np.bool_)
 
+    # Any: a list.
     def fill(self, out: Any, rows: Indices, places: Indices | None) -> None:
         self._rows.fill(out, rows, places)
         if not self._left[rows].any():

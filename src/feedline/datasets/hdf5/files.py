@@ -13,7 +13,7 @@ import mmap
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.form import fields_with_sums
@@ -37,6 +37,9 @@ from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceE
 from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.failures import words
 
+if TYPE_CHECKING:
+    from h5py import Dataset, File
+
 _OPEN_AT_ONCE = 64
 """Maximum number of open files. Each takes up to three descriptors, and processes often have 1,024 in all. A guess."""
 
@@ -52,8 +55,7 @@ class OpenFile(ClosedWhenDeleted):
         self._swmr = swmr
         self._linked: dict[str, Stamp] = {}
         """Other files that fields are stored in, through external links, and their stamps."""
-        # Any: h5py has no type annotations.
-        self._file: Any = None
+        self._file: File | None = None
         self._descriptor = -1
         try:
             self._descriptor = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -96,8 +98,7 @@ class OpenFile(ClosedWhenDeleted):
             self._file.close()
             self._file = None
 
-    # Any: h5py has no type annotations.
-    def _note_linked(self, dataset: Any, field: Field) -> None:
+    def _note_linked(self, dataset: Dataset, field: Field) -> None:
         """Check a field that lies in another file through an external link; the map of this file does not cover it."""
         path = dataset.file.filename
         self._linked[path] = stamp_of(os.stat(path))

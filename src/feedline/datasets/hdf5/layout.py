@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,14 @@ from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.types.sizes import check_size
 
-Inflate = Callable[[Any, int], Any]
-"""Decompresses zlib data, given the decompressed size. Any: buffers."""
+if TYPE_CHECKING:
+    import mmap
+
+    from h5py import Dataset
+    from h5py.h5d import StoreInfo
+
+Inflate = Callable[[memoryview, int], bytes | bytearray]
+"""Decompresses zlib data, given the decompressed size."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class ByInflating:
     long as HDF5.
     """
 
-    _mapped: Any  # any buffer
+    _mapped: memoryview
     _addresses: NDArray[np.int64]
     """Offset of each chunk in the file."""
     _sizes: NDArray[np.int64]
@@ -108,7 +114,7 @@ def _inflate() -> Inflate:
     return found
 
 
-def _inflate_with_zlib(packed: Any, size: int) -> bytes:
+def _inflate_with_zlib(packed: memoryview, size: int) -> bytes:
     """Decompress zlib data to at most `size` bytes: a few bytes may decompress to any number of others.
 
     Raises ValueError if there is more, or the data is truncated; zlib.error if it is damaged.
@@ -132,8 +138,9 @@ _ENTRY_BYTES = 8
 """Minimum size in bytes of a chunk's address in a file."""
 
 
-# Any, in this file: h5py has no type annotations; a mapped file is any buffer.
-def rows_of(dataset: Any, field: Field, mapped: object, cache: ChunkCache, key: Hashable) -> tuple[Rows, bool]:
+def rows_of(
+    dataset: Dataset, field: Field, mapped: mmap.mmap | None, cache: ChunkCache, key: Hashable
+) -> tuple[Rows, bool]:
     """Return the fastest reader for the rows of a field, and whether it needs h5py's file to stay open.
 
     `mapped` is the mapped file, or None if it cannot be mapped, or must not be because it is being written. `key`
@@ -158,7 +165,7 @@ def _useful(cache: ChunkCache, chunk_rows: int) -> ChunkCache | None:
     return cache if chunk_rows > 1 else None
 
 
-def _rows_read_together(dataset: Any) -> int | None:
+def _rows_read_together(dataset: Dataset) -> int | None:
     """Return how many rows to read at a time, or None if reading them one by one is as good."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     plist = dataset.id.get_create_plist()
@@ -169,7 +176,7 @@ def _rows_read_together(dataset: Any) -> int | None:
     return None
 
 
-def _is_as_in_memory(dataset: Any) -> bool:
+def _is_as_in_memory(dataset: Dataset) -> bool:
     """True if numbers are stored as in NumPy, apart from the byte order. False for odd precision or padding."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     stored = dataset.dtype
@@ -177,7 +184,7 @@ def _is_as_in_memory(dataset: Any) -> bool:
 
 
 def _mapped_rows(
-    dataset: Any, stored: np.dtype[np.generic], row_bytes: int, mapped: Any, cache: ChunkCache, key: Hashable
+    dataset: Dataset, stored: np.dtype[np.generic], row_bytes: int, mapped: mmap.mmap, cache: ChunkCache, key: Hashable
 ) -> Rows | None:
     """Return a reader that needs only the mapped file, or None if rows are not stored whole or use other filters."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
@@ -218,7 +225,7 @@ def _mapped_rows(
     return PackedRows(unpack, count, _useful(cache, count), key)
 
 
-def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _chunks(dataset: Dataset, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the offsets of a dataset's chunks in the file, and their sizes.
 
     None if some are not allocated, so that their rows are the fill value, or skipped a filter.
@@ -230,7 +237,7 @@ def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[n
     addresses = np.full(count, -1, np.int64)
     sizes = np.zeros_like(addresses)
 
-    def note(chunk: Any) -> None:
+    def note(chunk: StoreInfo) -> None:
         number = chunk.chunk_offset[0] // rows
         if number < len(addresses) and chunk.byte_offset is not None and chunk.filter_mask == 0:
             addresses[number] = chunk.byte_offset
@@ -240,5 +247,5 @@ def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[n
     return (addresses, sizes) if addresses.min() >= 0 else None
 
 
-def _check_fits(end: int, mapped: Sized, dataset: Any) -> None:
+def _check_fits(end: int, mapped: Sized, dataset: Dataset) -> None:
     check_size(f"{dataset.file.filename} with {dataset.name!r} in it", end, held=len(mapped))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from feedline.system.process import lock_of_process
 from feedline.types.checksums import check_seal
 from feedline.types.sizes import SampleSize
 
+if TYPE_CHECKING:
+    from h5py import Dataset, File
+
 NUMBERS, TEXT, BYTES, RAGGED = "numbers", "text", "bytes", "ragged"
 
 
-# Any, in this file: h5py has no type annotations.
 @dataclass(frozen=True)
 class Field:
     """A field of a dataset: the same in all its files."""
@@ -30,7 +32,7 @@ class Field:
     name: str
     kind: str
     """NUMBERS, TEXT, BYTES or RAGGED."""
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     """Type of the numbers, in native byte order."""
     row_shape: tuple[int, ...]
     """Shape of one value; for lists of strings, for example, the shape of the list."""
@@ -57,12 +59,12 @@ class Field:
         return f"{value}[{shape}]" if shape else value
 
 
-def has_samples(dataset: Any) -> bool:
+def has_samples(dataset: Dataset) -> bool:
     """True if an HDF5 dataset has a first axis, which counts samples."""
     return dataset.shape is not None and len(dataset.shape) > 0
 
 
-def field_of(name: str, dataset: Any, path: str) -> Field:
+def field_of(name: str, dataset: Dataset, path: str) -> Field:
     """Return the field that an HDF5 dataset holds."""
     if not has_samples(dataset):
         raise BadOption(
@@ -154,7 +156,7 @@ _turn = lock_of_process()
 """Serializes reads of files that are being written: HDF5 must not read while it refreshes a dataset."""
 
 
-def reading(*, swmr: bool) -> AbstractContextManager[Any]:
+def reading(*, swmr: bool) -> AbstractContextManager[object]:
     """Return a context that keeps other threads from reading if files are being written."""
     return _turn if swmr else nullcontext()
 
@@ -164,7 +166,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def open_file(path: str, *, swmr: bool) -> Any:
+def open_file(path: str, *, swmr: bool) -> File:
     """Open a file for reading.
 
     Raises SourceError if it does not exist or may not be read now; CorruptSource if it is not an HDF5 file or is
@@ -196,7 +198,7 @@ def open_file(path: str, *, swmr: bool) -> Any:
         raise CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.") from exc
 
 
-def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
+def dataset_of(file: File, name: str, path: str, *, external: bool) -> Dataset:
     """Return the object that a file has under a name."""
     if not external and leads_out(file, name):
         raise BadOption(
@@ -264,7 +266,7 @@ def inspect(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[P
         raise CorruptSource(f"The contents of {path} cannot be read: {words(exc)}.") from exc
 
 
-def stored_in(file: Any, path: str) -> str | None:
+def stored_in(file: File, path: str) -> str | None:
     """Return the metadata that `feedline pack` stored about all samples, or None if it did not write the file.
 
     Raises CorruptSource if the metadata is damaged.
@@ -277,7 +279,7 @@ def stored_in(file: Any, path: str) -> str | None:
     return stored
 
 
-def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
+def _form(file: File, fields: Fields, path: str, *, external: bool) -> Form:
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
 
     def is_dataset(name: object) -> bool:
@@ -301,7 +303,7 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     return Form.of(fields, names, path)
 
 
-def _length(form: Form, datasets: list[Any], path: str, *, shortest: bool) -> int:
+def _length(form: Form, datasets: list[Dataset], path: str, *, shortest: bool) -> int:
     lengths = [int(dataset.shape[0]) for dataset in datasets]
     if shortest:  # the writer appends to one field after the other
         return min(lengths)

@@ -16,7 +16,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,11 @@ from feedline.datasets.hdf5.part import BYTES, RAGGED, Field
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
+
+if TYPE_CHECKING:
+    import mmap
+
+    from h5py import Dataset
 
 Cells = NDArray[np.void]
 """One void item per row, contiguous or not."""
@@ -64,16 +69,15 @@ def copy(source: Cells, numbers: NDArray[np.int64], cells: Cells, places: NDArra
 Indices = NDArray[np.int64]
 
 
-# Any, in this file: h5py has no type annotations.
 class Selection:
     """Reads rows of an open HDF5 dataset. Several threads may use it; h5py admits one at a time."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
         self._id = dataset.id
         self._make_space = h5py.h5s.create_simple
         self._row_shape = tuple(dataset.shape[1:])
-        self.dtype: np.dtype[Any] = dataset.dtype
+        self.dtype: np.dtype[np.generic] = dataset.dtype
         """The type that h5py reads."""
         self._type = None
         if self.dtype.subdtype is not None:  # in memory, its axes are axes of the array
@@ -133,6 +137,8 @@ Unpack = Callable[[int], Cells]
 class Rows(ABC):
     """The rows of a field in one open file."""
 
+    # Any, in subclasses: an array for numbers, a list for values.
+
     @abstractmethod
     def fill(self, out: object, rows: Indices, places: Indices | None) -> None:
         """Write rows to places of `out`; to all of it, in order, if `places` is None. Values need a list as `out`."""
@@ -159,7 +165,7 @@ class _RawRows(Rows):
 class MappedRows(_RawRows):
     """Consecutive rows in the mapped file, from `offset` on."""
 
-    def __init__(self, mapped: Any, row_bytes: int, offset: int, length: int, *, swapped: bool) -> None:
+    def __init__(self, mapped: mmap.mmap, row_bytes: int, offset: int, length: int, *, swapped: bool) -> None:
         super().__init__(swapped=swapped)
         self._rows: Cells = np.ndarray((length,), f"V{row_bytes}", mapped, offset)
 
@@ -173,7 +179,9 @@ class MappedRows(_RawRows):
 class ChunkedRows(_RawRows):
     """Rows in uncompressed chunks of the mapped file; `addresses` has the offset of each chunk."""
 
-    def __init__(self, mapped: Any, row_bytes: int, addresses: Indices, chunk_rows: int, *, swapped: bool) -> None:
+    def __init__(
+        self, mapped: mmap.mmap, row_bytes: int, addresses: Indices, chunk_rows: int, *, swapped: bool
+    ) -> None:
         super().__init__(swapped=swapped)
         self._addresses = addresses
         self._chunk_rows = chunk_rows
@@ -252,6 +260,7 @@ class ValueRows(Rows):
             # A row that occurs twice gets an array for each occurrence: the caller may write to one.
             out[place] = values[number] if is_once else _copied(values[number])
 
+    # Any: an array, a string or bytes, as h5py returns them.
     def _value(self, value: Any, row: int, depth: int = 0) -> object:
         if depth < len(self._field.row_shape):
             return [self._value(one, row, depth + 1) for one in value]

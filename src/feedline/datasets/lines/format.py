@@ -25,8 +25,7 @@ _SHOWN = 80
 _BETWEEN = os.urandom(12).hex()
 """A string that stands between two lines that are parsed together. No file can contain it."""
 _JOINT = f',"{_BETWEEN}",'.encode()
-# Any: not in the types of the standard library.
-_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan: Callable[[str, int], tuple[list[object], int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class BadLine(NamedTuple):
@@ -44,7 +43,7 @@ class BadLine(NamedTuple):
         return self.kind(f"{name}, line {line}: {self.why} The line begins with {shown}{more}.")
 
 
-Parsed = tuple[list[Any], BadLine | None]
+Parsed = tuple[list[object], BadLine | None]
 """Samples, of any kind, up to the first line of which none can be made, and that line."""
 
 
@@ -73,7 +72,7 @@ class LineFormat(ABC):
         return samples, None
 
     @abstractmethod
-    def _together(self, lines: Sequence[bytes]) -> list[Any]:
+    def _together(self, lines: Sequence[bytes]) -> list[object]:
         """Return the samples of all lines, or raise some exception if there is one that has none."""
 
     @abstractmethod
@@ -109,7 +108,7 @@ class LineFormat(ABC):
 class TextFormat(LineFormat):
     """Lines as strings."""
 
-    def _together(self, lines: Sequence[bytes]) -> list[str]:
+    def _together(self, lines: Sequence[bytes]) -> list[object]:
         return list(map(bytes.decode, lines))
 
     def _of(self, text: str) -> str:
@@ -129,7 +128,7 @@ class JSONFormat(LineFormat):
         names = names_in(fields)
         self.form = None if names is None else Form.of(fields, dict.fromkeys(names), "a file of JSON lines")
 
-    # Any: values of any kind.
+    # Any: what JSON holds.
     @cached_property
     def _pick(self) -> Callable[[Any], object] | None:
         form = self.form
@@ -154,13 +153,13 @@ class JSONFormat(LineFormat):
     def __getstate__(self) -> dict[str, object]:
         return {"limit": self.limit, "form": self.form}
 
-    def _together(self, lines: Sequence[bytes]) -> list[Any]:
+    def _together(self, lines: Sequence[bytes]) -> list[object]:
         values = self._values(lines)
         if self._pick is None:
             return values
         return list(map(self._pick, values))
 
-    def _values(self, lines: Sequence[bytes]) -> list[Any]:
+    def _values(self, lines: Sequence[bytes]) -> list[object]:
         quick = self._quick
         if quick is None:
             return joined_values(lines)
@@ -193,8 +192,7 @@ class JSONFormat(LineFormat):
 _KINDS: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
-# Any: values of any kind.
-def joined_values(lines: Sequence[bytes]) -> list[Any]:
+def joined_values(lines: Sequence[bytes]) -> list[object]:
     """Return the JSON values of lines, parsed in one go: in half the time for texts, in little less for numbers.
 
     The lines become a list with the same string between every two of them. If that string is at every second place, all
@@ -213,8 +211,7 @@ def joined_values(lines: Sequence[bytes]) -> list[Any]:
     is_whole = end == len(text) and len(values) == max(0, 2 * len(lines) - 1)
     if not is_whole or values[1::2] != [_BETWEEN] * (len(lines) - 1):
         raise ValueError("the lines are not one value each")
-    own: list[Any] = values[::2]
-    return own
+    return values[::2]
 
 
 def long_integers(lines: Sequence[bytes]) -> set[int]:

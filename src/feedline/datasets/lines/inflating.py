@@ -45,8 +45,7 @@ class Checkpoint(NamedTuple):
     at: int
     offset: int
     point: Point
-    # Any: zlib's decompressor.
-    unpacker: Any
+    unpacker: zlib._Decompress
 
 
 def packing_in(head: bytes) -> str | None:
@@ -159,7 +158,7 @@ class Inflating:
             left = bytes(self._chunk[self._used :])
             self._at, self._chunk, self._used = self._at + self._used, memoryview(left + more), 0
 
-    def _new(self) -> Any:
+    def _new(self) -> object:
         if self._packing == "gzip":
             return zlib.decompressobj(31)
         if self._packing == "zstd":

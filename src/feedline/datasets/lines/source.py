@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,11 +190,10 @@ class LineSource(ShardCached, Source):
             return shuffled
         return LineStream(self.files, self.format, self.reading, transform=self.transform)
 
-    # Any: samples of any kind.
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return self._read_foreseen(indices, None)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         blocks, places = self.index.find(indices)
         self._waste.used += len(indices)

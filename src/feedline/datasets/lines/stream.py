@@ -89,7 +89,7 @@ class LineStream(Stream, StreamSource):
         return f"LineStream({what}, each sample {self.format.describe()}{transform})"
 
 
-_BEGINNING: dict[str, Any] = {"file": 0, "start": 0, "line": 1, "point": [0, 0], "packing": "", "size": -1, "number": 0}
+_BEGINNING: State = {"file": 0, "start": 0, "line": 1, "point": [0, 0], "packing": "", "size": -1, "number": 0}
 """Where a section begins: its file; its offset in the content; the number of its first line; the place to decompress
 from; the compression and the size of the file, -1 if it was not opened yet; and the number of samples before it."""
 
@@ -171,8 +171,7 @@ class LinePass(ResumablePass[int]):
             self._ahead, self._first = self._samples(item, _RUN), item
         return self._ahead[item - self._first]
 
-    # Any: samples of any kind.
-    def _samples(self, place: int, count: int) -> list[Any]:
+    def _samples(self, place: int, count: int) -> list[object]:
         """Make up to `count` samples, fewer before one that cannot be made. Raises SourceError: that is the first."""
         section, line_format = self._section, self._stream.format
         assert section is not None
@@ -202,12 +201,13 @@ class LinePass(ResumablePass[int]):
             skipped += step
         return skipped
 
+    # Any: samples of any kind.
     def take(self, count: int) -> list[Any]:
         """Return the next `count` samples, which takes less time than one by one; none at the end.
 
         There are fewer at the end, and before a sample that cannot be made. The next call then raises its exception.
         """
-        position, samples = self._position(), list[Any]()
+        position, samples = self._position(), list[object]()
         try:
             while len(samples) < count and (
                 made := self._several(min(_MOST, count - len(samples)), is_first=not samples)
@@ -220,7 +220,7 @@ class LinePass(ResumablePass[int]):
             raise
         return samples
 
-    def _several(self, count: int, *, is_first: bool) -> list[Any]:
+    def _several(self, count: int, *, is_first: bool) -> list[object]:
         """Return up to `count` samples of one section; none at the end, and before one that cannot be made.
 
         Raises an exception if none can be made and `is_first`.
@@ -228,7 +228,7 @@ class LinePass(ResumablePass[int]):
         if self._again is not None:
             return [next(self)]
         self._failed = None
-        samples: list[Any] = []
+        samples: list[object] = []
         try:
             if self._place >= len(self._lines) and not self._load():
                 return []

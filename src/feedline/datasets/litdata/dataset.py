@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +158,7 @@ class LitDataDataset(Source, ColumnSource):
                 ) from exc
         return found
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         if self.block_size is not None:
             return list(self._blocks(indices, np.empty((len(indices), self.block_size), self._dtype())))
         opened = self._open.get()
@@ -205,11 +204,10 @@ class LitDataDataset(Source, ColumnSource):
             [children[name].build(values[place] for place in range(start, stop)) for name, (start, stop) in parts]
         )
 
-    # Any: numbers of any type.
-    def _dtype(self) -> np.dtype[Any]:
+    def _dtype(self) -> np.dtype[np.generic]:
         return token_type(self._layout.serializers[0])
 
-    def _blocks(self, indices: Indices, batch: NDArray[Any]) -> NDArray[Any]:
+    def _blocks(self, indices: Indices, batch: NDArray[np.generic]) -> NDArray[np.generic]:
         """Read blocks of tokens into the rows of an array."""
         chunks, size = self._open.get().chunks, batch.dtype.itemsize * batch.shape[1]
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
@@ -219,7 +217,7 @@ class LitDataDataset(Source, ColumnSource):
             batch[row] = np.frombuffer(chunks.read(number, start, start + size), batch.dtype)
         return batch
 
-    def read_columns(self, indices: Indices) -> Any:
+    def read_columns(self, indices: Indices) -> NDArray[np.generic] | None:
         checked = self._checked(indices)
         if self.block_size is None or self.is_remote or self.transform is not None or has_own_samples(type(self)):
             return None

@@ -12,6 +12,7 @@ from feedline.datasets.indexed_shards import AGAIN, Folder, Shard
 from feedline.datasets.litdata.leaves import token_type
 from feedline.errors import BadOption, CorruptSource
 from feedline.system.failures import words
+from feedline.types import JsonObject
 
 _KINDS = {
     "builtins.dict": "dict",
@@ -105,8 +106,7 @@ def read_layout(folder: Folder) -> Layout:
     return Layout(serializers, tree, tuple(chunks), counts)
 
 
-# Any, below: what JSON holds.
-def _packing(folder: Folder, config: dict[str, Any]) -> str | None:
+def _packing(folder: Folder, config: JsonObject) -> str | None:
     """Return the compression of whole chunks. Raises BadOption: feedline does not read such chunks."""
     loader = config.get("item_loader")
     if loader == "ParquetLoader":
@@ -125,7 +125,7 @@ def _packing(folder: Folder, config: dict[str, Any]) -> str | None:
     return "zstd"
 
 
-def _form(folder: Folder, config: dict[str, Any]) -> tuple[tuple[str, ...], Node]:
+def _form(folder: Folder, config: JsonObject) -> tuple[tuple[str, ...], Node]:
     serializers = config.get("data_format")
     if not isinstance(serializers, list) or not all(isinstance(one, str) for one in serializers):
         raise CorruptSource(f"{folder.name} does not name the serializers of its samples. {AGAIN}")
@@ -143,7 +143,7 @@ def _form(folder: Folder, config: dict[str, Any]) -> tuple[tuple[str, ...], Node
     return tuple(serializers), tree
 
 
-def _node(spec: dict[str, Any]) -> Node:
+def _node(spec: JsonObject) -> Node:
     """Return a part of a sample. Raises one of the errors that `_form` expects: it is damaged."""
     kind, context, children = spec["type"], spec["context"], spec["children_spec"]
     if kind is None and not children:

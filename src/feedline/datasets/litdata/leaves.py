@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import struct
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +66,7 @@ def decoding_of(name: str, *, decode: str | None = None, pickles: bool = False) 
     return known[kind]
 
 
-# Any, below: numbers of any type.
-def token_type(name: str) -> np.dtype[Any]:
+def token_type(name: str) -> np.dtype[np.generic]:
     """Return the type of the numbers of a serializer without header. Raises BadOption: feedline does not read it."""
     kind, _, code = name.partition(":")
     table = _TORCH if kind == "no_header_tensor" else _NUMPY
@@ -88,12 +87,11 @@ def _nested(data: bytes) -> object:
     )
 
 
-def _flat(dtype: np.dtype[Any], data: bytes) -> NDArray[Any]:
+def _flat(dtype: np.dtype[np.generic], data: bytes) -> NDArray[np.generic]:
     return np.frombuffer(data, dtype).copy()
 
 
-# object: the codes of the two libraries.
-def _shaped(order: str, codes: dict[int, Any], data: bytes) -> NDArray[Any]:
+def _shaped(order: str, codes: Mapping[int, str | None], data: bytes) -> NDArray[np.generic]:
     """Return an array behind a header: the code of its type, the number of axes, the shape."""
     code, axes = struct.unpack_from(f"{order}II", data)
     if codes.get(code) is None or axes > _MOST_AXES:

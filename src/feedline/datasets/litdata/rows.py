@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Any
+from typing import TYPE_CHECKING
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.indexed_shards import AGAIN, OpenShards
@@ -16,28 +16,30 @@ from feedline.errors import CorruptSource
 from feedline.system.failures import words
 from feedline.system.optional import require
 
+if TYPE_CHECKING:
+    from pyarrow import Table
+
 _MAGIC = b"LDARW01\0"
 _FOOTER = struct.Struct("<I8s")
 """The size of the Arrow file, and the mark that it is there."""
 
 
-# Any, throughout: pyarrow has no type annotations, and rows hold values of any type.
 class ArrowRows:
     """The Arrow tables of the chunks that one process has read. Threads may use it at the same time."""
 
     def __init__(self, chunks: OpenShards, cache_bytes: int) -> None:
         self._chunks = chunks
-        self._tables = BoundedCache[int, Any](cache_bytes)
+        self._tables: BoundedCache[int, Table] = BoundedCache(cache_bytes)
 
-    def row(self, chunk: int, place: int, name: str) -> dict[str, Any]:
+    def row(self, chunk: int, place: int, name: str) -> dict[str, object]:
         """Return a sample. Raises CorruptSource: there is no such row; MissingExtra: pyarrow is not installed."""
         table = self._tables.load(chunk, functools.partial(self._load, chunk, name))
         if place >= table.num_rows:
             raise CorruptSource(f"{name} has {table.num_rows} rows, but sample {place} is listed. {AGAIN}")
-        found: dict[str, Any] = table.slice(place, 1).to_pylist()[0]
+        found: dict[str, object] = table.slice(place, 1).to_pylist()[0]
         return found
 
-    def _load(self, chunk: int, name: str) -> tuple[Any, int]:
+    def _load(self, chunk: int, name: str) -> tuple[Table, int]:
         arrow = require("pyarrow", extra="parquet", purpose="reading rows of LitData")
         ipc = require("pyarrow.ipc", extra="parquet", purpose="reading rows of LitData")
         end = self._chunks.size(chunk)

@@ -35,12 +35,11 @@ from feedline.system.handle import Handle
 from feedline.types import records
 from feedline.types.checksums import AGAIN, Compared, damaged
 
-# Any: keys are bytes or strings.
-KeySource = Iterable[Any] | Callable[[int], object] | None
+KeySource = Iterable[bytes | str] | Callable[[int], object] | None
 """The keys of the samples: see `LMDBDataset`."""
 
-# Any: decode functions return values of any type.
-Decode = str | Callable[[Any], object] | Mapping[str, Any] | None
+# Any: functions take bytes, or a view of them.
+Decode = str | Callable[[Any], object] | Mapping[str, object] | None
 """How to decode values into samples: see `LMDBDataset`."""
 
 
@@ -243,7 +242,7 @@ class LMDBDataset(TableSource):
         return None
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[object]:
-        def columns(decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[Any]:
+        def columns(decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[object]:
             try:
                 found = decoder.columns(values, empty)
             except CorruptSource:

@@ -23,15 +23,14 @@ _OWN_REFERENCES = 2
 """Reference count of an object that is used nowhere else: a variable, and the argument of `getrefcount`."""
 
 
-# Any, throughout: samples and values of any kind.
 class Decoder(ABC):
     """Turns values into samples. Values are views that are valid only during the call."""
 
     @abstractmethod
-    def sample(self, value: memoryview) -> Any:
+    def sample(self, value: memoryview) -> object:
         """Decode a value into a sample with memory of its own."""
 
-    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[object] | None:
         """Return a column for each field of several samples, or None if the samples have to be collated."""
         return None
 
@@ -50,7 +49,7 @@ class Bytes(Decoder):
     def sample(self, value: memoryview) -> bytes:
         return bytes(value)
 
-    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any]:
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[object]:
         return [[bytes(value) for value in values]]
 
     def form(self) -> str:
@@ -65,6 +64,7 @@ class Raw(Decoder):
         self._shape = tuple(shape)
         self._size = self._dtype.itemsize * math.prod(self._shape)
 
+    # Any: values from the user.
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Raw:
         """Return the decoder for `decode={"dtype": ..., "shape": ...}`."""
@@ -82,15 +82,14 @@ class Raw(Decoder):
             ) from exc
         return raw
 
-    def sample(self, value: memoryview) -> Any:
+    def sample(self, value: memoryview) -> object:
         self._check(value)
         array = np.frombuffer(value, self._dtype).reshape(self._shape)
         return array.copy() if self._shape else array[()]
 
-    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any]:
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[object]:
         out = empty((len(values), *self._shape), self._dtype)
-        content: Any = out.reshape(-1).view(np.uint8)
-        flat = memoryview(content)
+        flat = out.reshape(-1).view(np.uint8).data
         size = self._size
         start = 0
         for value in values:
@@ -137,10 +136,10 @@ class Records(Decoder):
         self._pictures = {number: pictures[name] for number, name in enumerate(form.names) if name in pictures}
         """Decoders of image fields, by the position of the field."""
 
-    def sample(self, value: memoryview) -> Any:
+    def sample(self, value: memoryview) -> object:
         return self._form.build(self._fields(records.decode(value, copy=True)))
 
-    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[object] | None:
         rows = [self._fields(records.decode(value)) for value in values]
         columns: list[object] = []
         for values_of_field in zip(*rows, strict=True):
@@ -149,6 +148,7 @@ class Records(Decoder):
                 return None
         return columns
 
+    # Any: what `records.decode` has found, which may be no dict.
     def _fields(self, record: Any) -> list[object]:
         try:
             values = [record[name] for name in self._form.names]
@@ -174,15 +174,16 @@ class Function(Decoder):
         buffers: True for the view, which is not copied but must not outlive the call.
     """
 
+    # Any: bytes, or a view.
     def __init__(self, function: Callable[[Any], object], *, buffers: bool = False) -> None:
         self._function = function
         self._buffers = buffers
 
-    def sample(self, value: memoryview) -> Any:
+    def sample(self, value: memoryview) -> object:
         if not self._buffers:
             return self._function(bytes(value))
-        owner: Any = np.frombuffer(value, np.uint8)  # every object that uses the view holds a reference to this
-        view = memoryview(owner)
+        owner = np.frombuffer(value, np.uint8)  # every object that uses the view holds a reference to this
+        view = owner.data
         sample = self._function(view)
         view.release()
         if sys.getrefcount(owner) > _OWN_REFERENCES:

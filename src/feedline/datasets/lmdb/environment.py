@@ -21,13 +21,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.datasets.lmdb.calls import calls
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import lock_of_process
+
+if TYPE_CHECKING:
+    import lmdb
 
 FileId = tuple[int, int]
 
@@ -39,9 +42,8 @@ class Environment:
         self.path = path
         self.file = file
         self._id = file_id
-        # Any: objects of a library that is imported on demand.
-        self._lmdb: Any = require("lmdb", extra="lmdb", purpose="Reading an LMDB database")
-        self._env: Any = _opened(self._lmdb, path, file)
+        self._lmdb = require("lmdb", extra="lmdb", purpose="Reading an LMDB database")
+        self._env = _opened(self._lmdb, path, file)
         try:
             info = self._env.info()
             self._least_bytes = (info["last_pgno"] + 1) * self._env.stat()["psize"]
@@ -75,6 +77,7 @@ class Environment:
                 "or writing it was probably interrupted: get it again."
             )
 
+    # Any: a transaction of lmdb, whose annotations do not tell that values are views.
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """Yield a transaction whose values are views of the database's memory. Do not use them after it.
@@ -82,7 +85,7 @@ class Environment:
         Raises SourceChanged if the database was written to since it was opened, CorruptSource if it is damaged.
         """
         self._check_file()
-        lmdb = self._lmdb
+        module = self._lmdb
         try:
             with calls:
                 transaction = self._env.begin(buffers=True)
@@ -93,9 +96,9 @@ class Environment:
             finally:
                 with calls:
                     transaction.abort()
-        except lmdb.MapResizedError as exc:
+        except module.MapResizedError as exc:
             raise self._changed("a later one") from exc
-        except lmdb.Error as exc:
+        except module.Error as exc:
             raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
 
     def check_unchanged(self) -> None:
@@ -192,12 +195,14 @@ def retain(environment: Environment) -> bool:
         return False
 
 
-def _opened(lmdb: ModuleType, path: str, file: str) -> Any:
+def _opened(module: ModuleType, path: str, file: str) -> lmdb.Environment:
     try:
-        return lmdb.open(path, subdir=file != path, readonly=True, lock=False, create=False, readahead=False)
-    except lmdb.MapResizedError as exc:
+        found: lmdb.Environment = module.open(
+            path, subdir=file != path, readonly=True, lock=False, create=False, readahead=False
+        )
+    except module.MapResizedError as exc:
         raise SourceChanged(f"{path} grew while it was being opened. Open it after its writer has finished.") from exc
-    except lmdb.Error as exc:
+    except module.Error as exc:
         if "already open" in str(exc):
             raise SourceError(
                 f"{path} is already open in this process, outside feedline. LMDB cannot open a database twice in one "
@@ -207,3 +212,4 @@ def _opened(lmdb: ModuleType, path: str, file: str) -> Any:
             raise SourceError(errno.EACCES, f"{file} cannot be read: {os.strerror(errno.EACCES)}", path) from exc
         size = os.stat(file).st_size
         raise CorruptSource(f"{file} ({size} bytes) is not an LMDB database, or is damaged: {words(exc)}.") from exc
+    return found

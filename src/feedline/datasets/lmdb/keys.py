@@ -9,7 +9,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,8 +40,7 @@ SUM_BYTES = 4
 _sum = struct.Struct("<I")
 
 
-# Any: bytes, or a view of them.
-def sum_of(key: bytes, record: Any) -> bytes:
+def sum_of(key: bytes, record: bytes | memoryview) -> bytes:
     """Return the checksum of a key and its record, which `feedline pack` writes after the record."""
     return _sum.pack(zlib.crc32(record, zlib.crc32(key)))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.indexed_shards import Folder, OpenShards, starts_of
-from feedline.datasets.mds.encodings import BROKEN, decoding_of
+from feedline.datasets.mds.encodings import BROKEN, Decoding, decoding_of
 from feedline.datasets.mds.index import read_layout
 from feedline.datasets.remote.storage import protocol_of
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_flag, is_column, stacked
@@ -99,8 +99,7 @@ class MDSDataset(TableSource):
         places = {column.name: place for place, column in enumerate(self._layout.columns)}
         return [(places[name], name) for name in self._shape.names]
 
-    # Any: values of any type.
-    def _decoding(self, place: int, name: str) -> Any:
+    def _decoding(self, place: int, name: str) -> Decoding:
         encoding = self._layout.columns[place].encoding
         try:
             return decoding_of(encoding, decode=self.decode, pickles=self.allow_pickle)
@@ -112,7 +111,7 @@ class MDSDataset(TableSource):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def _rows(self, indices: Indices) -> list[list[Any]]:
+    def _rows(self, indices: Indices) -> list[list[object]]:
         """Return the values of each sample."""
         decodings = [(place, name, self._decoding(place, name)) for place, name in self._wanted()]
         contents = self._open.get().samples(indices)
@@ -133,7 +132,7 @@ class MDSDataset(TableSource):
             rows.append(row)
         return rows
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         return [self._build(row) for row in self._rows(indices)]
 
     def read_columns(self, indices: Indices) -> Any:

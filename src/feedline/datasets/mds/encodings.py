@@ -13,7 +13,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,9 @@ from feedline.images.pillow import check_pixels, picture_decoder
 from feedline.system.failures import words
 from feedline.system.optional import require
 
-# Any, throughout: values of any type.
-Decoding = Callable[[bytes], Any]
+Number = TypeVar("Number", bound=np.generic)
+
+Decoding = Callable[[bytes], object]
 """Makes a value from the bytes of one field."""
 
 _NUMBERS = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")
@@ -116,12 +117,13 @@ def _integer(data: bytes) -> int:
     return int(_number(np.dtype("<i8"), data))
 
 
-def _number(dtype: np.dtype[Any], data: bytes) -> Any:
+def _number(dtype: np.dtype[Number], data: bytes) -> Number:
+    value: Number
     (value,) = np.frombuffer(data, dtype)
     return value
 
 
-def _array_form(encoding: str, options: str) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None]:
+def _array_form(encoding: str, options: str) -> tuple[np.dtype[np.generic] | None, tuple[int, ...] | None]:
     name, _, axes = options.partition(":")
     try:
         shape = tuple(map(int, axes.split(","))) if axes else None
@@ -137,7 +139,7 @@ def _array_decoding(encoding: str, options: str) -> Decoding:
     return functools.partial(array_of, *_array_form(encoding, options))
 
 
-def array_of(dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None, data: bytes) -> NDArray[Any]:
+def array_of(dtype: np.dtype[np.generic] | None, shape: tuple[int, ...] | None, data: bytes) -> NDArray[np.generic]:
     """Return an array; if its type or shape is not given, it is read from the bytes before the numbers.
 
     Raises one of `BROKEN`: they are damaged.
@@ -179,7 +181,7 @@ def pixels_of(data: bytes) -> object:
     return pillow.frombytes(mode, (width, height), data[12 + letters :])
 
 
-def list_of(one: Decoding, at: int, data: bytes) -> list[Any]:
+def list_of(one: Decoding, at: int, data: bytes) -> list[object]:
     """Return a list: the number of values, their sizes, and the values."""
     (count,) = struct.unpack_from("<I", data, at)
     if count > len(data) // 4:

@@ -22,8 +22,6 @@ _LARGE_BYTES = 1024
 """Columns with larger rows are not packed: copying them twice would cost more than it saves. Measured with 64 rows of
 40 row groups, from 64 bytes to 12 KB."""
 
-# Any, throughout: values are of any kind.
-
 
 class Block:
     """The columns of a row group."""
@@ -37,7 +35,7 @@ class Block:
             if not is_mapped(column.array.__array_interface__["data"][0])
         }
         self.columns = columns
-        self.kind: np.dtype[Any] | None = None
+        self.kind: np.dtype[np.void] | None = None
         """The type of a packed row: a field for each packed column, named by its index among all columns."""
         self.rows: NDArray[np.uint8] | None = None
         """The packed columns, a row of bytes for each row."""
@@ -60,12 +58,12 @@ class Block:
 
 
 @functools.lru_cache(256)
-def _kind(fields: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> np.dtype[Any]:
+def _kind(fields: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]) -> np.dtype[np.void]:
     """Return the type of a packed row: the same object for the same fields, because comparing types is slow."""
     return np.dtype(list(fields), align=True)
 
 
-def columns_of(blocks: list[Block], owners: Indices, rows: Indices, empty: Empty) -> list[Any]:
+def columns_of(blocks: list[Block], owners: Indices, rows: Indices, empty: Empty) -> list[object]:
     """Take rows as the columns of a batch.
 
     Args:
@@ -98,7 +96,7 @@ def _by_owner(owners: Indices, rows: Indices) -> tuple[list[Indices], list[Indic
     return [rows[own] for own in places], places
 
 
-def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[np.generic] | None:
+def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[np.void] | None:
     """Return the packed rows; None if there are none, or row groups are packed differently."""
     first = blocks[0]
     if first.rows is None or first.kind is None or any(block.kind is not first.kind for block in blocks):
@@ -111,7 +109,7 @@ def _records(blocks: list[Block], owners: Indices, rows: Indices) -> NDArray[np.
     return np.frombuffer(copied, first.kind)
 
 
-def _unpacked(records: NDArray[Any] | None, empty: Empty) -> dict[int, object]:
+def _unpacked(records: NDArray[np.void] | None, empty: Empty) -> dict[int, object]:
     """Return the columns of packed rows, keyed by their index among all columns."""
     columns: dict[int, object] = {}
     if records is None:
@@ -150,6 +148,7 @@ def _joined(columns: list[Prepared], rows: list[Indices], places: list[Indices],
             else:
                 out[own] = array[own_rows]
         return out
+    # Any: arrays, or lists.
     parts: list[Any] = [column.take(own_rows) for column, own_rows in zip(columns, rows, strict=True)]
     if all(isinstance(part, np.ndarray) for part in parts):
         out = empty((count, *parts[0].shape[1:]), parts[0].dtype)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +36,8 @@ from feedline.system.handle import Handle
 from feedline.types.checksums import check_seal
 from feedline.types.sizes import byte_count
 
-# Any, throughout: pyarrow has no types to check against.
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 
 class ParquetDataset(ShardCached, RowGroupSource):
@@ -131,7 +132,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
         self._storage: Handle[Storage] = Handle(opener, Storage.close)
         self._remote_addresses: list[str] = []
 
-    def _given(self) -> list[Any]:
+    def _given(self) -> list[str | os.PathLike[str]]:
         return [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
 
     def _found(self) -> Sequence[str | File]:
@@ -226,7 +227,7 @@ class ParquetDataset(ShardCached, RowGroupSource):
                 masks.append((part.row_groups[0].id, table.column("kept")))
         return masks
 
-    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
         pq = pyarrow("pyarrow.parquet")
         file.check()
         # Another thread may have evicted the metadata; if so, read it again.
@@ -294,7 +295,7 @@ class ArrowDataset(RowGroupSource):
         mapped = Mapped.of(file)
         return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
 
-    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
         return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
 
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[object], tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,11 @@ from feedline.datasets.parquet.values import is_vector_number, pyarrow, whole
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, SourceError
 from feedline.system.failures import words
+
+if TYPE_CHECKING:
+    from pyarrow import DataType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,7 @@ class Footer:
     """The metadata of one file."""
 
     file: File
-    # Any: pyarrow's types.
-    types: dict[str, Any]
+    types: dict[str, DataType]
     """The type of each column, in the order of the file."""
     groups: list[Group]
     """The row groups that contain samples."""
@@ -126,9 +130,6 @@ def _compare(name: str, first: Footer, other: Footer) -> None:
         )
 
 
-# Any, throughout: pyarrow has no types to check against.
-
-
 def condition_of(filters: object) -> object:
     """Return filters as a pyarrow expression; None if there are none."""
     if filters is None:
@@ -143,7 +144,7 @@ def condition_of(filters: object) -> object:
         ) from exc
 
 
-def checked_condition(act: Callable[[], object], filters: object, file: File, names: list[str]) -> Any:
+def checked_condition(act: Callable[[], T], filters: object, file: File, names: list[str]) -> T:
     """Run `act`, and raise BadOption if it fails because of the filter."""
     pa = pyarrow()
     try:

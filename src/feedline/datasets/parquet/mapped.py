@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from feedline.datasets.paths import File
 from feedline.errors import CorruptSource, PerformanceWarning, warn_user
 from feedline.system.failures import words
 
-# Any, throughout: pyarrow has no types to check against.
+if TYPE_CHECKING:
+    from pyarrow import Buffer, ChunkedArray, RecordBatch, RecordBatchFileReader, Schema, Table
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 """The end marker of a stream: without it, missing record batches would go unnoticed."""
@@ -37,14 +38,14 @@ class Mapped:
     """
 
     file: File
-    schema: Any
+    schema: Schema
     addresses: tuple[int, int]
     """Start and end of the map."""
     count: int
     """Number of record batches."""
-    reader: Any
+    reader: RecordBatchFileReader | None
     """Reads one record batch; only for files."""
-    batches: list[Any] | None
+    batches: list[RecordBatch] | None
     """All record batches; only for streams, which have no index."""
     validated: set[int] = field(default_factory=set)
     """Record batches that were fully validated."""
@@ -55,7 +56,7 @@ class Mapped:
         return cls.within(buffer_of(file), file)
 
     @classmethod
-    def within(cls, buffer: Any, file: File) -> Mapped:
+    def within(cls, buffer: Buffer, file: File) -> Mapped:
         """Open an Arrow file in mapped memory. Raises the same errors as `of`."""
         pa = pyarrow()
         ipc = pyarrow("pyarrow.ipc")
@@ -85,7 +86,7 @@ class Mapped:
         count: int = batch.num_rows
         return count
 
-    def batch(self, number: int, names: Sequence[str] | None = None) -> Any:
+    def batch(self, number: int, names: Sequence[str] | None = None) -> RecordBatch:
         """Return a record batch with these columns only; pass the same names each time.
 
         The first call validates the batch in full. Raises CorruptSource: a string in it is not UTF-8;
@@ -98,11 +99,14 @@ class Mapped:
             self.validated.add(number)
         return batch
 
-    def _batch(self, number: int) -> Any:
-        return self.reader.get_batch(number) if self.batches is None else self.batches[number]
+    def _batch(self, number: int) -> RecordBatch:
+        if self.batches is not None:
+            return self.batches[number]
+        assert self.reader is not None  # as there are no batches
+        return self.reader.get_batch(number)
 
 
-def validate(table: Any, file: File, number: int) -> None:
+def validate(table: Table | RecordBatch, file: File, number: int) -> None:
     """Fully validate a row group, given as a pyarrow table or record batch.
 
     Raises CorruptSource: a string in it is not UTF-8; pyarrow.ArrowInvalid: it is damaged.
@@ -123,7 +127,7 @@ def validate(table: Any, file: File, number: int) -> None:
         ) from exc
 
 
-def _is_valid(column: Any) -> bool:
+def _is_valid(column: ChunkedArray) -> bool:
     try:
         column.validate(full=True)
     except ValueError:
@@ -131,7 +135,7 @@ def _is_valid(column: Any) -> bool:
     return True
 
 
-def buffer_of(file: File) -> Any:
+def buffer_of(file: File) -> Buffer:
     """Map a file and return its bytes as an Arrow buffer. Raises CorruptSource: the file is empty."""
     pa = pyarrow()
     if file.size == 0:
@@ -152,8 +156,6 @@ _TAIL_BYTES = len(_TAIL) + 4
 
 _SLOTS = 1 << 16
 """Files remembered as checked. A guess; two files that share a slot are checked again in turns."""
-
-# Any, throughout: pyarrow has no types to check against.
 
 
 class Unpacked:
@@ -178,8 +180,8 @@ class Unpacked:
         """Files whose checksums were verified by this process or one of its forked relatives."""
 
     def columns(
-        self, file: File, number: int, names: Sequence[str], decode: Callable[[], Any]
-    ) -> tuple[list[Any], tuple[int, int]]:
+        self, file: File, number: int, names: Sequence[str], decode: Callable[[], Table]
+    ) -> tuple[list[ChunkedArray], tuple[int, int]]:
         """Return columns of a row group, and the addresses between which they are mapped."""
         place = self.folder / _name(file, names)
         path = place / f"{number}.arrow"
@@ -197,7 +199,7 @@ class Unpacked:
         table = pyarrow().Table.from_batches(batches, mapped.schema)
         return [table.column(name) for name in names], mapped.addresses
 
-    def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
+    def _write(self, table: Table, place: Path, path: Path, file: File) -> bool:
         """Write a row group; if that fails, warn once and return False."""
         if self._cannot_write:
             return False

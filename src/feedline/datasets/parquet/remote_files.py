@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 from feedline.datasets.manifest import FACTS, Manifest, manifest_in, refuse_unfinished
 from feedline.datasets.parquet.values import pyarrow
@@ -20,6 +20,9 @@ from feedline.datasets.remote.ranges import side_by_side
 from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.errors import CorruptSource, SourceError
 from feedline.types.shown import identity_of, shown_url
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 _GAP = 1 << 18
 """Ranges at most this many bytes apart are fetched in one request. A guess."""
@@ -54,7 +57,7 @@ class RemoteFile(File):
         """Do nothing: every read requests this version."""
 
 
-def is_remote(path: object) -> bool:
+def is_remote(path: object) -> TypeGuard[str]:
     """True for the address of a remote file."""
     return isinstance(path, str) and bool(protocol_of(path))
 
@@ -121,8 +124,7 @@ class BlobFile(io.RawIOBase):
         contents = side_by_side(lambda part: self.blob.read(*part), parts, REQUESTS)
         self._fetched = list(zip(parts, contents, strict=True))
 
-    # Any: any bytes-like object.
-    def read(self, size: int | None = -1) -> Any:
+    def read(self, size: int | None = -1) -> bytes | memoryview:
         start, stop = self._at, self.blob.size
         if size is not None and size >= 0:
             stop = min(start + size, stop)
@@ -183,13 +185,12 @@ class _Notes(BlobFile):
         super().__init__(blob)
         self.ranges: list[Range] = []
 
-    def read(self, size: int | None = -1) -> Any:
+    def read(self, size: int | None = -1) -> bytes | memoryview:
         self.ranges.append((self._at, self._at + (size or 0)))
         raise _Noted
 
 
-# Any: pyarrow has no types.
-def chunks_of(blob: Blob, metadata: Any, number: int, names: list[str]) -> list[Range]:
+def chunks_of(blob: Blob, metadata: FileMetaData, number: int, names: list[str]) -> list[Range]:
     """Return the byte ranges of some columns' chunks in a row group.
 
     This asks pyarrow's reader instead of the footer: on a damaged footer, `RowGroupMetaData.column` ends the process

@@ -140,7 +140,7 @@ class RowGroupPass(ResumablePass[int]):
             self._ahead, self._first = self._read(item), item
         return self._ahead[item - self._first]
 
-    def _read(self, place: int) -> list[Any]:
+    def _read(self, place: int) -> list[object]:
         """Read the sample at a position and some after it; only that sample if one of the others cannot be read."""
         places = np.arange(place, min(place + _RUN, len(self)))
         try:
@@ -148,11 +148,11 @@ class RowGroupPass(ResumablePass[int]):
         except SourceError:
             return self._samples(places[:1])
 
-    def _samples(self, places: NDArray[np.int64]) -> list[Any]:
+    def _samples(self, places: NDArray[np.int64]) -> list[object]:
         """Return the samples at some positions, and begin to read the row groups after them."""
         source = self._stream.source
         if not source.is_remote or not len(places):
-            found: list[Any] = source._read_foreseen(self._indices(places), None)
+            found: list[object] = source._read_foreseen(self._indices(places), None)
             return found
         window = self._window_of(int(places[-1]))
         is_new = window != self._window
@@ -199,8 +199,8 @@ class RowGroupPass(ResumablePass[int]):
                 return samples
         return self._one_by_one(count)
 
-    def _one_by_one(self, count: int) -> list[Any]:
-        place, samples = self._place if self._again is None else self._again, list[Any]()
+    def _one_by_one(self, count: int) -> list[object]:
+        place, samples = self._place if self._again is None else self._again, list[object]()
         while len(samples) < count:
             try:
                 samples.append(next(self))

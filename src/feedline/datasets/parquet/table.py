@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,9 @@ from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, PerformanceWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.types.sizes import byte_count
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Schema, Table
 
 LATEST_S = 5.0
 """Seconds spent on repeated decoding before a warning is given."""
@@ -92,8 +95,6 @@ class Waste:
 
 T = TypeVar("T")
 
-# Any, throughout: pyarrow has no types to check against, and values are of any kind.
-
 CACHE_BYTES = 256 << 20
 """Default limit for row groups in memory, per process."""
 
@@ -142,7 +143,7 @@ class RowGroupSource(TableSource):
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
-        self._opened = BoundedCache[Any, Any](self._most_open)
+        self._opened = BoundedCache[str, Any](self._most_open)  # Any: footers, or maps
         """Cached state of files. A map inherited through a fork is as good as the parent's."""
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
@@ -162,7 +163,7 @@ class RowGroupSource(TableSource):
         """Return the schema of a file, and the number of rows in each row group."""
 
     @abstractmethod
-    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+    def _decoded(self, file: File, number: int, names: list[str]) -> Table:
         """Read columns of a row group as a pyarrow table."""
 
     def _masks(self, footer: Footer, condition: object) -> list[tuple[int, object]]:
@@ -266,7 +267,7 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[Any]:
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
         """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
         return self._samples_of(self._read_columns(indices, np.empty, foresight))
 
@@ -364,7 +365,7 @@ def reading(file: File, doing: str) -> Iterator[None]:
         ) from exc
 
 
-def types_of(schema: Any, file: File) -> dict[str, object]:
+def types_of(schema: Schema, file: File) -> dict[str, DataType]:
     """Return the type of each column of a schema. Raises SourceError: several columns have one name."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if len(types) < len(schema.names):

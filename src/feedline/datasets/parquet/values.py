@@ -22,7 +22,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,13 @@ from numpy.typing import NDArray
 from feedline.errors import SourceError
 from feedline.system.optional import require
 
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType
+
 Rows = NDArray[np.int64]
 
 _FEW = 3
 """Up to this many objects, single lookups are quicker than a take. Measured once."""
-
-# Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
 
 
 def rows_of(array: NDArray[np.generic], rows: Rows) -> NDArray[np.generic]:
@@ -59,7 +61,7 @@ class Prepared(ABC):
 class Numbers(Prepared):
     """Values stored in one array."""
 
-    array: NDArray[Any]
+    array: NDArray[np.generic]
     """A row per value."""
     valid: NDArray[np.bool_] | None
     """Which values are not null; None if all are."""
@@ -125,7 +127,7 @@ class Nested(Prepared):
 
     _numbers: Numbers
     """All numbers; null ones are marked as not present."""
-    _array: Any
+    _array: Array
     """The same as a pyarrow array."""
 
     def take(self, rows: Rows) -> list[object]:
@@ -137,7 +139,7 @@ class Nested(Prepared):
         yield from self._numbers.parts()
 
 
-def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> object:
+def _with_gaps(value: NDArray[np.generic], present: NDArray[np.bool_]) -> object:
     """Return the array itself, or a list if it contains nulls: the form of a value depends on no other value."""
     if present.all():
         return value
@@ -181,6 +183,7 @@ class Arrays(Lists):
     def take(self, rows: Rows) -> list[object]:
         starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         values, present = self._values.array, self._values.valid
+        # Any: arrays, then lists where numbers are missing.
         taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
         if present is not None:
             spans = zip(taken, starts, stops, strict=True)
@@ -211,7 +214,7 @@ class Dicts(Prepared):
 class Objects(Prepared):
     """Values that pyarrow turns into Python objects, such as decimals."""
 
-    _array: Any
+    _array: Array
 
     def take(self, rows: Rows) -> list[object]:
         if len(rows) <= _FEW:
@@ -254,12 +257,12 @@ def _memory(array: NDArray[np.generic]) -> tuple[int, int]:
     return array.__array_interface__["data"][0], array.nbytes
 
 
-def pyarrow(module: str = "pyarrow") -> Any:
+def pyarrow(module: str = "pyarrow") -> ModuleType:
     """Return pyarrow or one of its modules. Raises MissingExtra: it is not installed."""
     return require(module, extra="parquet", purpose="Reading Parquet, Arrow and CSV files")
 
 
-def whole(column: object) -> Any:
+def whole(column: object) -> Array:
     """Return a column as one array: pyarrow may have split it into chunks."""
     pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
@@ -270,7 +273,7 @@ def whole(column: object) -> Any:
     return column
 
 
-def prepared(array: Any) -> Prepared:
+def prepared(array: Array) -> Prepared:
     """Prepare a pyarrow array for taking samples."""
     pa = pyarrow()
     kind = array.type
@@ -318,7 +321,7 @@ def is_vector_number(kind: object) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def shape_of(kind: Any) -> tuple[int, ...] | None:
+def shape_of(kind: DataType) -> tuple[int, ...] | None:
     """Return the array shape of a value of this type; None if it is not an array, or its length varies."""
     pa = pyarrow()
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -329,7 +332,7 @@ def shape_of(kind: Any) -> tuple[int, ...] | None:
     return () if is_number(kind) else None
 
 
-def text_of(kind: Any) -> str:
+def text_of(kind: DataType) -> str:
     """Return a short, readable name of a type."""
     shape = shape_of(kind)
     while shape and not is_number(kind):
@@ -340,16 +343,16 @@ def text_of(kind: Any) -> str:
     return f"{name.replace('halffloat', 'float16')}[{', '.join(map(str, shape))}]"
 
 
-def _tensor_shape(kind: Any) -> tuple[int, ...]:
+def _tensor_shape(kind: DataType) -> tuple[int, ...]:
     shape = tuple(kind.shape)
     return shape if kind.permutation is None else tuple(shape[axis] for axis in kind.permutation)
 
 
-def _tensor_order(kind: Any) -> tuple[tuple[int, ...], list[int]] | None:
+def _tensor_order(kind: DataType) -> tuple[tuple[int, ...], list[int]] | None:
     return None if kind.permutation is None else (tuple(kind.shape), list(kind.permutation))
 
 
-def _numbers(array: Any) -> NDArray[np.generic]:
+def _numbers(array: Array) -> NDArray[np.generic]:
     if array.null_count:
         array = array.fill_null(0) if not pyarrow().types.is_boolean(array.type) else array.fill_null(False)
     if pyarrow().types.is_date(array.type) or pyarrow().types.is_timestamp(array.type):
@@ -361,14 +364,14 @@ def _numbers(array: Any) -> NDArray[np.generic]:
     return numbers
 
 
-def _valid(array: Any) -> NDArray[np.bool_] | None:
+def _valid(array: Array) -> NDArray[np.bool_] | None:
     if not array.null_count:
         return None
     valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
-def _fixed(array: Any, shape: tuple[int, ...], order: tuple[tuple[int, ...], list[int]] | None) -> Prepared:
+def _fixed(array: Array, shape: tuple[int, ...], order: tuple[tuple[int, ...], list[int]] | None) -> Prepared:
     """Prepare fixed-size lists: null rows have values too."""
     count, length, valid = len(array), array.type.list_size, _valid(array)
     values = prepared(array.values.slice(array.offset * length, count * length))

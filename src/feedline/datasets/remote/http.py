@@ -179,8 +179,7 @@ class HttpBlob(Blob):
         what = self.name if self._target == self.address else f"What {self.name} is redirected to"
         return SourceError(f"{what} has signs in it that no address may have.")
 
-    # Any: values of request headers.
-    def _send(self, connection: Connection, address: str, path: str, headers: dict[str, Any]) -> Response:
+    def _send(self, connection: Connection, address: str, path: str, headers: dict[str, str]) -> Response:
         """Send the request after checking whether the server's address is private."""
         if connection.sock is None:
             try:

@@ -23,6 +23,8 @@ from feedline.system.failures import words
 from feedline.types.shown import shown_url, without_secrets
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
     from feedline.datasets.remote.http import Connections
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
@@ -39,9 +41,9 @@ class StoreBlob(Blob):
     def __init__(
         self,
         address: str,
-        system: Any,
+        system: AbstractFileSystem,
         retry_policy: RetryPolicy,
-        renew: Callable[[Any], object] = lambda system: system,
+        renew: Callable[[AbstractFileSystem], AbstractFileSystem] = lambda system: system,
         version: Version | None = None,
     ) -> None:
         self.name = shown_url(address)
@@ -59,7 +61,7 @@ class StoreBlob(Blob):
     def _ask(self) -> Version:
         found: dict[str, object] = {}
 
-        def info(system: Any) -> bytes:
+        def info(system: AbstractFileSystem) -> bytes:
             system.invalidate_cache()
             found.update(system.info(self._path))
             return b" "
@@ -89,7 +91,7 @@ class StoreBlob(Blob):
         yield data
 
     # Never returns bytes of another version: where the store supports it, each request names the version.
-    def _cat(self, system: Any, start: int, stop: int, arrived: list[bytes]) -> bytes:
+    def _cat(self, system: AbstractFileSystem, start: int, stop: int, arrived: list[bytes]) -> bytes:
         data: bytes
         arrived.clear()
         if self._pin == "ETag" and self.tag:
@@ -107,7 +109,7 @@ class StoreBlob(Blob):
             data = system.cat_file(self._path, start=start, end=stop, **options)
         return data
 
-    def _query(self, ask: Callable[[Any], bytes]) -> bytes:
+    def _query(self, ask: Callable[[AbstractFileSystem], bytes]) -> bytes:
         answer, self._system = _query_renewing(self.address, self._system, self._renew, ask)
         return answer
 
@@ -128,7 +130,7 @@ def names_versions(address: str) -> bool:
     return protocol_of(address) in _PINS
 
 
-# Any: fsspec has no types.
+# Any: each store has fields of its own.
 def version_of(found: Mapping[str, Any], protocol: str) -> Version:
     """Return the version of an object from a store's response."""
     pin = _PINS.get(protocol, "")
@@ -157,7 +159,7 @@ _PIECE = 1 << 20
 """Bytes to wait for at a time."""
 
 
-# Any: s3fs has no types.
+# Any: a file system of s3fs, which has further methods.
 async def _get_if_match(
     system: Any,
     path: str,
@@ -184,7 +186,7 @@ async def _get_if_match(
         answer["Body"].close()
 
 
-def _contents(system: Any, address: str) -> bytes | None:
+def _contents(system: AbstractFileSystem, address: str) -> bytes | None:
     options: dict[str, object] = {"cache_type": "none"} if protocol_of(address) == "hf" else {}  # as above
     if "max_concurrency" in signature(getattr(system, "_cat_file", system.cat_file)).parameters:
         options["max_concurrency"] = 1  # otherwise s3fs asks for the size first
@@ -198,10 +200,13 @@ def _contents(system: Any, address: str) -> bytes | None:
 T = TypeVar("T")
 
 
-# Any: fsspec has no types.
 def _query_renewing(
-    address: str, system: object, renew: Callable[[Any], object], ask: Callable[[Any], T], done: str = "read"
-) -> tuple[T, object]:
+    address: str,
+    system: AbstractFileSystem,
+    renew: Callable[[AbstractFileSystem], AbstractFileSystem],
+    ask: Callable[[AbstractFileSystem], T],
+    done: str = "read",
+) -> tuple[T, AbstractFileSystem]:
     """Query a file system; if credentials have expired, retry with a new one. Return the answer and the system used."""
     try:
         with _translated_errors(address, system, done):
@@ -232,9 +237,8 @@ def _code_of(exc: BaseException | None) -> str:
     return ""
 
 
-# object: fsspec has no types.
 @contextlib.contextmanager
-def _translated_errors(address: str, system: object, done: str) -> Iterator[None]:
+def _translated_errors(address: str, system: AbstractFileSystem, done: str) -> Iterator[None]:
     """Turn exceptions of fsspec and the libraries below it into feedline errors."""
     try:
         yield
@@ -316,8 +320,8 @@ class Storage(ClosedWhenDeleted):
         self._options = dict(options or {})
         self._pid = os.getpid()
         self._connections: Connections | None = None
-        self._systems: dict[str, object] = {}
-        self._expired: list[object] = []
+        self._systems: dict[str, AbstractFileSystem] = {}
+        self._expired: list[AbstractFileSystem] = []
         self._cache = cache
         self._files = files
         self._lock = threading.Lock()
@@ -358,7 +362,7 @@ class Storage(ClosedWhenDeleted):
         """
         protocol, found = protocol_of(pattern), dict[str, Version]()
 
-        def glob(system: Any) -> None:
+        def glob(system: AbstractFileSystem) -> None:
             for path, info in system.glob(system._strip_protocol(pattern), detail=True).items():
                 if info["type"] == "file":
                     found[f"{protocol}://{path.lstrip('/')}"] = version_of(info, protocol)
@@ -369,8 +373,7 @@ class Storage(ClosedWhenDeleted):
             raise SourceError(f"No object fits {shown_url(pattern)}. Is the name of the bucket right?")
         return dict(sorted(found.items()))
 
-    # Any: fsspec has no types.
-    def ask(self, address: str, act: Callable[[Any], T], *, done: str = "read") -> T:
+    def ask(self, address: str, act: Callable[[AbstractFileSystem], T], *, done: str = "read") -> T:
         """Return what `act` returns for the file system of an address; retry where that may help.
 
         Raises SourceError: it failed; the text says that the address "cannot be" `done`.
@@ -401,7 +404,7 @@ class Storage(ClosedWhenDeleted):
                 blob.close()
         return self.ask(address, lambda system: _contents(system, address))
 
-    def _renewed(self, protocol: str, old: object) -> object:
+    def _renewed(self, protocol: str, old: AbstractFileSystem) -> AbstractFileSystem:
         """Replace a file system whose credentials have expired; all callers get the same new one."""
         with self._lock:
             if self._systems.get(protocol) is old:
@@ -420,7 +423,7 @@ class Storage(ClosedWhenDeleted):
             address, connections, self._retry_policy, unsafe_redirects=self._unsafe_redirects, version=version
         )
 
-    def _system(self, protocol: str) -> Any:
+    def _system(self, protocol: str) -> AbstractFileSystem:
         with self._lock:
             if protocol not in self._systems:
                 self._systems[protocol] = make_system(protocol, self._options, self._retry_policy.timeout_s)

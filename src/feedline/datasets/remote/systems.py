@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feedline.errors import BadOption, MissingExtra
 from feedline.system.failures import words
 from feedline.system.optional import require
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from fsspec.asyn import AsyncFileSystem
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
 _PLAIN = ("endpoint_url", "region_name")
@@ -18,8 +22,9 @@ _SHORTEST = 4
 """Minimum length of a value to hide: shorter ones occur as words in other text."""
 
 
-def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-    """Return a new fsspec file system. Any: fsspec has no types."""
+# Any: each file system knows the types of its options.
+def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | None = None) -> AbstractFileSystem:
+    """Return a new fsspec file system."""
     if timeout_s is not None and protocol in ("s3", "s3a"):  # how long a read may stall
         given = options.get("config_kwargs") or {}
         options = {**options, "config_kwargs": {"read_timeout": timeout_s, "connect_timeout": timeout_s, **given}}
@@ -37,8 +42,8 @@ def make_system(protocol: str, options: Mapping[str, Any], timeout_s: float | No
     return system
 
 
-def system_class(protocol: str) -> Any:
-    """Return the class of fsspec's file systems for a protocol, after importing it. Any: see above."""
+def system_class(protocol: str) -> type[AbstractFileSystem]:
+    """Return the class of fsspec's file systems for a protocol, after importing it."""
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)
@@ -47,7 +52,7 @@ def system_class(protocol: str) -> Any:
             # Not the class that newer gcsfs versions export by this name: it asks for the kind of bucket over gRPC. It
             # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
             require("gcsfs", extra="gs", purpose=purpose)
-            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
+            kind: type[AbstractFileSystem] = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
         else:
             kind = fsspec.get_filesystem_class(protocol)
     except ImportError as exc:
@@ -63,9 +68,10 @@ def system_class(protocol: str) -> Any:
     return kind
 
 
-def system_call(system: Any, function: object, *arguments: object) -> Any:
-    """Run a coroutine function on a file system's event loop, passing the file system first. Any: see above."""
-    return sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+def system_call(system: AsyncFileSystem, function: object, *arguments: object) -> object:
+    """Run a coroutine function on a file system's event loop, passing the file system first."""
+    found: object = sys.modules["fsspec.asyn"].sync(system.loop, function, system, *arguments)
+    return found
 
 
 def close_system(system: object) -> None:
@@ -88,8 +94,7 @@ async def _awaited(ending: Awaitable[object]) -> None:
     await ending
 
 
-# Any: options of fsspec file systems, which may be secret.
-def without_values(text: str, options: Mapping[Any, object]) -> str:
+def without_values(text: str, options: Mapping[str, object]) -> str:
     """Return a text with the values of options hidden.
 
     Example:

@@ -10,19 +10,41 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from feedline.datasets.sql.address import Address
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.optional import require
 
-# Any, throughout: connections, parameters, values and rows are the driver's.
-
-Parameters = Sequence[Any] | Mapping[str, Any] | None
+Parameters = Sequence[object] | Mapping[str, object] | None
 """Values for the placeholders of a query."""
 
+# Any: values are what the driver makes of them.
 Rows = list[tuple[Any, ...]]
+
+
+class Cursor(Protocol):
+    """The result of a statement, as all drivers return it."""
+
+    @property
+    def description(self) -> Any: ...  # Any: a sequence of tuples, or of the driver's own columns
+
+    def fetchall(self) -> Rows: ...
+
+    def fetchmany(self, size: int, /) -> Rows: ...
+
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """A connection of any driver."""
+
+    def execute(self, statement: str, parameters: Sequence[object] | Mapping[str, object] = ..., /) -> Cursor: ...
+
+    def close(self) -> None: ...
+
 
 _MOST_VALUES = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
 """Maximum number of values that SQLite accepts in one statement, including those of the user's query."""
@@ -95,18 +117,20 @@ class Database(ABC):
         """Check that the driver is installed and the address is valid, without connecting."""
 
     @abstractmethod
-    def connect(self) -> Any:
+    def connect(self) -> Connection:
         """Open a read-only connection."""
 
-    def close(self, connection: Any) -> None:
+    def close(self, connection: Connection) -> None:
         """Close a connection, which may be broken."""
         connection.close()
 
-    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Any]:
+    def _execute(
+        self, connection: Connection, statement: str, parameters: Parameters
+    ) -> AbstractContextManager[Cursor]:
         """Run a statement and return its cursor as a context. Always with parameters: only then is `%%` read as `%`."""
         return closing(connection.execute(statement, parameters or ()))
 
-    def describe(self, connection: object, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
+    def describe(self, connection: Connection, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
         """Return the names of a result's columns, and their types where known."""
         with self._execute(connection, statement, parameters) as cursor:
             return [(column[0], self._type(column)) for column in cursor.description]
@@ -114,13 +138,12 @@ class Database(ABC):
     def _type(self, column: object) -> str:
         return ""
 
-    def rows(self, connection: object, statement: str, parameters: Parameters) -> Rows:
+    def rows(self, connection: Connection, statement: str, parameters: Parameters) -> Rows:
         """Return all rows of a result."""
         with self._execute(connection, statement, parameters) as cursor:
-            found: Rows = cursor.fetchall()
-            return found
+            return cursor.fetchall()
 
-    def stream(self, connection: object, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
+    def stream(self, connection: Connection, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         """Yield the rows of a result, `size` at a time. One statement reads one snapshot, as of its start."""
         with self._execute(connection, statement, parameters) as cursor:
             while rows := cursor.fetchmany(size):
@@ -212,7 +235,7 @@ class Sqlite(_Embedded):
     def connect(self) -> sqlite3.Connection:
         path = self._file()
         _check_size(path)
-        # Any thread may close it, since the thread that owns it may have ended.
+        # Every thread may close it, since the thread that owns it may have ended.
         return sqlite3.connect(
             f"file:{quote(path)}?mode=ro", uri=True, timeout=_WAIT_S, check_same_thread=False, isolation_level=None
         )
@@ -256,14 +279,16 @@ class DuckDB(_Embedded):
         super().check()
         self._driver()
 
-    def _driver(self) -> Any:
+    def _driver(self) -> ModuleType:
         return require("duckdb", extra="sql", purpose="SQLDataset of a DuckDB database")
 
-    def connect(self) -> Any:
+    def connect(self) -> Connection:
         config = {"threads": 1, "enable_external_access": "true" if self.external else "false"}
-        return self._driver().connect(self._file(), read_only=True, config=config).cursor()
+        found: Connection = self._driver().connect(self._file(), read_only=True, config=config).cursor()
+        return found
 
-    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[object]:
+    # Any: this driver also accepts that there are no parameters.
+    def _execute(self, connection: Any, statement: str, parameters: Parameters) -> AbstractContextManager[Cursor]:
         return nullcontext(connection.execute(statement, parameters))  # this is the connection, which must stay open
 
     def _type(self, column: Any) -> str:
@@ -301,11 +326,11 @@ class Postgres(Database):
                 "password, write %40 for @, %3A for : and %2F for /."
             )
 
-    def _driver(self) -> Any:
+    def _driver(self) -> ModuleType:
         return require("psycopg", extra="sql", purpose="SQLDataset of a PostgreSQL database")
 
-    def connect(self) -> Any:
-        connection = self._driver().connect(self.address.text, autocommit=True, application_name="feedline")
+    def connect(self) -> Connection:
+        connection: Connection = self._driver().connect(self.address.text, autocommit=True, application_name="feedline")
         try:
             connection.execute("SET default_transaction_read_only = on")
         except BaseException:
@@ -320,6 +345,7 @@ class Postgres(Database):
     def _type(self, column: Any) -> str:
         return str(column.type_display)
 
+    # Any, here and below: a connection of this driver, which has more methods.
     def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:

@@ -15,8 +15,6 @@ from feedline.datasets.sql.stream import SQLStream
 from feedline.errors import BadOption, SourceChanged
 from feedline.memory.sharing.packed import Packed
 
-# Any, throughout: values are what the driver makes of them.
-
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -156,6 +154,7 @@ class Keys:
     Keys of other types, such as dates, are stored as objects.
     """
 
+    # Any: values of one type that can be compared.
     def __init__(self, values: Sequence[Any]) -> None:
         kinds = set(map(type, values))
         self._values: Any = list(values)

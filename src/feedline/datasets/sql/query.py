@@ -5,12 +5,21 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.source import TableSource, Transform
 from feedline.datasets.sql.address import Address
-from feedline.datasets.sql.database import Database, DuckDB, Postgres, Sqlite, checked_parameters, checked_query, select
+from feedline.datasets.sql.database import (
+    Connection,
+    Database,
+    DuckDB,
+    Postgres,
+    Sqlite,
+    checked_parameters,
+    checked_query,
+    select,
+)
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.handle import Handle
 
@@ -28,10 +37,10 @@ class Session:
     def __init__(self, database: Database, pause: Callable[[float], object] = time.sleep) -> None:
         self._database = database
         self._pause = pause
-        self._connection: Any = None  # a connection object of the driver
+        self._connection: Connection | None = None
         self._has_connected = False
 
-    def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
+    def ask(self, act: Callable[[Connection], T], doing: str, *, is_known: bool = False) -> T:
         """Call `act` with the connection; if that is lost, call it again with a new one. `act` must only read.
 
         Raises CorruptSource if the database is damaged; SourceError if the call failed for another reason, or
@@ -81,8 +90,6 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
         ) from cause
     raise SourceError(f"{where} refused the query or failed while {doing}: {why}. {database.advice(exc)}") from cause
 
-
-# Any, throughout: values are what the driver makes of them.
 
 _DATABASES: dict[str, type[Database]] = {
     "sqlite": Sqlite,
@@ -154,7 +161,7 @@ class QuerySource(TableSource):
             self._made = Form.of(self.fields, names, "the query's result")
         return self._made
 
-    def _ask(self, act: Any, doing: str) -> Any:
+    def _ask(self, act: Callable[[Connection], T], doing: str) -> T:
         # A worker's first connection is not the dataset's first: if the columns are known, one has succeeded before.
         return self._session.get().ask(act, doing, is_known=self._made is not None)
 

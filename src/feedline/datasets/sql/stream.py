@@ -9,15 +9,13 @@ from typing import Any
 from feedline.abc.source import Reshardable
 from feedline.datasets.passes import Part, PartedStream, ResumablePass
 from feedline.datasets.source import checked_count
-from feedline.datasets.sql.database import Rows, quoted, select
+from feedline.datasets.sql.database import Connection, Rows, quoted, select
 from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
 from feedline.types import State
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
 """True for the numbers of one part, as in `part_of`. Scatters them, since keys may all be even; fits 64 bits."""
-
-# Any, throughout: rows, keys and samples are of any kind.
 
 
 def part_of(key: object, count: int) -> int:
@@ -51,7 +49,7 @@ class SQLStream(PartedStream, Reshardable):
 
     def reshard(self, left: Mapping[int, object], count: int, into: int, epoch: int) -> list[object]:
         ends: list[object] = [True] * count
-        before: list[Any] = []
+        before: list[Any] = []  # Any: from a state
         for number, state in left.items():
             part = SQLPass(self, (number, count))
             if state is not None:
@@ -72,12 +70,13 @@ class SQLStream(PartedStream, Reshardable):
         return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
 
 
+# Any: from a state.
 def _is_over(past: list[Any], key: int) -> bool:
     """True if none of these parts had read past a key."""
     return all(end is None or (type(end) is list and type(end[0]) is int and end[0] <= key) for end in past[1])
 
 
-class SQLPass(ResumablePass[tuple[Any, ...]]):
+class SQLPass(ResumablePass[tuple[object, ...]]):
     """One pass over the rows of a part. After an error, it continues after the last row that it returned."""
 
     _name = "rows of a query"
@@ -85,7 +84,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
     def __init__(self, stream: SQLStream, part: Part) -> None:
         super().__init__(part, stream.dataset.transform)
         self._stream = stream
-        self._connection: Any = None
+        self._connection: Connection | None = None
         self._batches: Iterator[Rows] | None = None
         self._rows: list[tuple[object, ...]] = []
         """Rows that were fetched and not returned yet, the next one last."""
@@ -93,7 +92,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         """The key of the last row returned."""
         self._taken = 0
         self._has_ended = False
-        self._before: list[Any] = []
+        self._before: list[Any] = []  # Any: from a state
         """Former parts, if others started the epoch: one pair for each change of the number of parts. A pair holds the
         number of parts, and where each of them was; see `_end`.
         """
@@ -173,7 +172,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         key = f"feedline_q.{quoted(dataset.key)}"
         first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
         conditions: list[str] = []
-        columns, keys = [dataset.key, *names], list[Any]()
+        columns, keys = [dataset.key, *names], list[object]()
         is_number = bool(first) and type(first[0][0]) is int
         if not is_number:
             for place, (_, ends) in enumerate(self._before):
@@ -188,7 +187,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
             conditions.append(f"({own} OR {key} IS NULL)")
         last = self._last
         if self._taken:
-            self._check_last(key)
+            self._check_last(self._connection, key)
         elif is_number:
             last = self._lowest()
         if last is not None:
@@ -208,7 +207,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         ]
         return max(lowest, default=None)
 
-    def _check_last(self, key: str) -> None:
+    def _check_last(self, connection: Connection, key: str) -> None:
         """Raise BadOption if another row sorts equal to the last one: it would be unknown whether it was returned.
 
         Different keys may sort equal, such as "a" and "A" in a case-insensitive column.
@@ -216,7 +215,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         dataset = self._stream.dataset
         ((where, parameters),) = dataset.database.with_keys([self._last], key, dataset.parameters)
         statement = select([dataset.key], dataset._text, where=where)
-        found = [value for (value,) in dataset.database.rows(self._connection, statement, parameters)]
+        found = [value for (value,) in dataset.database.rows(connection, statement, parameters)]
         if len(found) > 1:
             raise BadOption(
                 f"The stream cannot resume after the key {self._last!r}: {len(found)} rows have keys that the database "

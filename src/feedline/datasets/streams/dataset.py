@@ -93,8 +93,7 @@ class StreamDataset(PartedStream, Acknowledged):
         self._messages = _Messages(self, rank * workers + worker, ranks * workers)
         return self._messages
 
-    # Any: the feed defines its receipts.
-    def take_receipts(self) -> list[Any] | None:
+    def take_receipts(self) -> list[object] | None:
         if self._messages is None or not self._waits:
             return None
         return self._messages.take_receipts() or None

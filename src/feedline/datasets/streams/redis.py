@@ -147,7 +147,7 @@ class RedisStream(Feed):
         return entries
 
     def _messages(self, entries: list[Any]) -> list[Message]:
-        gone = [_text(number) for number, fields in entries if not fields]
+        gone: list[object] = [_text(number) for number, fields in entries if not fields]
         if gone:  # deleted from the stream while they were pending: there is nothing to deliver
             self.acknowledge(gone)
         return [
@@ -156,7 +156,7 @@ class RedisStream(Feed):
             if fields
         ]
 
-    def acknowledge(self, receipts: list[Any]) -> None:
+    def acknowledge(self, receipts: list[object]) -> None:
         self._do(lambda client: client.xack(self._stream, self._group, *receipts))
 
     def _do(self, act: Callable[[Any], T], *, reads: bool = False) -> T:

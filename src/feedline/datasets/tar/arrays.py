@@ -7,7 +7,6 @@ import io
 import math
 import struct
 import zipfile
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -35,7 +34,7 @@ def decode_npy(data: bytes) -> NDArray[np.generic]:
     return found.copy("F" if found.flags.f_contiguous and not found.flags.c_contiguous else "C")
 
 
-def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
+def view_of_npy(data: bytes | memoryview) -> NDArray[np.generic] | None:
     """Return the array in some bytes, without copying it; None for a rare format.
 
     Raises ValueError: it is incomplete, or holds pickled objects.

@@ -232,13 +232,12 @@ class TarDataset(ShardCached, Source, ColumnSource):
     def _read(self, indices: Indices) -> list[object]:
         return self._samples_of(self._begin_reading(indices))
 
-    # Any: samples whose fields are bytes.
-    def _begin_reading(self, indices: Indices) -> Any:
+    def _begin_reading(self, indices: Indices) -> list[dict[str, object]]:
         raws, ranges = self._ranges(indices)
         self._fetch(ranges)
         return raws
 
-    def _samples_of(self, ahead: Any) -> list[object]:
+    def _samples_of(self, ahead: list[dict[str, object]]) -> list[object]:
         return [self.form.build(raw) for raw in ahead]  # not ahead: a user's decoder may draw, or have a state
 
     def read_columns(self, indices: Indices) -> Any:

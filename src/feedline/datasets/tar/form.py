@@ -13,8 +13,7 @@ import pickle
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from feedline.datasets.form import Fields, Form, check_fields, names_in
 from feedline.datasets.tar import arrays
@@ -24,7 +23,6 @@ from feedline.system.failures import add_note
 from feedline.system.optional import require
 from feedline.types.sizes import SampleSize
 
-# Any, throughout: values of any kind.
 Handler = Callable[[str, bytes], object]
 """Takes the name of a field, with a leading dot, and its bytes; returns the value, or None to pass it on to others."""
 Decode = bool | str | Handler | Sequence[str | Handler]
@@ -84,7 +82,7 @@ class Decoder:
         self._trusts_pickle = trusts_pickle
         self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
         """Returns a new size counter for a sample."""
-        given: Sequence[object] = (
+        given: Sequence[str | Handler] = (
             [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
         )
         for one in given if isinstance(given, (list, tuple)) else [decode]:
@@ -100,7 +98,7 @@ class Decoder:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_steps": {}}
 
-    def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
+    def field(self, sample: Mapping[str, object], field: str, total: SampleSize) -> object:
         """Return the value of a field of a sample; `total` counts the sample's decompressed size so far.
 
         Raises CorruptSource: the bytes do not match the name; BadOption: it is a pickle.
@@ -142,7 +140,7 @@ class Decoder:
             (only,) = steps
             return lambda data, total: data if (value := only(data, total)) is None else value
 
-        def decode(data: bytes, total: SampleSize) -> Any:
+        def decode(data: bytes, total: SampleSize) -> object:
             if packed:
                 data = _unpacked(data, total)
             for step in steps:
@@ -153,7 +151,7 @@ class Decoder:
 
         return decode
 
-    def _given_step(self, one: Any, name: str, extension: str) -> _Step | None:
+    def _given_step(self, one: str | Handler, name: str, extension: str) -> _Step | None:
         if isinstance(one, str):
             return picture_decoder(one) if extension in EXTENSIONS else None
 
@@ -277,7 +275,7 @@ class TarForm:
             return None
         return None if any(kind == "other" for _, kind in found) else found
 
-    def join(self, columns: list[object]) -> Any:
+    def join(self, columns: list[object]) -> object:
         """Combine columns in the form of a sample."""
         assert self._form is not None
         return self._form.build(columns)

@@ -18,7 +18,7 @@ class RawSample:
     """A sample as stored in its shard."""
 
     data: dict[str, Any]
-    """`__key__`, `__url__`, and the bytes of each field. Any: strings and bytes."""
+    """`__key__`, `__url__`, and the bytes of each field. Any: what `take` of the grouping returns."""
     ordinal: int
     """Its number in the shard."""
     start: int

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -323,8 +322,7 @@ class Range:
     shard: int
     start: int
     stop: int
-    # Any: a sample under construction.
-    sample: dict[str, Any]
+    sample: dict[str, object]
     name: str
     row: int = 0
     """Position of the sample in the batch."""

@@ -10,7 +10,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
@@ -37,8 +36,7 @@ _SUM_MARK = b"FDL"
 NO_SUM = -1
 
 
-# Any: bytes, or a view of them.
-def sum_of(name: str, data: Any) -> int:
+def sum_of(name: str, data: bytes | memoryview) -> int:
     """Return the checksum of a file in a shard, which includes its name."""
     return zlib.crc32(data, zlib.crc32(name.encode("utf-8", "surrogateescape")))
 

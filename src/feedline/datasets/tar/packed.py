@@ -8,8 +8,8 @@ import itertools
 import lzma
 import zlib
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Protocol
 
 from feedline.datasets.tar.members import Bytes
 from feedline.errors import CorruptSource, FeedlineError
@@ -74,6 +74,21 @@ def unpacked_file(path: str, packing: str) -> Bytes:
     return Bytes(Unpacking(packing, next_piece, repr(path)).next_chunk)
 
 
+class _Unpacker(Protocol):
+    """Decompresses one stream."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    def decompress(self, data: bytes, size: int, /) -> bytes: ...
+
+
 class _Gzip:
     """A gzip decompressor with the interface of those for bzip2 and xz."""
 
@@ -102,8 +117,7 @@ class _Streams:
     The readers of the standard library each treat such zeros, and bytes after a stream, differently.
     """
 
-    # Any: one of three classes that share no base.
-    _UNPACKERS: Mapping[str, Callable[[], Any]] = {
+    _UNPACKERS: Mapping[str, Callable[[], _Unpacker]] = {
         "gzip": _Gzip,
         "bzip2": bz2.BZ2Decompressor,
         "xz": functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
@@ -123,7 +137,7 @@ class _Streams:
             chunk, is_wanted = b"", self._unpacker.needs_input
             if is_wanted:
                 chunk, self._head = self._head or self._next_chunk(), b""
-            data: bytes = self._unpacker.decompress(chunk, size)
+            data = self._unpacker.decompress(chunk, size)
             if data:
                 return data
             if is_wanted and not chunk and not self._unpacker.eof:
@@ -154,8 +168,7 @@ class _Zstd:
 
     _MARK = b"here the shard has ended"
 
-    # Any: a package without types.
-    def __init__(self, zstandard: Any, next_chunk: Callable[[], bytes]) -> None:
+    def __init__(self, zstandard: ModuleType, next_chunk: Callable[[], bytes]) -> None:
         behind = zstandard.ZstdCompressor(write_checksum=True).compress(self._MARK)
         chunks = itertools.chain(iter(next_chunk, b""), [behind])
         unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)

@@ -62,7 +62,7 @@ class TarStream(PartedStream, Epochs, Reshardable):
         return TarPass(self, self._part())
 
     # Any: states may come from anywhere.
-    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[Any]:
+    def reshard(self, left: Mapping[int, Any], count: int, into: int, epoch: int) -> list[object]:
         rest: list[ShardShare] = []
         for number, state in left.items():
             part = TarPass(self, (number, count))
@@ -148,7 +148,7 @@ class TarPass(ResumablePass[RawSample]):
         self._epoch = stream.epoch
         self._start = BEGINNING
         self._homes = stream.homes
-        self._units: list[list[Any]] | None = None
+        self._units: list[list[object]] | None = None
         """The shares of this part, in the form of a state, if it continues an epoch that other parts started."""
         self._reader: ShardReader | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +124,7 @@ class TFRecordDataset(Source):
     def __len__(self) -> int:
         return sum(len(one.starts) for one in self._records)
 
-    def _read(self, indices: Indices) -> list[Any]:
+    def _read(self, indices: Indices) -> list[object]:
         firsts, sum_of = self._starts(), self._sum()
         numbers = np.searchsorted(firsts, indices, side="right") - 1
         places = (indices - firsts[numbers]).tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
 
-# Any, throughout: float32 or int64.
-Feature = bytes | list[bytes] | NDArray[Any]
+Numbers = NDArray[np.float32 | np.int64]
+Feature = bytes | list[bytes] | Numbers
 """A bytes feature with one value, one with any other number of values, or numbers."""
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -73,8 +72,8 @@ def _feature(data: bytes) -> Feature:
     return numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
 
 
-def _numbers(data: bytes, kind: int) -> NDArray[Any]:
-    arrays: list[NDArray[Any]] = []
+def _numbers(data: bytes, kind: int) -> Numbers:
+    arrays: list[Numbers] = []
     for number, wire, value in _fields(data):
         if number != 1:
             continue

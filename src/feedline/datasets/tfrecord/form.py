@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from feedline.datasets.form import Fields, Form, check_fields, names_in
 from feedline.datasets.tfrecord.example import SequenceExample, parse_example
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.system.failures import words
 
-# Any, throughout: records become anything.
-Parse = Callable[[bytes], Any]
+Parse = Callable[[bytes], object]
 
 
 class RecordForm:
@@ -26,7 +24,7 @@ class RecordForm:
         self.parse = parse
         self._shape = None if fields is None else Form.of(fields, names_in(fields) or (), "the records")
 
-    def build(self, data: bytes, name: str) -> Any:
+    def build(self, data: bytes, name: str) -> object:
         """Return a sample, before the transform; `name` is that of the record in errors.
 
         Raises CorruptSource: the record is not a tf.train.Example; BadOption: it lacks a field.

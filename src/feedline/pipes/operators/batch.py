@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, Stage, StreamStage
 
-# Any: a list of samples, and a batch of any kind.
-Collate = Callable[[list[Any]], Any]
+Collate = Callable[[Samples], object]
 
 
 class _Batch(Stage):

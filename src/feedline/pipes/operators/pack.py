@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count as count_from
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from feedline.pipes.stage import MapStage, StreamStage
 from feedline.randomness.scope import current_scope
 from feedline.randomness.stages import stage as timed
 from feedline.text.packing import Plan, build, document_lengths, plan
+from feedline.text.packing.document import Document
 from feedline.text.packing.planning import Strategy, TooLong
 
 _EXACT = 1 << 16
@@ -64,8 +65,7 @@ class PackOptions:
             )
         return np.minimum(lengths, self.length) if self.too_long == "truncate" else lengths * (lengths <= self.length)
 
-    # Any: documents are of any kind that `build` takes.
-    def build(self, rows: Plan, documents: Mapping[int, Any] | Samples) -> Samples:
+    def build(self, rows: Plan, documents: Mapping[int, Document] | Samples) -> Samples:
         """Return rows as samples."""
         batch = build(rows, documents, tokens=self.tokens, pad=self.pad, labels=self.labels, mask_first=self.mask_first)
         return [{name: field[number] for name, field in batch.items()} for number in range(len(rows))]
@@ -137,8 +137,7 @@ class Packed(StreamStage):
 class _Document(NamedTuple):
     """A document of a window."""
 
-    # Any: what `build` takes, or a `Reference`.
-    content: Any
+    content: Document | Reference
     length: int
     base: CursorState
     """A state of the source."""

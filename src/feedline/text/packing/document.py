@@ -13,7 +13,7 @@ In a mapping every field has one value for each token (token ids, a loss mask, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,7 @@ LOSS_MASK = "loss_mask"
 LABELS = "labels"
 SEGMENT = "segment"
 
-# Any: arrays of any type and shape.
-Field = NDArray[Any] | Sequence[int]
+Field = NDArray[np.generic] | Sequence[int]
 Document = Field | Mapping[str, Field]
 
 

@@ -6,12 +6,11 @@ Every field is written once: its pieces, and the padding at the ends of rows, ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from feedline.errors import BadOption, CollateError
-from feedline.text.packing.document import LABELS, LOSS_MASK, SEGMENT, TOKENS, Document, Documents
+from feedline.text.packing.document import LABELS, LOSS_MASK, SEGMENT, TOKENS, Document, Documents, Field
 from feedline.text.packing.layout import Array, Layout
 from feedline.text.packing.rows import Plan
 
@@ -97,8 +96,7 @@ def _pieces(plan: Plan, documents: Documents, tokens: str) -> dict[str, list[Arr
     }
 
 
-# Any: whatever makes an array.
-def _piece(field: Any, name: str, start: int, count: int, number: int) -> Array:
+def _piece(field: Document, name: str, start: int, count: int, number: int) -> Array:
     array = np.asarray(field)
     size = len(array) if array.ndim else -1
     if size == count and start == 0:
@@ -118,7 +116,7 @@ def _piece(field: Any, name: str, start: int, count: int, number: int) -> Array:
     return array[start : start + count]
 
 
-def _same_fields(document: Document, first: Mapping[str, object], number: int) -> Mapping[str, Any]:
+def _same_fields(document: Document, first: Mapping[str, object], number: int) -> Mapping[str, Field]:
     if isinstance(document, Mapping) and document.keys() == first.keys():
         return document
     fields = f"the fields {sorted(document)}" if isinstance(document, Mapping) else "no fields"
@@ -139,7 +137,7 @@ def _check_names(fields: Mapping[str, object], padding: Mapping[str, float], tok
         raise BadOption(f"Documents have a field {taken[0]!r}, which packing makes itself. Rename or remove it.")
 
 
-def _token_type(pieces: list[Array], name: str) -> np.dtype[Any]:
+def _token_type(pieces: list[Array], name: str) -> np.dtype[np.generic]:
     types = {piece.dtype for piece in pieces}
     wrong = [dtype for dtype in types if dtype.kind not in "iu"]
     if wrong:
@@ -147,5 +145,5 @@ def _token_type(pieces: list[Array], name: str) -> np.dtype[Any]:
     return np.dtype(np.int32 if all(np.can_cast(dtype, np.int32) for dtype in types) else np.int64)
 
 
-def _type_of(pieces: list[Array]) -> np.dtype[Any]:
+def _type_of(pieces: list[Array]) -> np.dtype[np.generic]:
     return np.result_type(*{piece.dtype for piece in pieces}) if pieces else np.dtype(np.int32)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from feedline.errors import BadOption, CollateError
 from feedline.text.packing.rows import Numbers, Plan
 
-# Any: fields of any type.
+# Any: fields of any type, with which users calculate.
 Array = NDArray[Any]
 
 
@@ -46,7 +46,7 @@ class Layout:
         row_starts = np.searchsorted(starts, np.concatenate(([0], ends))[plan.row_starts])
         return cls(np.diff(starts, append=len(numbers)), row_starts, plan.length)
 
-    def filled(self, name: str, pieces: list[Array], dtype: np.dtype[Any], pad: float) -> Array:
+    def filled(self, name: str, pieces: list[Array], dtype: np.dtype[np.generic], pad: float) -> Array:
         """Return rows with these pieces of a field, and padding."""
         shape = pieces[0].shape[1:] if pieces else ()
         out = np.empty((len(self._free), self._length, *shape), dtype)
@@ -97,7 +97,7 @@ class Layout:
         return starts
 
 
-def _pad_value(name: str, dtype: np.dtype[Any], pad: float) -> Any:  # Any: a scalar of that type
+def _pad_value(name: str, dtype: np.dtype[np.generic], pad: float) -> int | Array:
     if pad == 0:
         return 0
     value = np.asarray(pad)
