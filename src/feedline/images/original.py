@@ -100,7 +100,7 @@ def pixels_of(image: Any, mode: str = "RGB") -> Pixels:
     )
 
 
-def _no_image(image: Any, mode: str) -> BadOption:
+def _no_image(image: object, mode: str) -> BadOption:
     what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
     if isinstance(image, np.ndarray) and image.dtype == np.uint16:
         advice = 'Put Decode("I;16") first to keep 16 bits.'
