@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,14 +22,34 @@ from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
 from feedline.images.resampling import RaggedImages, resample, scales
+from feedline.images.steps.erasing import Erase
 from feedline.images.steps.sequence import apply_steps_to_batch
+from feedline.images.steps.step import Step
 from feedline.system.failures import words
 
-if TYPE_CHECKING:
-    from feedline.images.deferred import DeferredImages  # which imports this file
+Values = NDArray[np.generic] | torch.Tensor
 
 
-def finish(images: DeferredImages, device: torch.device, sources: Sources) -> torch.Tensor:
+class Unfinished(Protocol):
+    """What is needed of `DeferredImages`, whose file imports this one."""
+
+    finish: Finish
+    flips: Values
+    steps: list[tuple[Step, ...]] | None
+    erasures: list[tuple[Erase, ...]] | None
+    pixel_rows: Values
+    pixels: Values
+    encoded_rows: Values
+    data: Values
+    offsets: Values
+    sizes: Values
+    boxes: Values
+    cut_sizes: list[tuple[int, int]] | None
+
+    def __len__(self) -> int: ...
+
+
+def finish(images: Unfinished, device: torch.device, sources: Sources) -> torch.Tensor:
     """Finish the images of a batch on the current stream of a device; see `DeferredBatch.finish_on`."""
     final = images.finish
     dtype = getattr(torch, final.dtype)
@@ -62,7 +82,7 @@ class _Group:
         resample(self.ragged, rows, self.boxes, self.flips, out, finish)
 
 
-def _groups(images: DeferredImages, device: torch.device, sources: Sources) -> Iterator[_Group]:
+def _groups(images: Unfinished, device: torch.device, sources: Sources) -> Iterator[_Group]:
     final, flips = images.finish, torch.as_tensor(images.flips)
     size = final.width, final.height
     if len(images.pixel_rows):
@@ -86,7 +106,7 @@ def _groups(images: DeferredImages, device: torch.device, sources: Sources) -> I
             yield _Group(rows[chosen], one, decoded.chosen(chosen), boxes[chosen], flips[rows[chosen]])
 
 
-def _after_steps(images: DeferredImages, device: torch.device, sources: Sources) -> list[torch.Tensor]:
+def _after_steps(images: Unfinished, device: torch.device, sources: Sources) -> list[torch.Tensor]:
     """Return the images after their steps, as float32 with whole numbers from 0 to 255."""
     made: dict[int, torch.Tensor] = {}
     for group in _groups(images, device, sources):
