@@ -132,7 +132,7 @@ class LogMel(ArrayTransform):
             return replaced(sample, name, self._sound)
         return self._sound(sample)
 
-    def _sound(self, sound: object) -> Any:
+    def _sound(self, sound: object) -> object:
         if is_sound(sound):
             return self.transform(sound, None)
         return Compose([self])(sound)

@@ -183,6 +183,7 @@ def _rounded(clip: Clip) -> torch.Tensor:
     return rounded
 
 
+# Any: tensors are recognised without importing torch.
 def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
     if is_tensor(clip):  # of torchvision
@@ -215,11 +216,11 @@ def _groups_of(transforms: Sequence[object]) -> tuple[list[ViewTransform], list[
     return fused_groups(transforms)
 
 
-def _applied(foreign: Foreign, clip: Any) -> Any:
+def _applied(foreign: Foreign, clip: object) -> object:
     """Call a function from outside feedline with a clip."""
     function = foreign.function
     if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
         torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-        clip = torch.from_numpy(clip)
-        clip = clip if foreign.channels_first else clip.movedim(-1, -3).contiguous()
+        tensor = torch.from_numpy(clip)
+        clip = tensor if foreign.channels_first else tensor.movedim(-1, -3).contiguous()
     return function(clip)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -56,24 +56,24 @@ def synthetic(batch_size: int) -> tuple[Iterator[Pair], None]:
 def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Pair], object]:
     """Return an endless stream of batches on the GPU, and its loader."""
     if row.library == TORCH:
-        dataset: Any = ByHand(data, row.decode)
-        endless = RandomSampler(dataset, replacement=True, num_samples=10_000_000)
-        loader: Any = torch.utils.data.DataLoader(
-            dataset, batch_size, sampler=endless, num_workers=row.workers, pin_memory=True, persistent_workers=True
+        by_hand = ByHand(data, row.decode)
+        endless = RandomSampler(by_hand, replacement=True, num_samples=10_000_000)
+        torchs = torch.utils.data.DataLoader(
+            by_hand, batch_size, sampler=endless, num_workers=row.workers, pin_memory=True, persistent_workers=True
         )
-        return (on_device(batch, labels) for batch, labels in loader), loader
+        return (on_device(batch, labels) for batch, labels in torchs), torchs
     if row.decode in ("pillow", "opencv"):
-        loader = DataLoader(
+        ours = DataLoader(
             ByHand(data, row.decode), batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda"
         )
-        endless_batches = itertools.chain.from_iterable(loader.virtual_epochs(10_000_000))
-        return (on_device(batch, labels) for batch, labels in endless_batches), loader
+        endless_batches = itertools.chain.from_iterable(ours.virtual_epochs(10_000_000))
+        return (on_device(batch, labels) for batch, labels in endless_batches), ours
     pipeline = images.Compose(
         [images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
     )
     if row.source == "tar":
         shards = str(data / "shards" / "*.tar")
-        dataset = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
+        dataset: TarDataset | ImageFolder = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
     else:
         dataset = ImageFolder(data / "folder", decode=row.decode, transform=pipeline)
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda")

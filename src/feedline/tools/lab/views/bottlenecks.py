@@ -221,8 +221,8 @@ def _code(values: Values) -> str:
     return "\n".join([*lines, _call(name, problem.arguments | problem.changed), ""])
 
 
-def _call(dataset: str, arguments: dict[str, Any]) -> str:
-    shown = {name: value.__name__.strip("_") if callable(value) else repr(value) for name, value in arguments.items()}
+def _call(dataset: str, arguments: dict[str, object]) -> str:
+    shown = {name: getattr(value, "__name__", repr(value)).strip("_") for name, value in arguments.items()}
     given = "".join(f", {name}={value}" for name, value in shown.items() if value != "None")
     return f"loader = DataLoader({dataset}, batch_size={_BATCH}{given})"
 

@@ -34,9 +34,8 @@ _CHECKED_SAMPLES = 8
 _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
 
-# Any, throughout: the user's samples, batches and functions.
 
-
+# Any, throughout: the user's values and functions.
 def collates_for(given: CollateFunction | None) -> list[CollateFunction]:
     """Return the collate functions to try: the loader's own, or the defaults."""
     if given is not None:
@@ -53,22 +52,23 @@ def try_batch(samples: list[object], given: CollateFunction | None, clock: Clock
     arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
     size = sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None)
     is_custom = given is not None and not _is_default(given)
-    values: dict[str, Any] = {
-        "size": len(samples),
-        "collate": getattr(collate, "__qualname__", type(collate).__name__),
-        "is_custom": is_custom,
-        "collate_s": usual_s(lambda: collate(samples), clock),
-        "copy_s": _copy_s(arrays, clock),
-        "fields": len(list(leaves(samples[0]))),
-        "other": _other_collate(samples, batch, clock) if is_custom else None,
-    }
+    made = functools.partial(
+        Batch,
+        size=len(samples),
+        collate=getattr(collate, "__qualname__", type(collate).__name__),
+        is_custom=is_custom,
+        collate_s=usual_s(lambda: collate(samples), clock),
+        copy_s=_copy_s(arrays, clock),
+        fields=len(list(leaves(samples[0]))),
+        other=_other_collate(samples, batch, clock) if is_custom else None,
+    )
     try:
-        return Batch(**values, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
+        return made(**_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
     except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-        nothing: dict[str, Any] = dict.fromkeys(
-            ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
-        )
-        return Batch(**values, **nothing, bytes=size, not_picklable=words(exc))
+        return made(
+            pickle_s=0, pickle_bytes=0, write_s=0, as_arrays_s=0, arena_s=0, object_bytes=0, bytes=size,
+            not_picklable=words(exc),
+        )  # fmt: skip
 
 
 def collate_for(samples: list[object], given: CollateFunction | None) -> CollateFunction | None:
