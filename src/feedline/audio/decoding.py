@@ -299,7 +299,8 @@ class _Stream:
             self.error = self.error or exc
             return b""
 
-    def readinto(self, buffer: memoryview) -> int:
+    # Any: a buffer of cffi, which has no types.
+    def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)

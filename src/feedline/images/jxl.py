@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +55,8 @@ def jxl_pixels(data: bytes) -> NDArray[np.uint8 | np.uint16]:
     imagecodecs = require("imagecodecs", extra="jxl", purpose="Decoding JPEG XL")
     white = (1 << _read(data)[1]) - 1
     try:
-        # One thread, because the workers provide the parallelism.
-        pixels: NDArray[np.uint8 | np.uint16] = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
+        # One thread, because the workers provide the parallelism. Any: integers or floats.
+        pixels: NDArray[Any] = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
     except (RuntimeError, ValueError) as exc:
         raise CorruptSource(
             f"A JPEG XL of {len(data)} bytes cannot be decoded: {words(exc)}. It is damaged or truncated, or it has "

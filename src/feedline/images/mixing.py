@@ -18,7 +18,7 @@ from feedline.system.optional import is_tensor
 from feedline.types import CollateFunction
 
 
-# Any, throughout: a batch is a tuple, list or dict of arrays of any library.
+# Any, throughout: a batch is a tuple, list or dict of NumPy arrays or tensors.
 class BatchTransform(ABC):
     """A transform of a batch of images and labels. It draws from `feedline.rng()`."""
 

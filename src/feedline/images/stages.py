@@ -142,7 +142,7 @@ class Foreign:
 
     def __call__(self, image: object) -> object:
         if self._library == "albumentations":
-            return self.function(image=image)["image"]
+            return self.function(image=image)["image"]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image if self.channels_first else image.transpose(2, 0, 1)))

@@ -54,10 +54,7 @@ class Erase(Step):
         return made
 
     def apply_finished(self, image: NDArray[np.generic] | Tensor) -> None:
-        """Change a normalised image in place; its axes are height, width, color.
-
-        Random values are normally distributed, with a deviation of 1.
-        """
+        """Change a normalised image (height, width, color) in place. Random values have a normal distribution."""
         values = self._floats()
         if isinstance(image, np.ndarray):
             self._part(image)[...] = values
