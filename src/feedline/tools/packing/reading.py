@@ -17,7 +17,7 @@ _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
 # object: whatever type the `fields=` option of a source takes.
 def fields_for(format_name: str, schema: Schema, form: str) -> object:
     """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
-    names = tuple(schema.names)
+    names = schema.names
     if format_name == "tar":
         members = member_names(schema)
         if form == "dict":
