@@ -120,7 +120,7 @@ class Compose:
             return list(map(self._sound, sound))
         return self.apply(sound)[0]
 
-    def apply(self, sound: Any) -> tuple[object, int | None]:
+    def apply(self, sound: Any) -> tuple[Any, int | None]:
         """Return the transformed sound, and its rate; None for an array whose rate is not known.
 
         Args:
