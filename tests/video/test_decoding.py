@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def decoded_packets(data: bytes, positions: list[int], monkeypatch: pytest.Monke
         real = decoder._decoder
 
         class Counting:
-            skip_frame = "DEFAULT"
+            skip_frame: Literal["DEFAULT", "NONREF"] = "DEFAULT"
 
             def decode(self, packet: Any) -> Any:
                 nonlocal given, skipped

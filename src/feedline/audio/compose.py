@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.audio.clip import ArraySound, Clip, render
-from feedline.audio.decoding import AudioFile
+from feedline.audio.decoding import AudioFile, Samples
 from feedline.audio.field import audio_field, is_stored
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource
@@ -33,7 +32,7 @@ class AudioTransform:
     Called with a sound, or with a sample that contains one, it returns the same with the sound transformed.
     """
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         return Compose([self])(sample)
 
 
@@ -53,7 +52,7 @@ class ArrayTransform(AudioTransform, ABC):
     """A transform of decoded sound into something that is not sound: a spectrogram."""
 
     @abstractmethod
-    def transform(self, samples: Any, rate: int | None) -> Any:
+    def transform(self, samples: object, rate: int | None) -> Any:
         """Return the transformed sound.
 
         Args:
@@ -105,7 +104,7 @@ class Compose:
         twin.field = field
         return twin
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         field = audio_field(sample, self.field)
         if field is None:
             return self._sound(sample)
@@ -116,7 +115,7 @@ class Compose:
                 add_note(exc, f"in field {field!r} of sample {_place_of(sample)}")
             raise
 
-    def _sound(self, sound: Any) -> Any:
+    def _sound(self, sound: object) -> object:
         if isinstance(sound, list):  # several samples at once, as Hugging Face passes them
             return list(map(self._sound, sound))
         return self.apply(sound)[0]
@@ -149,11 +148,11 @@ def audio_transform(transform: object) -> Compose | None:
     return transform if isinstance(transform, Compose) else None
 
 
-Stage = Callable[[Any, int | None], tuple[Any, int | None]]
+Stage = Callable[[object, int | None], tuple[object, int | None]]
 """Takes a sound and its rate, and returns both."""
 
 
-def _flat(transforms: Iterable[object]) -> Iterable[Any]:
+def _flat(transforms: Iterable[object]) -> Iterable[Callable[..., object]]:
     for transform in transforms:
         if isinstance(transform, Compose):
             if transform.rate is not None or transform.field is not None:
@@ -165,8 +164,8 @@ def _flat(transforms: Iterable[object]) -> Iterable[Any]:
             raise BadOption(f"{transform!r} is not a transform: it cannot be called with a sound.")
 
 
-def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
-    stages: list[Any] = [_Fused()]  # decodes, even if nothing follows
+def _stages_of(transforms: Iterable[Callable[..., object]]) -> list[Stage]:
+    stages: list[Stage] = [_Fused()]  # decodes, even if nothing follows
     spectrum: object = None
     for transform in transforms:
         if isinstance(transform, ClipTransform) and spectrum is not None:
@@ -176,9 +175,11 @@ def _stages_of(transforms: Iterable[Any]) -> list[Stage]:
         if not isinstance(transform, ClipTransform):
             stages.append(_Changed(transform))
             continue
-        if not isinstance(stages[-1], _Fused) or not stages[-1].takes(transform):
-            stages.append(_Fused())
-        stages[-1].transforms.append(transform)
+        last = stages[-1]
+        if not isinstance(last, _Fused) or not last.takes(transform):
+            last = _Fused()
+            stages.append(last)
+        last.transforms.append(transform)
     return stages
 
 
@@ -193,7 +194,7 @@ class _Fused:
             (one.cuts and transform.cuts) or (one.resamples and transform.resamples) for one in self.transforms
         )
 
-    def __call__(self, sound: Any, rate: int | None) -> tuple[Any, int | None]:
+    def __call__(self, sound: Any, rate: int | None) -> tuple[object, int | None]:
         sound = array_of(sound)
         if isinstance(sound, np.ndarray) and not is_encoded(sound):
             if not self.transforms and rate is None and sound.dtype.kind == "f":
@@ -203,7 +204,7 @@ class _Fused:
         with AudioFile(sound) as file:
             return self._render(file)
 
-    def _render(self, sound: AudioFile | ArraySound) -> tuple[Any, int]:
+    def _render(self, sound: AudioFile | ArraySound) -> tuple[Samples, int]:
         clip = Clip.of(sound.info)
         for transform in self.transforms:
             transform.draw(clip)
@@ -213,12 +214,12 @@ class _Fused:
 class _Changed:
     """A transform that receives an array: of feedline, of another library, or of the user."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
         self._library = type(function).__module__.partition(".")[0]
 
-    def __call__(self, sound: Any, rate: int | None) -> tuple[Any, int | None]:
-        function: Any = self._function
+    def __call__(self, sound: object, rate: int | None) -> tuple[object, int | None]:
+        function = self._function
         if isinstance(function, ArrayTransform):
             return function.transform(sound, rate), rate
         if self._library == "audiomentations":
@@ -231,20 +232,17 @@ class _Changed:
         return function(sound), rate
 
 
-def _floats(values: Any) -> Any:
+def _floats(values: object) -> object:
     """Return sound that a table stores as a list of numbers as an array, and anything else as it is."""
     return np.array(values, np.float32) if isinstance(values, list) else values
 
 
-def array_of(sound: Any) -> Any:
+def array_of(sound: Any) -> object:
     """Return a tensor as an array, and anything else as it is."""
-    if not is_tensor(sound):
-        return sound
-    array: NDArray[Any] = sound.numpy(force=True)
-    return array
+    return sound.numpy(force=True) if is_tensor(sound) else sound
 
 
-def _place_of(sample: Mapping[Any, Any]) -> str:
+def _place_of(sample: Mapping[str, object]) -> str:
     """Name a sample of a shard, for errors."""
     key, url = sample.get("__key__"), sample.get("__url__")
     return "" if key is None else repr(key) if url is None else f"{key!r} in {url}"

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,10 +20,10 @@ from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.fields import is_encoded
+from feedline.types.fields import FileBytes, is_encoded
 from feedline.types.sizes import check_size, most_bytes
 
-AudioSource = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+AudioSource = str | os.PathLike[str] | FileBytes | BinaryIO
 """An audio file: its path, its bytes, or a file object that can seek."""
 
 Samples = NDArray[np.float32]
@@ -133,7 +134,7 @@ class AudioFile:
         CorruptSource, SourceError, MissingExtra: as in `info`.
     """
 
-    _sound: Any = None  # Any: soundfile may not be installed
+    _sound: Any = None  # Any: a `soundfile.SoundFile`, once it is open
     _fd: int | None = None
     _stream: _Stream | None = None
 
@@ -149,11 +150,10 @@ class AudioFile:
             self.close()
             raise
 
-    def _open(self, source: Any, soundfile: Any) -> None:
-        handle: Any
+    def _open(self, source: AudioSource, soundfile: ModuleType) -> None:
+        handle: int | _Stream
         if isinstance(source, (str, os.PathLike)):
-            handle = self._fd = _open_fd(checked_path(source))
-            fd = handle
+            handle = self._fd = fd = _open_fd(checked_path(source))
             size = os.fstat(fd).st_size
 
             def read(place: int, count: int) -> bytes:
@@ -175,7 +175,7 @@ class AudioFile:
                 what = f"does not begin like {known}, but with {head!r}" if head else "is empty"
                 raise CorruptSource(f"{self.name} {what}. Write or copy it again, convert it, or leave it out.")
             check_complete(self.name, format_, size, read)
-            if self._fd is None:
+            if isinstance(handle, _Stream):
                 handle.seek(0)
             self._sound = soundfile.SoundFile(handle, closefd=False)
 
@@ -272,7 +272,7 @@ class _Stream:
     The first error is kept; after it, the file seems to have ended.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: FileBytes | BinaryIO) -> None:
         self._file: Any = io.BytesIO(source) if is_encoded(source) else source
         self.error: Exception | None = None
 
@@ -299,6 +299,7 @@ class _Stream:
             self.error = self.error or exc
             return b""
 
+    # Any: a buffer of cffi, which has no types.
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
         buffer[: len(data)] = data
@@ -316,7 +317,7 @@ def _open_fd(path: str) -> int:
     return fd
 
 
-def _name_of(source: Any) -> str:
+def _name_of(source: object) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     if is_encoded(source):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from feedline.abc.selection import Selection
 from feedline.audio.decoding import checked_seconds, info
@@ -32,12 +32,12 @@ _CHUNK = 512
 _QUIET_S = 2.0
 """A progress bar appears if it takes longer than this."""
 
+T = TypeVar("T")
 Seconds = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
-# Any: a dataset, or paths.
-def durations(audio: Any, *, cache: Cache = True, damaged: float | None = None, threads: int = 8) -> Seconds:
+def durations(audio: object, *, cache: Cache = True, damaged: float | None = None, threads: int = 8) -> Seconds:
     """Return the seconds of each sample of a dataset of audio files, reading only their headers.
 
     They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
@@ -106,9 +106,8 @@ class _Index:
     stamps: NDArray[np.int64]
     seconds: Seconds
 
-    # Any: what a file holds, perhaps not arrays.
     @classmethod
-    def of(cls, stored: dict[str, Any], count: int) -> _Index:
+    def of(cls, stored: Mapping[str, ArrayLike], count: int) -> _Index:
         """Return a copy of what is stored. Raises ValueError: it is not for so many files."""
         index = cls(np.full((count, 2), -1, np.int64), np.full(count, np.nan))
         index.stamps[:] = stored.get("stamps", -1)
@@ -123,7 +122,7 @@ class _Index:
         return places[np.isnan(self.seconds[places])]
 
 
-def _origin_of(audio: Any) -> tuple[Any, Places | None]:
+def _origin_of(audio: object) -> tuple[object, Places | None]:
     """Return the dataset that a part was taken from, and the places of its samples there; None for all of them."""
     places: Places | None = None
     while isinstance(audio, Selection) or (hasattr(audio, "dataset") and hasattr(audio, "indices")):  # torch's Subset
@@ -133,7 +132,7 @@ def _origin_of(audio: Any) -> tuple[Any, Places | None]:
     return audio, places
 
 
-def _paths_of(audio: Any) -> Sequence[str]:
+def _paths_of(audio: object) -> Sequence[str]:
     if isinstance(audio, FileDataset):
         return [audio.path_of(index) for index in range(len(audio))]
     if isinstance(audio, (str, bytes, os.PathLike)) or not isinstance(audio, Iterable):
@@ -180,8 +179,7 @@ def _read(found: Seconds, unread: Places, paths: Sequence[str], threads: int, *,
             ) from answer
 
 
-# Any: what a function returns for each path.
-def _mapped(function: Any, paths: Sequence[str], threads: int) -> Iterator[Any]:
+def _mapped(function: Callable[[str], T], paths: Sequence[str], threads: int) -> Iterator[T]:
     if threads == 1 or len(paths) < threads:
         yield from map(function, paths)
         return
@@ -190,7 +188,7 @@ def _mapped(function: Any, paths: Sequence[str], threads: int) -> Iterator[Any]:
             yield from pool.map(function, paths[start : start + _CHUNK])
 
 
-def _shown(items: Iterator[Any], total: int) -> Iterator[Any]:
+def _shown(items: Iterator[T], total: int) -> Iterator[T]:
     """Yield the items, with a progress bar if they take long."""
     screen = open_screen(stderr=True)
     if not screen.is_terminal:

@@ -16,7 +16,6 @@ _STORED = ({"bytes", "path"}, {"array", "sampling_rate"}, {"array", "sampling_ra
 """The keys of a sound as Hugging Face stores it: the file, or what it decoded to."""
 
 
-# Any, throughout: samples and their fields.
 def audio_field(sample: object, field: Hashable = None) -> Hashable:
     r"""Return the field of a sample that holds sound; None if the sample is the sound itself.
 
@@ -34,7 +33,7 @@ def audio_field(sample: object, field: Hashable = None) -> Hashable:
     return _SOUND.field_of(sample, field)
 
 
-def is_file(value: Any) -> bool:
+def is_file(value: object) -> bool:
     """True for an audio file: its bytes, its path as an `os.PathLike`, or what Hugging Face stores of it."""
     if is_encoded(value):
         return format_of(bytes(value[:12])) is not None
@@ -43,6 +42,7 @@ def is_file(value: Any) -> bool:
     return isinstance(value, os.PathLike) or is_stored(value)
 
 
+# Any: tensors are recognised without importing torch.
 def is_sound(value: Any) -> bool:
     """True for an array or tensor of floats, which may be sound."""
     if isinstance(value, np.ndarray):

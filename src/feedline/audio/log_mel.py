@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from feedline.audio.compose import ArrayTransform, Compose
 from feedline.audio.field import audio_field, is_sound
 from feedline.errors import BadOption
-from feedline.system.optional import is_tensor, require
+from feedline.system.optional import is_tensor
 from feedline.types.fields import replaced
+
+if TYPE_CHECKING:
+    import torch
 
 _LOGS = {"ln": 1.0, "log10": 1 / math.log(10), "db": 10 / math.log(10)}
 """What the natural logarithm is multiplied by."""
@@ -80,7 +83,7 @@ class LogMel(ArrayTransform):
     _field: Hashable = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {name: getattr(self, name) for name in ("rate", "n_fft", "n_mels")}
+        given: dict[str, object] = {name: getattr(self, name) for name in ("rate", "n_fft", "n_mels")}
         given |= {"win_length": self._window, "hop_length": self.hop}
         for name, value in given.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -123,13 +126,13 @@ class LogMel(ArrayTransform):
         object.__setattr__(twin, "_field", name)
         return twin
 
-    def __call__(self, sample: Any) -> Any:
+    def __call__(self, sample: object) -> Any:
         name = audio_field(sample, self._field)
         if name is not None:
             return replaced(sample, name, self._sound)
         return self._sound(sample)
 
-    def _sound(self, sound: Any) -> Any:
+    def _sound(self, sound: object) -> object:
         if is_sound(sound):
             return self.transform(sound, None)
         return Compose([self])(sound)
@@ -147,7 +150,7 @@ class LogMel(ArrayTransform):
             )
         return self._with_torch(samples) if is_tensor(samples) else self._with_numpy(samples)
 
-    def _with_numpy(self, samples: NDArray[Any]) -> NDArray[np.float32]:
+    def _with_numpy(self, samples: NDArray[np.generic]) -> NDArray[np.float32]:
         rows = samples.reshape(-1, samples.shape[-1])
         out = np.empty((len(rows), self.n_mels, self.steps(rows.shape[1])), np.float32)
         together = max(1, _BLOCK // (out.shape[2] * self.n_fft))
@@ -155,7 +158,7 @@ class LogMel(ArrayTransform):
             self._fill(out[start : start + together], rows[start : start + together])
         return out.reshape(*samples.shape[:-1], *out.shape[1:])
 
-    def _fill(self, out: NDArray[np.float32], rows: NDArray[Any]) -> None:
+    def _fill(self, out: NDArray[np.float32], rows: NDArray[np.generic]) -> None:
         window, bands = self._tables()
         half = self.n_fft // 2
         padded = np.pad(rows.astype(np.float32, copy=False), ((0, 0), (half, half)), mode="reflect")
@@ -167,8 +170,9 @@ class LogMel(ArrayTransform):
         mel = np.maximum(energy @ bands, np.float32(self.floor))
         np.multiply(np.log(mel), np.float32(_LOGS[self.log]), out=out.swapaxes(1, 2))
 
-    def _with_torch(self, samples: Any) -> Any:
-        torch = require("torch", extra="torch", purpose="LogMel of tensors")
+    def _with_torch(self, samples: torch.Tensor) -> torch.Tensor:
+        import torch
+
         if not samples.numel():  # torch.stft refuses a batch without sounds
             steps = self.steps(samples.shape[-1])
             return samples.new_empty((*samples.shape[:-1], self.n_mels, steps), dtype=torch.float32)
@@ -192,8 +196,9 @@ class LogMel(ArrayTransform):
 
 
 @functools.lru_cache(16)
-def _on_device(one: LogMel, device: Any) -> tuple[Any, Any]:
-    torch = require("torch", extra="torch", purpose="LogMel of tensors")
+def _on_device(one: LogMel, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
     window, bands = one._tables()
     with torch.inference_mode(False):  # the tables outlive it
         return torch.from_numpy(window.copy()).to(device), torch.from_numpy(bands.copy()).to(device)

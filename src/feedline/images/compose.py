@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feedline.abc.deferred import Placement
@@ -16,13 +16,13 @@ from feedline.images.targets.moving import Targets, check_size
 from feedline.images.transform import Rank, ViewTransform
 
 
-# Any: an image is the bytes of a file, pixels, or a Pillow image; a sample has one among its fields.
 class ImageTransform(ViewTransform):
     """An image transform that feedline can fuse with others.
 
     Called with an image, or with a sample that contains one, it returns the finished image as an array.
     """
 
+    # Any: the form of the result depends on the sample and the transform.
     def __call__(self, image: object) -> Any:
         return Compose([self])(image)
 
@@ -102,8 +102,7 @@ class Compose(Pipeline):
                 'use decode="auto".'
             )
 
-    # Any: any image.
-    def _image(self, image: Any, where: Placement) -> tuple[object, Sequence[View]]:
+    def _image(self, image: object, where: Placement) -> tuple[object, Sequence[View]]:
         original = Original(image, self.mode)
         return self.rendered(original, self.draw(original), where)
 
@@ -114,7 +113,7 @@ class Compose(Pipeline):
     def rendered(self, original: Original, view: View, where: Placement) -> tuple[object, Sequence[View]]:
         """Return the image after all stages, and the views of these."""
         places = [Placement.DATASET] * len(self._others) + [where]
-        made: Any = self._first.render(original, view, places[0], self.decode)  # Any: an image in any form
+        made = self._first.render(original, view, places[0], self.decode)
         views = [view]
         for one, place in zip(self._others, places[1:], strict=True):
             if isinstance(one, Foreign):
@@ -135,7 +134,7 @@ class Compose(Pipeline):
         return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}{targets}){on}"
 
 
-def _flat(transforms: Iterable[object]) -> Iterable[Any]:
+def _flat(transforms: Iterable[object]) -> Iterable[Callable[..., object] | ViewTransform]:
     if not isinstance(transforms, Iterable):
         raise BadOption(f"{transforms!r} is not a list of image transforms.")
     for transform in transforms:
@@ -157,10 +156,10 @@ def image_transform(transform: object) -> Any:
     return transform.deferring() if isinstance(transform, Pipeline) else transform
 
 
-def fused_groups(transforms: Iterable[object]) -> list[list[ViewTransform] | Foreign]:
+def fused_groups(transforms: Iterable[object]) -> tuple[list[ViewTransform], list[list[ViewTransform] | Foreign]]:
     """Return transforms as `Compose` fuses them: lists that are one step each, and functions between them.
 
-    The first is always a list, even if it is empty. Raises BadOption: an order that cannot work.
+    The first list comes apart from the others; it may be empty. Raises BadOption: an order that cannot work.
     """
     first, others = stages_of(_flat(transforms))
-    return [one.transforms if isinstance(one, Fused) else one for one in (first, *others)]
+    return first.transforms, [one.transforms if isinstance(one, Fused) else one for one in others]

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
-from feedline.images.header import FileBytes, Header, file_bytes, read_header
+from feedline.images.header import Header, file_bytes, read_header
 from feedline.images.parts import essential_png
 from feedline.images.pillow import converted, open_jxl, open_picture
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.types.fields import FileBytes
 from feedline.types.sizes import SampleSize
 
 Pixels = NDArray[Any]
@@ -91,7 +92,7 @@ def decode_image(
     check_mode(mode)
     if factor not in _FACTORS:
         raise BadOption(f"factor={factor!r} is not one of 1, 2, 4 and 8.")
-    given: Any = rows  # Any: any value from the user
+    given: object = rows
     if rows is not None and (type(given) is bool or not isinstance(given, (int, np.integer)) or rows < 1):
         raise BadOption(f"rows={rows!r} is not a number of rows, at least 1. Leave it out to decode all of them.")
     data = file_bytes(data)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from feedline.abc import memory
 from feedline.abc.deferred import DeferredBatch, DeferredField, Placement, Sources, placement
@@ -22,6 +22,9 @@ from feedline.images.rendering import cut, dtype_of, finish_into
 from feedline.images.steps.erasing import Erase
 from feedline.images.steps.sequence import apply_steps, moving_steps
 from feedline.images.steps.step import Step
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class DeferredImage(DeferredField):
     """What to do with the pixels after the flip."""
     erasures: tuple[Erase, ...] = ()
     """What to erase after normalising."""
-    pixels: NDArray[Any] | None = None
+    pixels: NDArray[np.uint8] | None = None
     """8-bit values with the axes height, width and color. Steps give them the size in `finish`."""
     data: bytes | None = None
     """A JPEG file that the device can decode, with EXIF orientation 1."""
@@ -70,7 +73,7 @@ class DeferredImage(DeferredField):
         finish_into(out, pixels, self.finish, flip=self.flip, steps=self.steps, erasures=self.erasures)
 
     @classmethod
-    def collate_numpy(cls, items: Sequence[Any], where: str) -> object:
+    def collate_numpy(cls, items: Sequence[DeferredImage], where: str) -> object:
         if items[0].finish.dtype == "bfloat16" and placement() is Placement.COLLATE:
             raise CollateError(
                 f"The images{where} are to be of bfloat16, which NumPy lacks. Use Normalize() of float32 or float16, "
@@ -79,7 +82,7 @@ class DeferredImage(DeferredField):
         return collate_images(items)
 
     @classmethod
-    def collate_torch(cls, items: Sequence[Any]) -> object:
+    def collate_torch(cls, items: Sequence[DeferredImage]) -> object:
         from feedline.frameworks.torch_memory import tensor_of  # needs torch
 
         batch = collate_images(items)
@@ -97,25 +100,25 @@ class DeferredImages(DeferredBatch):
     """The images of a batch, in two groups: those with pixels, and those that are still encoded."""
 
     finish: Finish
-    flips: Any
+    flips: NDArray[np.generic] | torch.Tensor
     """For each image of the batch, 1 if it has to be flipped horizontally (uint8)."""
     steps: list[tuple[Step, ...]] | None
     """For each image, see `DeferredImage`; None if there are none."""
     erasures: list[tuple[Erase, ...]] | None
     """The same for what is erased after normalising."""
-    pixel_rows: object
+    pixel_rows: NDArray[np.generic] | torch.Tensor
     """The rows of the batch that `pixels` holds (int64)."""
-    pixels: Any
+    pixels: NDArray[np.generic] | torch.Tensor
     """uint8 with the axes image, height, width, color."""
-    encoded_rows: Any
+    encoded_rows: NDArray[np.generic] | torch.Tensor
     """The rows of the batch that are encoded (int64)."""
-    data: Any
+    data: NDArray[np.generic] | torch.Tensor
     """The encoded files, concatenated (uint8)."""
-    offsets: object
+    offsets: NDArray[np.generic] | torch.Tensor
     """The offset of each file in `data`, and the end of the last one (int64)."""
-    sizes: object
+    sizes: NDArray[np.generic] | torch.Tensor
     """Width and height of each encoded image (int64)."""
-    boxes: object
+    boxes: NDArray[np.generic] | torch.Tensor
     """Left, top, width and height for each encoded image (float32)."""
     cut_sizes: list[tuple[int, int]] | None
     """Width and height of the cut for each encoded image; None if all have the size in `finish`."""
@@ -127,7 +130,7 @@ class DeferredImages(DeferredBatch):
     def is_encoded(self) -> bool:
         return len(self.encoded_rows) > 0
 
-    def finish_on(self, device: Any, sources: Sources) -> object:
+    def finish_on(self, device: torch.device, sources: Sources) -> object:
         from feedline.images.finishing import finish  # needs torch
 
         return finish(self, device, sources)
@@ -192,7 +195,7 @@ def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages
     )
 
 
-def _array(values: Sequence[Any], dtype: Any) -> NDArray[np.generic]:
+def _array(values: Sequence[object], dtype: DTypeLike) -> NDArray[np.generic]:
     array = np.array(values, dtype)
     out = memory.empty(array.shape, array.dtype)
     out[...] = array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -33,8 +32,7 @@ _SHARED = re.compile(rb"RIFF....WEBP|....ftyp(avi[fs]|hei[cmsx]|hev[cmsx]|mif1|m
 """The first bytes of WebP, AVIF and HEIF, whose containers also hold sound and video."""
 
 
-# Any, throughout: samples and their fields.
-def image_field(sample: object, field: Hashable = None, others: Collection[Any] = ()) -> Hashable:
+def image_field(sample: object, field: Hashable = None, others: Collection[object] = ()) -> Hashable:
     r"""Return the field of a sample that holds an image; None if the sample is the image itself.
 
     Args:
@@ -52,7 +50,7 @@ def image_field(sample: object, field: Hashable = None, others: Collection[Any] 
     return _IMAGE.field_of(sample, field, others)
 
 
-def is_image(value: Any) -> bool:
+def is_image(value: object) -> bool:
     """True for the bytes of an image file, 8-bit pixels, a Pillow image, or an image of Hugging Face with its bytes."""
     if isinstance(value, (int, float, str)):
         return False
@@ -65,7 +63,7 @@ def is_image(value: Any) -> bool:
         return is_file(value)
     if isinstance(value, list):
         return bool(value) and is_image(value[0])
-    return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
+    return hasattr(value, "getbands") or (is_tensor(value) and getattr(value, "ndim", 0) == 3)
 
 
 _IMAGE = Medium(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,12 +22,34 @@ from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.images.finish import Finish
 from feedline.images.resampling import RaggedImages, resample, scales
+from feedline.images.steps.erasing import Erase
 from feedline.images.steps.sequence import apply_steps_to_batch
+from feedline.images.steps.step import Step
 from feedline.system.failures import words
 
+Values = NDArray[np.generic] | torch.Tensor
 
-# Any: a `DeferredImages`, whose file imports this one.
-def finish(images: Any, device: torch.device, sources: Sources) -> torch.Tensor:
+
+class Unfinished(Protocol):
+    """What is needed of `DeferredImages`, whose file imports this one."""
+
+    finish: Finish
+    flips: Values
+    steps: list[tuple[Step, ...]] | None
+    erasures: list[tuple[Erase, ...]] | None
+    pixel_rows: Values
+    pixels: Values
+    encoded_rows: Values
+    data: Values
+    offsets: Values
+    sizes: Values
+    boxes: Values
+    cut_sizes: list[tuple[int, int]] | None
+
+    def __len__(self) -> int: ...
+
+
+def finish(images: Unfinished, device: torch.device, sources: Sources) -> torch.Tensor:
     """Finish the images of a batch on the current stream of a device; see `DeferredBatch.finish_on`."""
     final = images.finish
     dtype = getattr(torch, final.dtype)
@@ -60,7 +82,7 @@ class _Group:
         resample(self.ragged, rows, self.boxes, self.flips, out, finish)
 
 
-def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Group]:
+def _groups(images: Unfinished, device: torch.device, sources: Sources) -> Iterator[_Group]:
     final, flips = images.finish, torch.as_tensor(images.flips)
     size = final.width, final.height
     if len(images.pixel_rows):
@@ -84,16 +106,16 @@ def _groups(images: Any, device: torch.device, sources: Sources) -> Iterator[_Gr
             yield _Group(rows[chosen], one, decoded.chosen(chosen), boxes[chosen], flips[rows[chosen]])
 
 
-def _after_steps(images: Any, device: torch.device, sources: Sources) -> list[torch.Tensor]:
+def _after_steps(images: Unfinished, device: torch.device, sources: Sources) -> list[torch.Tensor]:
     """Return the images after their steps, as float32 with whole numbers from 0 to 255."""
-    made: list[Any] = [None] * len(images)
+    made: dict[int, torch.Tensor] = {}
     for group in _groups(images, device, sources):
         width, height = group.size
         out = torch.empty((len(group.rows), 3, height, width), dtype=torch.float32, device=device)
         group.cut_into(out, torch.arange(len(group.rows)), None)
         for row, image in zip(group.rows.tolist(), out.round_(), strict=True):
             made[row] = image
-    return apply_steps_to_batch(made, images.steps or [()] * len(made))
+    return apply_steps_to_batch([made[row] for row in range(len(images))], images.steps or [()] * len(images))
 
 
 def decode(

@@ -134,7 +134,6 @@ class View:
         return Finish(self.height, self.width, self.mean, self.std, self.dtype, self.channels_first)
 
 
-# Any, below: any value from the user.
 def checked_size(size: object) -> tuple[int, int]:
     """Return `size=` as height and width.
 
@@ -152,6 +151,7 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
+# Any: any value from the user.
 def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     """Return an option that consists of several numbers.
 
@@ -167,7 +167,7 @@ def checked_numbers(name: str, value: Any, count: int) -> tuple[float, ...]:
     return numbers
 
 
-def checked_range(name: str, value: Any) -> tuple[float, float]:
+def checked_range(name: str, value: object) -> tuple[float, float]:
     """Return an option that consists of a minimum and a maximum.
 
     Raises:

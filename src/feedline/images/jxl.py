@@ -43,7 +43,7 @@ def jxl_size(data: bytes) -> tuple[int, int]:
     return _read(data)[0]
 
 
-def jxl_pixels(data: bytes) -> NDArray[Any]:
+def jxl_pixels(data: bytes) -> NDArray[np.uint8 | np.uint16]:
     """Decode the upright image, the first one of an animation: uint8, or uint16 for grey with more than 8 bits.
 
     It has the axes height and width and, unless it is grey, channel. Check the size first. Does not hold the GIL.
@@ -55,7 +55,7 @@ def jxl_pixels(data: bytes) -> NDArray[Any]:
     imagecodecs = require("imagecodecs", extra="jxl", purpose="Decoding JPEG XL")
     white = (1 << _read(data)[1]) - 1
     try:
-        # One thread, because the workers provide the parallelism.
+        # One thread, because the workers provide the parallelism. Any: integers or floats.
         pixels: NDArray[Any] = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
     except (RuntimeError, ValueError) as exc:
         raise CorruptSource(

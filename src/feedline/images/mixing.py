@@ -15,6 +15,7 @@ from feedline.images.geometry import checked_numbers
 from feedline.images.transforms.choice import drawn_place
 from feedline.randomness.scope import rng
 from feedline.system.optional import is_tensor
+from feedline.types import CollateFunction
 
 
 # Any, throughout: a batch is a tuple, list or dict of NumPy arrays or tensors.
@@ -22,10 +23,10 @@ class BatchTransform(ABC):
     """A transform of a batch of images and labels. It draws from `feedline.rng()`."""
 
     @abstractmethod
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> Any:
         """Return the changed batch. The one that was passed stays as it is."""
 
-    def after(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def after(self, collate: CollateFunction) -> CollateFunction:
         """Return a collate function that applies this transform to the batches of another one.
 
         Example:
@@ -45,10 +46,10 @@ class BatchTransform(ABC):
 
 @dataclass(frozen=True)
 class _After:
-    collate: Callable[[Any], Any]
+    collate: CollateFunction
     transform: BatchTransform
 
-    def __call__(self, samples: Any) -> Any:
+    def __call__(self, samples: object) -> Any:
         return self.transform(self.collate(samples))
 
 
@@ -65,7 +66,7 @@ class _Mixing(BatchTransform):
     ) -> None:
         if not alpha > 0:
             raise BadOption(f"alpha={alpha!r} is not above 0.")
-        given: Any = num_classes
+        given: object = num_classes
         if given is not None and (not isinstance(given, (int, np.integer)) or given < 1):
             raise BadOption(f"num_classes={num_classes!r} is not a whole number from 1.")
         self.alpha = float(alpha)
@@ -82,10 +83,10 @@ class _Mixing(BatchTransform):
         return _replaced(batch, {image: mixed, label: _blended(self._soft(labels), share)})
 
     @abstractmethod
-    def _mixed(self, pixels: Any) -> tuple[Any, float]:
+    def _mixed(self, pixels: object) -> tuple[object, float]:
         """Return the mixed images, and the share of each image itself."""
 
-    def _fields(self, batch: Any) -> tuple[Any, Any]:
+    def _fields(self, batch: object) -> tuple[Hashable, Hashable]:
         """Return the fields of images and labels."""
         if not isinstance(batch, (Mapping, tuple, list)):
             raise BadOption(
@@ -109,7 +110,7 @@ class _Mixing(BatchTransform):
             found.append(candidates[0] if chosen is None else chosen)
         return found[0], found[1]
 
-    def _soft(self, labels: Any) -> Any:
+    def _soft(self, labels: Any) -> object:
         """Return labels as floats with one column for each class."""
         if not (ndim := getattr(labels, "ndim", 0)) or (ndim == 1 and _is_float(labels)):
             what = f"{labels.dtype} of shape {tuple(labels.shape)}" if ndim else type(labels).__name__
@@ -157,7 +158,7 @@ class MixUp(_Mixing):
         ((4, 3, 8, 8), (4, 3), [1.0, 1.0, 1.0, 1.0])
     """
 
-    def _mixed(self, pixels: Any) -> tuple[Any, float]:
+    def _mixed(self, pixels: Any) -> tuple[object, float]:
         if not _is_float(pixels):
             raise BadOption(f"MixUp needs images of floats, but these are {pixels.dtype}. Put Normalize before it.")
         share = float(rng().beta(self.alpha, self.alpha))
@@ -185,7 +186,7 @@ class CutMix(_Mixing):
         ((4, 3, 8, 8), (4, 3))
     """
 
-    def _mixed(self, pixels: Any) -> tuple[Any, float]:
+    def _mixed(self, pixels: Any) -> tuple[object, float]:
         if pixels.ndim not in (4, 5):
             raise BadOption(
                 f"CutMix needs images with four axes, or clips with five, but image={self.image!r} has the shape "
@@ -219,7 +220,7 @@ class RandomBatchChoice(BatchTransform):
         >>> choice = RandomBatchChoice(mixing)
     """
 
-    def __init__(self, transforms: Sequence[Callable[[Any], Any]], p: Sequence[float] | None = None) -> None:
+    def __init__(self, transforms: Sequence[Callable[[Any], object]], p: Sequence[float] | None = None) -> None:
         self.transforms = tuple(transforms)
         if not self.transforms or not all(map(callable, self.transforms)):
             raise BadOption(f"transforms={transforms!r} is not a sequence of functions of a batch.")
@@ -227,7 +228,7 @@ class RandomBatchChoice(BatchTransform):
         if self.p is not None and (min(self.p) < 0 or sum(self.p) <= 0):
             raise BadOption(f"p={p!r} does not consist of a weight from 0 for each transform, with a sum above 0.")
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> Any:
         return self.transforms[drawn_place(self.p or (1.0,) * len(self.transforms))](batch)
 
 
@@ -242,7 +243,7 @@ def _is_float(value: Any) -> bool:
     return bool(value.is_floating_point()) if is_tensor(value) else value.dtype.kind == "f"
 
 
-def _as_float(labels: Any) -> Any:
+def _as_float(labels: Any) -> object:
     return labels.float() if is_tensor(labels) else labels.astype(np.float32)
 
 
@@ -250,7 +251,7 @@ def _shifted(values: Any) -> Any:
     return values.roll(1, 0) if is_tensor(values) else np.roll(values, 1, 0)
 
 
-def _blended(values: Any, share: float) -> Any:
+def _blended(values: Any, share: float) -> object:
     """Return the sum of each row and the one before it, with these shares."""
     mixed = _shifted(values)
     mixed *= 1 - share
@@ -258,7 +259,7 @@ def _blended(values: Any, share: float) -> Any:
     return mixed
 
 
-def _replaced(batch: Any, fields: Mapping[Any, Any]) -> Any:
+def _replaced(batch: Any, fields: Mapping[Hashable, object]) -> object:
     """Return a batch of the same kind with some fields replaced."""
     if isinstance(batch, Mapping):
         return {**batch, **fields}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-from typing import Any
+from types import ModuleType
 
 from feedline.errors import MissingExtra
 from feedline.system.optional import require
 
 
-# Any: the module; None if it is not installed.
-def opencv() -> Any:
+def opencv() -> ModuleType | None:
     """Return OpenCV's module, or None if it is not installed."""
     return _opencv_of(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _opencv_of(process: int) -> object:
+def _opencv_of(process: int) -> ModuleType | None:
     try:
         cv2 = require("cv2", extra="images", purpose="Resizing images")
     except MissingExtra:

@@ -26,8 +26,7 @@ class Original:
         mode: as for `decode_image`.
     """
 
-    # Any: any value from the user.
-    def __init__(self, image: Any, mode: str) -> None:
+    def __init__(self, image: object, mode: str) -> None:
         self.mode = mode
         self.data: bytes | None = None
         """The file; None if the image came as pixels."""
@@ -73,6 +72,7 @@ class Original:
         return decode_image(self.data, mode=self.mode, header=self.header, factor=factor, rows=rows), factor
 
 
+# Any: any value from the user.
 def pixels_of(image: Any, mode: str = "RGB") -> Pixels:
     """Return an image that is not encoded as an array with the axes height, width and channel.
 
@@ -100,7 +100,7 @@ def pixels_of(image: Any, mode: str = "RGB") -> Pixels:
     )
 
 
-def _no_image(image: Any, mode: str) -> BadOption:
+def _no_image(image: object, mode: str) -> BadOption:
     what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
     if isinstance(image, np.ndarray) and image.dtype == np.uint16:
         advice = 'Put Decode("I;16") first to keep 16 bits.'

@@ -164,8 +164,7 @@ def eight_bits(image: Image) -> Image:
     return narrowed
 
 
-# Any: uint16 with the mode "I;16", uint8 otherwise.
-def converted(image: Image, mode: str) -> NDArray[Any]:
+def converted(image: Image, mode: str) -> NDArray[np.uint8 | np.uint16]:
     """Return the pixels of a loaded image with the axes height, width and channel, in memory of their own.
 
     Args:
@@ -185,7 +184,7 @@ def converted(image: Image, mode: str) -> NDArray[Any]:
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
-def _sixteen_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
+def _sixteen_bits(values: NDArray[np.number]) -> NDArray[np.uint16]:
     with np.errstate(invalid="ignore"):
         narrowed = values.astype(np.uint16)
     if values.dtype != np.uint16 and not np.array_equal(narrowed, values):
@@ -209,7 +208,7 @@ def picture_decoder(spec: str) -> Callable[..., object]:
     torch = require("torch", extra="torch", purpose=f"decode={spec!r}") if kind == "torch" else None
     wanted = _MODES[mode]
 
-    def decode(data: bytes, total: SampleSize | None = None) -> Any:
+    def decode(data: bytes, total: SampleSize | None = None) -> object:
         image = checked_picture(data, total)
         image.load()
         image = eight_bits(image)

@@ -65,13 +65,13 @@ class Pipeline(ABC):
     def _check_gpu(self, required: bool) -> None:
         """Reject `decode="gpu"` if no GPU can do what the pipeline does."""
 
-    # Any, throughout: an image is the bytes of a file, pixels, or a Pillow image; a sample has one among its fields.
     @abstractmethod
-    def _image(self, image: Any, where: Placement) -> tuple[object, Sequence[View]]:
+    def _image(self, image: object, where: Placement) -> tuple[object, Sequence[View]]:
         """Return the finished or deferred image, and the views of its stages."""
 
-    def __call__(self, sample: Any) -> Any:
-        field: Any = image_field(sample, self.field, self.targets)
+    # Any, throughout: a sample with an image among its fields, and what becomes of it.
+    def __call__(self, sample: object) -> Any:
+        field = image_field(sample, self.field, self.targets)
         with stage(TRANSFORM):
             if field is not None:
                 return self._sample(sample, field)
@@ -82,7 +82,7 @@ class Pipeline(ABC):
                 )
             return self._one(sample)[0]
 
-    def _sample(self, sample: Any, field: Any) -> Any:
+    def _sample(self, sample: Any, field: Hashable) -> Any:
         if isinstance(sample[field], list):  # several samples at once, as Hugging Face passes them
             if not self.targets:
                 return replaced(sample, field, lambda images: [self._one(image)[0] for image in images])
@@ -91,12 +91,12 @@ class Pipeline(ABC):
         sample = replaced(sample, field, lambda _: image)
         return move_targets(sample, self.targets, views) if self.targets else sample
 
-    def _several(self, samples: Any, field: Any) -> Any:
+    def _several(self, samples: Any, field: Hashable) -> object:
         rows = [{name: samples[name][row] for name in samples} for row in range(len(samples[field]))]
         rows = [self._sample(row, field) for row in rows]
         return {name: [row[name] for row in rows] for name in samples}
 
-    def _one(self, image: Any) -> tuple[object, Sequence[View]]:
+    def _one(self, image: object) -> tuple[object, Sequence[View]]:
         if isinstance(image, Mapping):  # as Hugging Face stores them
             image = stored_bytes(image)
         return self._image(image, placement() if self.defers else Placement.DATASET)

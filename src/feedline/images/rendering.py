@@ -34,11 +34,13 @@ def cut(pixels: Pixels, box: Box, width: int, height: int) -> Pixels:
         if (across, down) == (width, height):
             return pixels
         left = top = 0
-    resize = _resized_by_pillow if opencv() is None else _resized_by_opencv
-    return resize(pixels, (left, top, across, down), width, height, whole)
+    cv2, box = opencv(), (left, top, across, down)
+    if cv2 is None:
+        return _resized_by_pillow(pixels, box, width, height)
+    return _resized_by_opencv(cv2, pixels, box, width, height, whole)
 
 
-def _resized_by_pillow(pixels: Pixels, box: Box, width: int, height: int, whole: bool) -> Pixels:
+def _resized_by_pillow(pixels: Pixels, box: Box, width: int, height: int) -> Pixels:
     pillow = require("PIL.Image", extra="images", purpose="Resizing images")
     left, top, across, down = box
     corners = (left, top, min(left + across, pixels.shape[1]), min(top + down, pixels.shape[0]))
@@ -46,8 +48,7 @@ def _resized_by_pillow(pixels: Pixels, box: Box, width: int, height: int, whole:
     return np.asarray(image.resize((width, height), pillow.Resampling.BILINEAR, box=corners))
 
 
-def _resized_by_opencv(pixels: Pixels, box: Box, width: int, height: int, whole: bool) -> Pixels:
-    cv2 = opencv()
+def _resized_by_opencv(cv2: ModuleType, pixels: Pixels, box: Box, width: int, height: int, whole: bool) -> Pixels:
     left, top, across, down = box
     reduced_x, reduced_y = max(1, int(across / width / 1.5)), max(1, int(down / height / 1.5))
     if reduced_x > 1 or reduced_y > 1:  # reduce by a whole factor, as when decoding a JPEG at a smaller size

@@ -8,7 +8,7 @@ function or the device (see `abc/deferred.py`); the random draws stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,8 +129,8 @@ class Foreign:
         BadOption: it does not take arrays with these axes.
     """
 
-    # Any: pixels as an array or a tensor.
-    def __init__(self, function: Callable[[Any], Any], channels_first: bool = False) -> None:
+    # Any: what a library's function returns.
+    def __init__(self, function: Callable[..., Any], channels_first: bool = False) -> None:
         self.function = function
         self.channels_first = channels_first
         self._library = type(function).__module__.partition(".")[0]
@@ -140,9 +140,9 @@ class Foreign:
                 "ToChannelsFirst comes before it. Put it before these."
             )
 
-    def __call__(self, image: Any) -> Any:
+    def __call__(self, image: object) -> object:
         if self._library == "albumentations":
-            return self.function(image=image)["image"]  # type: ignore[call-arg]  # the interface of albumentations
+            return self.function(image=image)["image"]  # the interface of albumentations
         if self._library == "torchvision" and isinstance(image, np.ndarray):  # it leaves arrays unchanged
             torch = require("torch", extra="torch", purpose="Transforms of torchvision")
             image = torch.from_numpy(np.ascontiguousarray(image if self.channels_first else image.transpose(2, 0, 1)))
@@ -152,7 +152,7 @@ class Foreign:
         return repr(self.function)
 
 
-def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
+def stages_of(transforms: Iterable[Callable[..., object] | ViewTransform]) -> tuple[Fused, list[Fused | Foreign]]:
     """Return the first stage, which decodes the image, and the others.
 
     Raises:
@@ -175,7 +175,7 @@ def stages_of(transforms: Iterable[Any]) -> tuple[Fused, list[Fused | Foreign]]:
     return first, others
 
 
-def _mode(transforms: list[Any]) -> str:
+def _mode(transforms: Sequence[object]) -> str:
     """Return the mode of the images of a pipeline."""
     modes = [one.mode for one in transforms if isinstance(one, ViewTransform) and one.mode is not None]
     mode = modes[0] if modes else "RGB"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from feedline.abc.deferred import Placement
 from feedline.errors import BadOption
@@ -38,7 +37,7 @@ class Views(Pipeline):
         [(3, 32, 32), (3, 32, 32), (3, 12, 12)]
     """
 
-    def __init__(self, pipelines: Iterable[Any], *, decode: str = "auto") -> None:  # Any: any value from the user
+    def __init__(self, pipelines: Iterable[Compose | Iterable[object]], *, decode: str = "auto") -> None:
         self.pipelines = tuple(one if isinstance(one, Compose) else Compose(one) for one in pipelines)
         if not self.pipelines:
             raise BadOption("Views() needs a pipeline for each view, but there are none.")
@@ -56,8 +55,7 @@ class Views(Pipeline):
                 'finishes them. Use decode="auto".'
             )
 
-    # Any: any image.
-    def _image(self, image: Any, where: Placement) -> tuple[object, Sequence[View]]:
+    def _image(self, image: object, where: Placement) -> tuple[object, Sequence[View]]:
         original = Original(image, self.pipelines[0].mode)
         views = [one.draw(original) for one in self.pipelines]
         original.decode_for(views)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
 
 from feedline.system.failures import words
 from feedline.system.limits import physical_bytes
@@ -174,8 +174,7 @@ class _Gpu:
             self._nvml = None
 
 
-# Any: a module.
-def _optional(name: str) -> Any:
+def _optional(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ImportError:

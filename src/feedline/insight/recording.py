@@ -10,9 +10,10 @@ import gzip
 import json
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ class Recording:
         (4, 8)
     """
 
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     environment: JsonObject = field(default_factory=dict)
     started: float = 0.0
     """When the recording began: seconds since 1970."""
@@ -77,7 +78,7 @@ class Recording:
     """Machine figures by column; `at` is the time of each reading, in nanoseconds."""
     faults: list[JsonObject] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    counters: dict[str, Any] = field(default_factory=dict)
+    counters: JsonObject = field(default_factory=dict)
     """The counters of `loader.stats()` at the end."""
     memory: list[WorkerMemory] = field(default_factory=list)
     settled: int | None = None
@@ -264,7 +265,6 @@ _COUNTERS = {
 }
 
 
-# Any, from here on: a value from JSON.
 def _column(name: str, values: object) -> NDArray[np.int64]:
     """Return a column of the rows; times in nanoseconds."""
     if name in _TIMES:
@@ -279,7 +279,7 @@ def _column(name: str, values: object) -> NDArray[np.int64]:
     return counts.astype(np.int64)
 
 
-def _epochs(spans: Any, got: NDArray[np.int64]) -> list[EpochSpan]:
+def _epochs(spans: Iterable[JsonObject], got: NDArray[np.int64]) -> list[EpochSpan]:
     found = [
         EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else _whole(value) for name, value in span.items()})
         for span in spans
@@ -332,7 +332,7 @@ def _figure(value: object) -> float | None:
     return None if value is None else _number(value)
 
 
-def _whole(value: Any, least: int = 0, most: int = _MOST) -> int:
+def _whole(value: object, least: int = 0, most: int = _MOST) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r:.60} is not an integer from {least} to {most}")
     return value
@@ -392,7 +392,7 @@ def _read(path: Path) -> dict[str, object]:
             f"{path} is a recording of version {content.get('version')!r}, but this feedline reads version {VERSION}. "
             "Read it with the feedline version that wrote it, or record the run again."
         )
-    return cast("dict[str, Any]", content)
+    return content
 
 
 def _cut_off(path: Path) -> str:

@@ -92,9 +92,10 @@ class Stats(Mapping[str, Any]):
         return len(self.counters)
 
     @property
-    def faults(self) -> Any:
+    def faults(self) -> Mapping[str, int]:
         """Numbers of samples that failed, by what happened to them."""
-        return self.counters.get("faults", {})
+        found: Mapping[str, int] = self.counters.get("faults", {})
+        return found
 
     @property
     def judged(self) -> Period:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from feedline.abc.sampler import BatchSampler, IndexArray
 from feedline.abc.source import Repeatable, ShardedSource, StreamSource
 from feedline.simulation.scenario import OWN, SHARED, Scenario, Troubles
 from feedline.types import Key
+
+Sample = int | tuple[int, int]
+"""An index or position; with the worker, for a worker's own stream."""
 
 
 class SampleFailed(Exception):
@@ -118,14 +121,14 @@ class StatefulItems(Items):
         self.made = state
 
 
-class _Places(Repeatable, Iterator[Any]):
+class _Places(Repeatable, Iterator[Sample]):
     """An iterator over the places of a stream."""
 
     def __init__(self, stream: SharedStream | OwnStream) -> None:
         self._stream = stream
         self._place = 0
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Sample:
         place = self._place
         if place >= self._stream.count:
             raise StopIteration
@@ -159,10 +162,10 @@ class SharedStream(_Troubled, StreamSource):
         super().__init__(scenario)
         self._places = _StatefulPlaces if scenario.stateful else _Places
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Sample]:
         return self._places(self)
 
-    def sample(self, place: int) -> Any:
+    def sample(self, place: int) -> Sample:
         """Return a sample."""
         return place
 
@@ -179,10 +182,10 @@ class OwnStream(_Troubled, ShardedSource):
         self._worker = number
         self.count = length_of(self.count, number)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Sample]:
         return self._places(self)
 
-    def sample(self, place: int) -> Any:
+    def sample(self, place: int) -> Sample:
         """Return a sample."""
         return self._worker, place
 

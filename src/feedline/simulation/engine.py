@@ -6,7 +6,6 @@ import heapq
 import random
 import zlib
 from collections import deque
-from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.worker_spec import WorkerSpec
@@ -67,7 +66,10 @@ class SimulatedEngine(Engine):
         self._dice = dice
         self._calls: list[int] = spec.dataset.calls
         """The calls that the loader's own dataset has received."""
-        self._events: list[tuple[float, int, str, Worker, Any]] = []
+        self._events: list[tuple[float, int, Worker, Result | Exception | None]] = []
+        """When, a number that keeps their order, whose, and what: an answer, an error that ends the worker, or None
+        for a worker that is ready.
+        """
         self._count = 0
         self._results: deque[tuple[Worker | None, Result]] = deque()
         """Results that have not been collected, with their workers; None for a worker that has been replaced."""
@@ -114,21 +116,21 @@ class SimulatedEngine(Engine):
             assert next_s is not None
             self.now_s = max(self.now_s, next_s)
 
-    def _at(self, seconds: float, what: str, worker: Worker, fact: object = None) -> None:
+    def _at(self, seconds: float, worker: Worker, fact: Result | Exception | None = None) -> None:
         self._count += 1
-        heapq.heappush(self._events, (self.now_s + seconds, self._count, what, worker, fact))
+        heapq.heappush(self._events, (self.now_s + seconds, self._count, worker, fact))
 
     def _let_happen(self) -> None:
         """Handle all events that are due."""
         now_s, events = self.now_s, self._events
         while events and events[0][0] <= now_s:
-            self.now_s, _, what, worker, fact = heapq.heappop(events)
+            self.now_s, _, worker, fact = heapq.heappop(events)
             if self.workers[worker.number] is not worker or worker.is_dead or worker.is_absent:
                 continue
-            if what == "ready":
+            if fact is None:
                 worker.is_ready = True
                 self._go_on(worker)
-            elif what == "done":
+            elif isinstance(fact, Result):
                 self._answer(worker, fact)
             else:
                 self._die(worker, fact)
@@ -140,15 +142,15 @@ class SimulatedEngine(Engine):
         if accidents.killed_at_start and dice.random() < accidents.killed_at_start:
             killed = WorkerDied(f"worker {worker.number} was killed before it was ready.")
             killed.was_ready, killed.was_killed = False, True
-            self._at(seconds, "death", worker, killed)
+            self._at(seconds, worker, killed)
         elif accidents.death_at_start and dice.random() < accidents.death_at_start:
             death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
             death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
             if dice.random() < 0.3:
                 death = NotReady("in worker_init_fn")
-            self._at(seconds, "death", worker, death)
+            self._at(seconds, worker, death)
         else:
-            self._at(seconds, "ready", worker)
+            self._at(seconds, worker)
 
     def _go_on(self, worker: Worker) -> None:
         """Start the next task of a worker, if it has one and can start it."""
@@ -163,9 +165,9 @@ class SimulatedEngine(Engine):
         outcome = worker.begin(self._calls, ordinal, at_work)
         if outcome.result is not None:
             outcome.result.times = (round(self.now_s * 1e9), *NO_TIMES[1:])
-            self._at(outcome.seconds, "done", worker, outcome.result)
+            self._at(outcome.seconds, worker, outcome.result)
         elif outcome.dies:
-            self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))
+            self._at(outcome.seconds, worker, WorkerDied(f"worker {worker.number} was killed."))
 
     def _answer(self, worker: Worker, result: Result) -> None:
         task = worker.queue.popleft()

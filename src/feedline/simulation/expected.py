@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from feedline.abc.faults import Fault
 from feedline.errors import EmptyBatch, WorkerError
 from feedline.faults.log import FaultLog
 from feedline.samplers.steps import Steps
@@ -181,7 +181,7 @@ class Planned(Expected):
         for ordinal in [other for other in self._open if other not in self._already]:
             self._pass_over(ordinal)
 
-    def _match(self, ordinal: int, samples: list[int], batch: list[Any]) -> None:
+    def _match(self, ordinal: int, samples: list[int], batch: Sequence[object]) -> None:
         place, what = 0, f"batch {ordinal} is {batch}, but the plan has {samples}"
         for index in samples:
             if place < len(batch) and batch[place] == index:
@@ -196,7 +196,7 @@ class Planned(Expected):
         if place < len(batch) and not is_other:
             raise LawBroken(f"{what}: {batch[place]} does not belong there")
 
-    def _fault_of(self, index: int, what: str) -> Any:
+    def _fault_of(self, index: int, what: str) -> Fault:
         """Return the fault that names a missing sample."""
         if self._scenario.kind == MAP:
             fault = self._log.quarantined_as(index)
@@ -209,7 +209,7 @@ class Planned(Expected):
             raise LawBroken(f"{what}: sample {index} is blamed, but nothing is wrong with it")
         return fault
 
-    def _replaces(self, other: int, index: int) -> bool:
+    def _replaces(self, other: object, index: int) -> bool:
         for _ in range(_LONGEST_CHAIN):
             fault = self._log.quarantined_as(index)
             if fault is None or fault.replacement is None:
@@ -236,8 +236,8 @@ class Planned(Expected):
             raise LawBroken(f"{self._lost} samples were lost, but the budget counts {state.get('lost', 0)}")
 
 
-def _listed(indices: Any) -> list[int]:
-    if type(indices) is IndexBlock:
+def _listed(indices: IndexBlock | int) -> list[int]:
+    if isinstance(indices, IndexBlock):
         numbers: list[int] = indices.array.tolist()
         return numbers
     return [indices]

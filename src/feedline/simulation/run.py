@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from feedline.delivery.state import Snapshot
 from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
@@ -15,7 +14,7 @@ from feedline.simulation.expected import Expected, Planned, Rotation
 from feedline.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
 from feedline.simulation.worker import draw_s
 from feedline.simulation.world import World
-from feedline.types import Share
+from feedline.types import Share, State
 
 _RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
 """Exceptions that a loader may raise."""
@@ -265,7 +264,7 @@ class _Training:
                 follows.append(self._expect(world, tally))
         return follows
 
-    def _check_agreement(self, states: list[dict[str, Any]]) -> None:
+    def _check_agreement(self, states: list[State]) -> None:
         # A short last step counts as a full one if a sample failed before the end of the stream was seen.
         places = {min(state["order"].get("consumed", 0), self._scenario.samples) for state in states}
         if len(places) > 1:

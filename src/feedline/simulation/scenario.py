@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadOption
@@ -237,8 +238,8 @@ class Scenario:
         return f"Scenario({', '.join(parts)})"
 
 
-# Any: a number, or an array of them.
-def contention(at_work: Any, cores: int, computing: float) -> Any:
+# Any: a number, or an array of them, as `at_work` is.
+def contention(at_work: float | NDArray[np.int64], cores: int, computing: float) -> Any:
     """Return how many times as long a batch takes if `at_work` workers share the cores.
 
     The simplest model: cores are shared evenly, waiting needs no core, and no core idles while a worker could use it.
@@ -305,9 +306,11 @@ def _draw_data(dice: random.Random, drawn: dict[str, object]) -> dict[str, objec
     ragged = kind == MAP and dice.random() < 0.2
     ranks = 1 if kind == OWN else dice.choice((1, 1, 1, 2, 3))
     exact = ranks > 1 and not ragged and dice.random() < 0.4
-    data: dict[str, Any] = {
-        "samples": dice.choice((7, 23, 40, 64, 150)),
-        "batch_size": dice.choice((2, 3, 4, 8)) if exact or ragged else dice.choice((1, 2, 3, 4, 8, None)),
+    samples = dice.choice((7, 23, 40, 64, 150))
+    batch_size = dice.choice((2, 3, 4, 8)) if exact or ragged else dice.choice((1, 2, 3, 4, 8, None))
+    data: dict[str, object] = {
+        "samples": samples,
+        "batch_size": batch_size,
         "shuffled": dice.random() < 0.5,
         "ragged": ragged,
         "ranks": ranks,
@@ -317,7 +320,7 @@ def _draw_data(dice: random.Random, drawn: dict[str, object]) -> dict[str, objec
     }
     # The end of a stream may shorten the step before the last. A state saved right after that step does not always
     # know, and the loader refuses to resume from it.
-    left = data["samples"] % ((data["batch_size"] or 1) * ranks)
+    left = samples % ((batch_size or 1) * ranks)
     return {**data, "tail": "pad"} if exact and kind != MAP and 0 < left < ranks else data
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.counters import Counters
@@ -67,7 +66,7 @@ class CountedSlots(Slots):
     def fit_messages(self) -> int:
         return 0 if self.count else 3 * DEEP
 
-    def unpack(self, slot_batch: SlotBatch) -> tuple[Any, int]:
+    def unpack(self, slot_batch: SlotBatch) -> tuple[object, int]:
         """Return a batch and its slot, which the training loop holds until it drops the batch; -1 for a message."""
         slot, slot_batch.slot = slot_batch.slot, -1
         if slot < 0:

@@ -31,7 +31,7 @@ from feedline.simulation.scenario import IN_ORDER, MAP, OWN, LawBroken, Scenario
 from feedline.simulation.scheduler import order_of, scheduler_of
 from feedline.simulation.slots import CountedSlots
 from feedline.simulation.worker import Worker, spec_of
-from feedline.types import Call, Key, Result, ResultKind, Share, Task
+from feedline.types import Call, Key, Result, ResultKind, Share, State, Task
 
 _MOST_IDLE = 10_000
 """Maximum turns of the machine during which no time passes."""
@@ -87,7 +87,7 @@ class World(Driver):
         """The last exception raised instead of a batch. All other exceptions concern the loader itself."""
         self.delivered = Result(ResultKind.ENDED, -1, -1)
         """The last result delivered, as its worker sent it."""
-        self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
+        self.on_hand_out: Callable[[int, int, object], None] = lambda ordinal, worker, batch: None
         self._settings = Settings(
             workers,
             "process",
@@ -167,6 +167,7 @@ class World(Driver):
             new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
         )
 
+    # Any: a batch of the simulated dataset.
     def next(self) -> tuple[Any, int]:
         """Return the next batch and its slot; -1 for no slot.
 
@@ -179,10 +180,10 @@ class World(Driver):
             raise self._death
         self._idle = 0
         self.books.last_event_s = self.now_s
-        batch: tuple[Any, int] = super().next()
+        batch: tuple[object, int] = super().next()
         return batch
 
-    def _hand_out(self, ordinal: int) -> tuple[Any, int]:
+    def _hand_out(self, ordinal: int) -> tuple[object, int]:
         self.wait_s += self.now_s - self._asked_s
         worker = self.epoch.ready[ordinal].worker
         try:
@@ -218,7 +219,7 @@ class World(Driver):
         self.machine.resize(count)
         self._perform()
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> State | None:
         """Return the state of the loader; None if workers have not reported the states in which they began."""
         epoch = self.epoch
         if not (epoch.is_opened() or self.closed):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from feedline.errors import BadOption
+
+FileBytes: TypeAlias = bytes | bytearray | memoryview
+"""The bytes of a file; arrays of bytes work as well."""
 
 
 # Any, throughout: samples and their fields.
@@ -19,9 +22,9 @@ class Medium:
     one: str
     """Its name in messages, such as "an image"."""
     several: str
-    tests: tuple[Callable[[Any], bool], ...]
+    tests: tuple[Callable[[object], bool], ...]
     """Each returns True for a value that may be it. A later test counts only if no field passes those before."""
-    is_whole: Callable[[Any], bool]
+    is_whole: Callable[[object], bool]
     """True if a mapping is not a sample, but the medium itself, as Hugging Face stores it."""
     advice: str
     """What to do if not exactly one field holds it."""
@@ -50,7 +53,8 @@ class Medium:
         if not isinstance(sample, Mapping):
             others = [len(sample) + name if isinstance(name, int) and name < 0 else name for name in others]
         possible = [name for name in names if name not in others]
-        for test in (*self.tests, is_encoded):
+        tests: tuple[Callable[[object], bool], ...] = (*self.tests, is_encoded)
+        for test in tests:
             found = [name for name in possible if test(values[name])]
             if len(found) == 1:
                 return found[0]
@@ -62,14 +66,14 @@ class Medium:
         return f"It has {_listed(names)}. {self.advice}"
 
 
-def is_encoded(value: object) -> bool:
+def is_encoded(value: object) -> TypeGuard[FileBytes]:
     """True for bytes, which may be a file, and for arrays of bytes as HDF5 returns them."""
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim == 1
     return isinstance(value, (bytes, bytearray, memoryview))
 
 
-def is_file(value: object) -> bool:
+def is_file(value: object) -> TypeGuard[Mapping[str, object]]:
     """True for a file as Hugging Face stores it: a struct of bytes and path."""
     return isinstance(value, Mapping) and value.keys() == {"bytes", "path"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,14 +179,13 @@ class EvenFrames(ClipSampler):
         return found.clip(0, len(timeline) - 1)
 
 
-# Any: any value from the user.
-def _checked_count(name: str, value: Any) -> int:
+def _checked_count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise BadOption(f"{name}={value!r} is not a positive integer.")
     return int(value)
 
 
-def _checked_rate(fps: Any) -> float:
+def _checked_rate(fps: SupportsFloat | SupportsIndex) -> float:
     try:
         rate = float(fps)
     except (TypeError, ValueError):

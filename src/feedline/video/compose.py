@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from feedline.video.clips import ClipSampler
 from feedline.video.field import video_field, video_of
 from feedline.video.file import checked_threads
 
+if TYPE_CHECKING:
+    import torch
+
 AXES = ("THWC", "TCHW", "CTHW")
 
 Clip = NDArray[np.generic]
@@ -39,7 +42,6 @@ Frames = Iterator[tuple[tuple[NDArray[np.int64], ...], Pixels]]
 """Frames at full size, and the place of each in the clip: an index array for each axis before height."""
 
 
-# Any, throughout: a sample, or a video in one of its forms.
 class Compose:
     """A clip of a video, and transforms of its frames. All frames get the same crop, flip and colours.
 
@@ -65,19 +67,21 @@ class Compose:
 
     def __init__(self, transforms: Iterable[object], *, axes: str | None = None, threads: int = 1) -> None:
         self.transforms = tuple(transforms)
-        if not self.transforms or not isinstance(self.transforms[0], ClipSampler):
+        sampler = self.transforms[0] if self.transforms else None
+        if not isinstance(sampler, ClipSampler):
             first = repr(self.transforms[0]) if self.transforms else "nothing"
             raise BadOption(
                 f"The first transform must choose the frames of a clip, as RandomClip(16) does, but it is {first}."
             )
+        self._sampler = sampler
         if axes is not None and axes not in AXES:
             raise BadOption(f"axes={axes!r} is not one of {', '.join(map(repr, AXES))}.")
         self.axes = axes
         self.threads = checked_threads(threads)
         self.field: Hashable = None
         """The field of a sample that holds the video; None to look for it."""
-        self._groups = _groups_of(self.transforms[1:])
-        if axes is not None and isinstance(self._groups[-1], Foreign):
+        self._first, self._others = _groups_of(self.transforms[1:])
+        if axes is not None and self._others and isinstance(self._others[-1], Foreign):
             raise BadOption(
                 f"axes={axes!r} has no effect, because the last transform, {self.transforms[-1]!r}, is a function: the "
                 "result is what it returns. Leave out axes=, or put a transform of feedline.images after the function."
@@ -89,34 +93,34 @@ class Compose:
         twin.field = field
         return twin
 
-    def __call__(self, sample: Any) -> Any:
+    # Any: the sample of the user, whose form stays as it is.
+    def __call__(self, sample: object) -> Any:
         field = video_field(sample, self.field)
         with stage(TRANSFORM):
             return self._clip(sample) if field is None else replaced(sample, field, self._clip)
 
-    def _clip(self, value: Any) -> object:
+    def _clip(self, value: object) -> object:
         if isinstance(value, list):  # several samples at once, as Hugging Face passes them
             return list(map(self._clip, value))
         video = video_of(value)
-        sampler: Any = self.transforms[0]
         try:
-            positions = _checked(np.asarray(sampler.pick(video.timeline)), sampler)
+            positions = _checked(np.asarray(self._sampler.pick(video.timeline)), self._sampler)
         except SourceError as exc:  # the video is too short
             add_note(exc, f"It is {video!r}.")
             raise
-        clip: Any = _rendered(
+        clip: object = _rendered(
             video.decoded(positions, threads=self.threads),
             positions.shape,
-            self._groups[0],
-            self.axes if len(self._groups) == 1 else None,
+            self._first,
+            None if self._others else self.axes,
         )
-        for place, group in enumerate(self._groups[1:], start=2):
+        for place, group in enumerate(self._others, start=1):
             if isinstance(group, Foreign):
                 clip = _applied(group, clip)
             else:
-                clip = _pixels_of(clip)
-                axes = self.axes if place == len(self._groups) else None
-                clip = _rendered(_each(clip), clip.shape[:-3], group, axes)
+                pixels = _pixels_of(clip)
+                axes = self.axes if place == len(self._others) else None
+                clip = _rendered(_each(pixels), pixels.shape[:-3], group, axes)
         return clip
 
     def __repr__(self) -> str:
@@ -126,7 +130,9 @@ class Compose:
         return f"Compose([{', '.join(map(repr, self.transforms))}]{axes}{threads}){on}"
 
 
-def _rendered(frames: Frames, lead: tuple[int, ...], transforms: Sequence[ViewTransform], axes: str | None) -> Any:
+def _rendered(
+    frames: Frames, lead: tuple[int, ...], transforms: Sequence[ViewTransform], axes: str | None
+) -> Clip | torch.Tensor:
     """Return a clip with these axes in front, given its frames at full size."""
     view: View | None = None
     for rows, pixels in frames:
@@ -171,11 +177,13 @@ def _checked(positions: NDArray[np.int64], sampler: object) -> NDArray[np.int64]
     return positions
 
 
-def _rounded(clip: Clip) -> object:
-    torch = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
-    return torch.from_numpy(clip).bfloat16()
+def _rounded(clip: Clip) -> torch.Tensor:
+    library = require("torch", extra="torch", purpose='Normalize(dtype="bfloat16")')
+    rounded: torch.Tensor = library.from_numpy(clip).bfloat16()
+    return rounded
 
 
+# Any: tensors are recognised without importing torch.
 def _pixels_of(clip: Any) -> NDArray[np.uint8]:
     """Return the clip that a function returned as an array that transforms of `feedline.images` can change."""
     if is_tensor(clip):  # of torchvision
@@ -194,7 +202,7 @@ def _each(clip: NDArray[np.uint8]) -> Frames:
         yield tuple(np.array([place]) for place in row), clip[row]
 
 
-def _groups_of(transforms: Sequence[object]) -> list[Any]:
+def _groups_of(transforms: Sequence[object]) -> tuple[list[ViewTransform], list[list[ViewTransform] | Foreign]]:
     for transform in transforms:
         if isinstance(transform, ClipSampler):
             raise BadOption(f"{transform!r} comes after another clip sampler. Choose frames once.")
@@ -208,11 +216,11 @@ def _groups_of(transforms: Sequence[object]) -> list[Any]:
     return fused_groups(transforms)
 
 
-def _applied(foreign: Foreign, clip: Any) -> Any:
+def _applied(foreign: Foreign, clip: object) -> object:
     """Call a function from outside feedline with a clip."""
     function = foreign.function
     if type(function).__module__.partition(".")[0] == "torchvision" and isinstance(clip, np.ndarray):
         torch = require("torch", extra="torch", purpose="Transforms of torchvision")
-        clip = torch.from_numpy(clip)
-        clip = clip if foreign.channels_first else clip.movedim(-1, -3).contiguous()
+        tensor = torch.from_numpy(clip)
+        clip = tensor if foreign.channels_first else tensor.movedim(-1, -3).contiguous()
     return function(clip)

@@ -11,13 +11,19 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from types import ModuleType
+from typing import TYPE_CHECKING, BinaryIO
 
 from feedline.errors import CorruptSource, FeedlineError, SourceError
-from feedline.images.header import FileBytes
 from feedline.system.failures import words
 from feedline.system.optional import require
+from feedline.types.fields import FileBytes
 from feedline.video.declared import check_declared
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.stream import VideoStream
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,ivf,gif,h264,hevc,m4v,obu,mxf,nut,dv"
@@ -34,8 +40,7 @@ Origin = str | os.PathLike[str] | FileBytes
 """A file: its path, or its content."""
 
 
-# Any, throughout: objects of PyAV, which is optional.
-def pyav() -> Any:
+def pyav() -> ModuleType:
     """Return the module `av`. Raises MissingExtra: it is not installed."""
     return require("av", extra="video", purpose="Decoding video")
 
@@ -46,7 +51,7 @@ def shown_name(origin: Origin) -> str:
 
 
 @contextmanager
-def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[Any, Any]]:
+def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a file for the duration of a `with` block; returns the container and its video stream.
 
     Errors of FFmpeg inside the block become `CorruptSource`, which names the file. `is_checked` says that an earlier
@@ -74,7 +79,9 @@ def opened(origin: Origin, *, is_checked: bool = True) -> Iterator[tuple[Any, An
         ) from exc
 
 
-def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) -> tuple[Any, Any]:
+def _opened(
+    av: ModuleType, origin: Origin, source: Callable[[], BinaryIO], name: str
+) -> tuple[InputContainer, VideoStream]:
     for probe in (_QUICK_PROBE, {}):
         container = _open(av, origin, source, probe)
         try:
@@ -91,10 +98,10 @@ def _opened(av: Any, origin: Origin, source: Callable[[], BinaryIO], name: str) 
     raise AssertionError  # the second attempt returned or raised
 
 
-def _is_shown(stream: Any) -> bool:
+def _is_shown(stream: VideoStream) -> bool:
     """True for a stream that can be decoded and is not a cover: an image in the tags of a file."""
     disposition = getattr(stream, "disposition", None)
-    return stream.codec_context is not None and not getattr(disposition, "value", 0) & _COVER
+    return not getattr(disposition, "value", 0) & _COVER and stream.codec_context is not None
 
 
 def _source(origin: Origin, name: str) -> Callable[[], BinaryIO]:
@@ -114,16 +121,19 @@ def _source(origin: Origin, name: str) -> Callable[[], BinaryIO]:
     return lambda: open(origin, "rb")
 
 
-def _open(av: Any, origin: Origin, source: Callable[[], BinaryIO], probe: dict[str, str]) -> Any:
+def _open(av: ModuleType, origin: Origin, source: Callable[[], BinaryIO], probe: dict[str, str]) -> InputContainer:
     options = {"format_whitelist": CONTAINERS, "max_pixels": str(MOST_PIXELS), **probe}
     if isinstance(origin, (str, os.PathLike)):
         # FFmpeg takes "a:b.mp4" for an address; with the protocol in front, it takes the rest as it is.
         options["protocol_whitelist"] = "file"
-        return av.open(f"file:{os.path.abspath(origin)}", options=options, metadata_errors="replace")
-    return av.open(source(), options=options, metadata_errors="replace")
+        file: str | BinaryIO = f"file:{os.path.abspath(origin)}"
+    else:
+        file = source()
+    container: InputContainer = av.open(file, options=options, metadata_errors="replace")
+    return container
 
 
-def start_decoder(stream: Any, threads: int) -> Any:
+def start_decoder(stream: VideoStream, threads: int) -> VideoCodecContext:
     """Return the decoder of a stream, with its options set. Call it before the first frame is decoded."""
     decoder = stream.codec_context
     decoder.options = {"max_pixels": str(MOST_PIXELS), "err_detect": "explode"}

@@ -9,13 +9,19 @@ earlier place, or raises an error; a wrong frame is never returned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from feedline.errors import CorruptSource
 from feedline.video.container import pyav, start_decoder
 from feedline.video.frame_table import FrameTable
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
 
 _WORTH_A_SEEK = 4
 """Frames to leave out before it pays to seek to a later key frame. Guess, not measured."""
@@ -25,7 +31,6 @@ _SKIPPING = ("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4")
 """Decoders that can leave out single frames; others apply the setting to all frames, or not at all."""
 
 
-# Any, throughout: objects of PyAV.
 class FrameDecoder:
     """Decodes frames of one open file.
 
@@ -37,7 +42,9 @@ class FrameDecoder:
         threads: threads that FFmpeg may use; 0 lets FFmpeg choose.
     """
 
-    def __init__(self, container: Any, stream: Any, table: FrameTable, name: str, threads: int) -> None:
+    def __init__(
+        self, container: InputContainer, stream: VideoStream, table: FrameTable, name: str, threads: int
+    ) -> None:
         self._container = container
         self._stream = stream
         self._table = table
@@ -45,7 +52,7 @@ class FrameDecoder:
         self._decoder = start_decoder(stream, threads)
         self._can_skip = self._decoder.name in _SKIPPING
 
-    def frames(self, positions: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    def frames(self, positions: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Yield positions and their frames, in ascending order.
 
         Raises:
@@ -72,9 +79,9 @@ class FrameDecoder:
         keys = self._table.keys
         return int(keys[np.searchsorted(keys, position, side="right") - 1])
 
-    def _run(self, run: list[int]) -> Iterator[tuple[int, Any]]:
+    def _run(self, run: list[int]) -> Iterator[tuple[int, VideoFrame]]:
         stamps = self._table.stamps
-        missing = {int(stamps[position]): position for position in run}
+        missing: dict[int | None, int] = {int(stamps[position]): position for position in run}
         nearest = self._key_before(run[0])
         # Some streams need more than one key frame before all of their frames are right.
         for begin in dict.fromkeys((nearest, self._key_before(max(nearest - 1, 0)), 0)):
@@ -91,7 +98,7 @@ class FrameDecoder:
             "is damaged, or was changed while it was read. Write or copy it again."
         )
 
-    def _from_key(self, key: int, wanted: Iterable[int]) -> Iterator[Any]:
+    def _from_key(self, key: int, wanted: Iterable[int | None]) -> Iterator[VideoFrame]:
         """Decode from a key frame on, and yield the wanted frames."""
         decoder = self._decoder
         left, ahead = set(wanted), set(wanted)
@@ -115,9 +122,9 @@ class FrameDecoder:
                 left.discard(frame.pts)
                 yield frame
 
-    def _decoded(self, packet: Any, *, is_leading: bool) -> list[Any]:
+    def _decoded(self, packet: Packet[VideoStream], *, is_leading: bool) -> list[VideoFrame]:
         try:
-            found: list[Any] = self._decoder.decode(packet)
+            found: list[VideoFrame] = self._decoder.decode(packet)
         except (ValueError, OSError):
             # Shown before the key frame, but stored after it: it may need frames that were not decoded.
             if is_leading:
@@ -125,7 +132,7 @@ class FrameDecoder:
             raise
         return found
 
-    def _packets_from(self, key: int) -> Iterator[Any]:
+    def _packets_from(self, key: int) -> Iterator[Packet[VideoStream]]:
         """Seek to a key frame and yield packets from there on."""
         first = int(self._table.stamps[0])
         well_before = int(_BEFORE_S / self._table.unit)
@@ -141,7 +148,7 @@ class FrameDecoder:
                 yield from (packet for packet in packets if packet.size)
                 return
 
-    def _count_frames(self, positions: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    def _count_frames(self, positions: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         wanted = set(positions)
         number = 0
         for packet in self._container.demux(self._stream):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 from feedline.errors import BadOption
 from feedline.types.fields import Medium, is_encoded, is_file
@@ -26,7 +25,6 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
 _TS_PACKET = 188
 
 
-# Any, throughout: samples and their fields.
 def video_field(sample: object, field: Hashable = None) -> Hashable:
     """Return the field of a sample that contains a video; None if the sample is the video itself.
 
@@ -44,7 +42,7 @@ def video_field(sample: object, field: Hashable = None) -> Hashable:
     return _VIDEO.field_of(sample, field)
 
 
-def is_video(value: Any) -> bool:
+def is_video(value: object) -> bool:
     """True for a `Video`, the bytes of a video file, or a video of Hugging Face with its bytes."""
     if isinstance(value, Mapping):
         return is_file(value) and value["bytes"] is not None
@@ -65,7 +63,7 @@ _VIDEO = Medium(
 )
 
 
-def video_of(value: Any) -> Video:
+def video_of(value: object) -> Video:
     """Return a video. Raises BadOption: the value is not one."""
     if isinstance(value, Video):
         return value

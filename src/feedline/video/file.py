@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource
-from feedline.images.header import FileBytes, file_bytes
+from feedline.images.header import file_bytes
+from feedline.types.fields import FileBytes
 from feedline.types.sizes import check_size, most_bytes
 from feedline.video.container import opened, pyav, shown_name
 from feedline.video.decoding import FrameDecoder
 from feedline.video.frame_table import FrameTable, scan
 from feedline.video.timeline import Timeline
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+    from av.video.reformatter import VideoReformatter
 
 Pixels = NDArray[np.uint8]
 """With the axes height, width and color."""
@@ -147,15 +152,15 @@ def checked_threads(threads: object) -> int:
     return threads
 
 
-# Any, below: objects of PyAV.
-def _rgb(converter: Any, frame: Any) -> Pixels:
+def _rgb(converter: VideoReformatter, frame: VideoFrame) -> Pixels:
     """Convert a frame to RGB, in the calling thread. The array keeps FFmpeg's memory alive."""
     one_thread = {"threads": 1} if int(pyav().__version__.partition(".")[0]) >= _THREADED_CONVERSION else {}
-    plane = converter.reformat(frame, format="rgb24", **one_thread).planes[0]
+    # Any: the stubs of PyAV declare no buffer.
+    plane: Any = converter.reformat(frame, format="rgb24", **one_thread).planes[0]
     return np.ndarray((frame.height, frame.width, 3), np.uint8, plane, 0, (plane.line_size, 3, 1))
 
 
-def _upright(pixels: Pixels, frame: Any) -> Pixels:
+def _upright(pixels: Pixels, frame: VideoFrame) -> Pixels:
     """Apply the rotation that a file declares, which cameras record instead of turning pixels."""
     turns = round(getattr(frame, "rotation", 0) / 90) % 4
     return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from feedline.errors import CorruptSource
 from feedline.types.sizes import check_size
 from feedline.video.container import Origin, opened, shown_name, start_decoder
 from feedline.video.timeline import Timeline
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
 
 _HEAD = struct.Struct("<?BqqqqI")
 """Whether frames are counted, bytes per step, the unit's two parts, the first stamp, the common step, the keys."""
@@ -83,8 +87,7 @@ def scan(origin: Origin) -> FrameTable:
     return _counted(origin) if found is None else found
 
 
-# Any, below: objects of PyAV.
-def _of_packets(container: Any, stream: Any, name: str) -> FrameTable | None:
+def _of_packets(container: InputContainer, stream: VideoStream, name: str) -> FrameTable | None:
     """Return the frames of an open file; None if its packets have no times, or not one each."""
     unit = stream.time_base
     if not unit:
@@ -115,7 +118,7 @@ def _of_packets(container: Any, stream: Any, name: str) -> FrameTable | None:
     return FrameTable(order, np.searchsorted(order, np.unique(keys)), unit)
 
 
-def _check_whole(container: Any, stream: Any, name: str) -> None:
+def _check_whole(container: InputContainer, stream: VideoStream, name: str) -> None:
     """Compare the places of frames that a header lists with the size of the file, if PyAV shows them."""
     entries = getattr(stream, "index_entries", ())
     if len(entries) and container.format.name.startswith("mov"):

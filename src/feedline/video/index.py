@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.paths import File
@@ -114,8 +113,7 @@ def _to_store(entries: Mapping[str, bytes]) -> object:
     }
 
 
-# Any: what a record holds.
-def _known(stored: Any) -> dict[str, bytes]:
+def _known(stored: Mapping[str, dict[str, object]]) -> dict[str, bytes]:
     paths, entries = (Packed.of_arrays(stored[name]) for name in ("paths", "entries"))
     every = range(len(paths))
     return dict(zip(paths.each(every), entries.each(every), strict=True))

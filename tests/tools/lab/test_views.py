@@ -368,8 +368,8 @@ def test_the_pin_switch_chooses_the_path_of_a_batch(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_time_of_a_copy_is_the_median_on_the_device() -> None:
-    copies = [[1, at, at + seconds, "transfer", ""] for at, seconds in ((0.0, 0.25), (1.0, 0.5), (2.0, 1.0))]
-    others = [[0, 0.0, 9.0, "transfer", ""], [1, 3.0, 9.0, "compute", ""]]
+    copies = [(1, at, at + seconds, "transfer", "") for at, seconds in ((0.0, 0.25), (1.0, 0.5), (2.0, 1.0))]
+    others = [(0, 0.0, 9.0, "transfer", ""), (1, 3.0, 9.0, "compute", "")]
     assert transfer._copy_s(copies + others) == 0.5
     assert transfer._stations("pinned", transfer._BATCH_BYTES / 4e9)[-1][1].endswith("ms: 4 GB/s")
 

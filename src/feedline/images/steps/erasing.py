@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from feedline.images.steps.step import Pixels, Step
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
+
+
+Values = TypeVar("Values", NDArray[np.generic], "Tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,17 @@ class Erase(Step):
             step._part(image.permute(1, 2, 0))[...] = values
         return made
 
-    # Any: the floats of a normalised image, as an array or a tensor with the axes height, width, color.
-    def apply_finished(self, image: Any) -> None:
-        """Change a normalised image in place. Random values are normally distributed, with a deviation of 1."""
-        values: Any = self._floats()
-        if not isinstance(image, np.ndarray):
-            import torch
+    def apply_finished(self, image: NDArray[np.generic] | Tensor) -> None:
+        """Change a normalised image (height, width, color) in place. Random values have a normal distribution."""
+        values = self._floats()
+        if isinstance(image, np.ndarray):
+            self._part(image)[...] = values
+            return
+        import torch
 
-            values = torch.from_numpy(values).to(image.device, image.dtype, non_blocking=True)
-        self._part(image)[...] = values
+        self._part(image)[...] = torch.from_numpy(values).to(image.device, image.dtype, non_blocking=True)
 
-    def _part(self, image: Any) -> Any:
+    def _part(self, image: Values) -> Values:
         return image[self.top : self.top + self.height, self.left : self.left + self.width]
 
     def _floats(self) -> NDArray[np.float32]:

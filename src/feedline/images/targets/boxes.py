@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +73,7 @@ class Boxes(Target):
         self.min_visible = min_visible
         self.fields = (fields,) if isinstance(fields, str) else tuple(fields)
 
-    # Any: as in `Target`.
-    def moved(self, value: Any, views: Sequence[View]) -> tuple[object, NDArray[np.bool_]]:
+    def moved(self, value: object, views: Sequence[View]) -> tuple[object, NDArray[np.bool_]]:
         given = numbers(value, (4,), "Boxes").reshape(-1, 4)
         whole = _corners(given * _scale(views[0].image_size) if self.normalized else given, self.format)
         whole, part = _moved(whole, views)

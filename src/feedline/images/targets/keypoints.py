@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,7 @@ class Keypoints(Target):
         if len(set(flat)) != len(flat) or any(place < 0 for place in flat):
             raise BadOption(f"flip_pairs={self.flip_pairs!r} names a point twice, or one before the first.")
 
-    # Any: as in `Target`.
-    def moved(self, value: Any, views: Sequence[View]) -> tuple[object, None]:
+    def moved(self, value: object, views: Sequence[View]) -> tuple[object, None]:
         given = numbers(value, (2, 3), "Keypoints")
         points = given[..., :2]
         inside, mirrored = np.ones(points.shape[:-1], bool), False

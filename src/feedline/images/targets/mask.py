@@ -19,8 +19,8 @@ from feedline.system.failures import words
 from feedline.system.optional import is_tensor, require
 from feedline.types.fields import is_encoded
 
-Numbers = NDArray[Any]
-"""A mask. Any: booleans or numbers of any width."""
+Numbers = NDArray[np.generic]
+"""A mask: booleans or numbers of any width."""
 
 
 class Mask(Target):
@@ -46,8 +46,7 @@ class Mask(Target):
     def __init__(self, *, fill: float = 0) -> None:
         self.fill = fill
 
-    # Any: as in `Target`.
-    def moved(self, value: Any, views: Sequence[View]) -> tuple[object, None]:
+    def moved(self, value: object, views: Sequence[View]) -> tuple[object, None]:
         mask = _mask(value)
         width, height = views[0].image_size
         if mask.shape[-2:] != (height, width):

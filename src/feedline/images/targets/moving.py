@@ -17,18 +17,17 @@ from feedline.types.fields import replaced
 Targets = Mapping[Any, Target]
 """Targets by the names of their fields. Any: a name, or the index of a tuple."""
 
-_Path = tuple[Any, ...]
-"""The names that lead to a field. Any: as above."""
+_Path = tuple[Hashable, ...]
+"""The names that lead to a field."""
 
 
-# Any, throughout: a sample, and the values of its fields.
 def checked_targets(targets: Targets | None) -> dict[Hashable, Target]:
     """Return `targets=` as a dict.
 
     Raises:
         BadOption: it is no mapping of names to targets.
     """
-    given: Any = targets
+    given: object = targets
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(one, Target) for one in given.values()):
@@ -39,7 +38,7 @@ def checked_targets(targets: Targets | None) -> dict[Hashable, Target]:
     return dict(given)
 
 
-def move_targets(sample: Any, targets: Mapping[Hashable, Target], views: Sequence[View]) -> Any:
+def move_targets(sample: object, targets: Mapping[Hashable, Target], views: Sequence[View]) -> object:
     """Return a sample whose targets have moved with its image.
 
     Args:
@@ -71,7 +70,7 @@ def move_targets(sample: Any, targets: Mapping[Hashable, Target], views: Sequenc
     return sample
 
 
-def check_size(image: Any, function: object, view: View) -> None:
+def check_size(image: object, function: object, view: View) -> None:
     """Reject an image that a function has given another size, so that targets cannot follow.
 
     Raises:
@@ -89,7 +88,8 @@ def check_size(image: Any, function: object, view: View) -> None:
         )
 
 
-def _path(sample: Any, name: Any) -> _Path:
+# Any, from here on: a sample, and the values of its fields.
+def _path(sample: Any, name: Hashable) -> _Path:
     """Return where a field is: in the sample, or in a dict that is a field of the sample."""
     if _has(sample, (name,)):
         return (name,)
@@ -105,7 +105,7 @@ def _inner(value: object) -> str:
     return f" (a dict of {list(value)})" if isinstance(value, Mapping) else ""
 
 
-def _names(sample: Any) -> Iterator[Any]:
+def _names(sample: Any) -> Iterator[Hashable]:
     return iter(sample if isinstance(sample, Mapping) else range(len(sample)))
 
 
@@ -120,13 +120,13 @@ def _has(sample: Any, path: _Path) -> bool:
     return True
 
 
-def _value(sample: Any, path: _Path) -> Any:
+def _value(sample: Any, path: _Path) -> object:
     for name in path:
         sample = sample[name]
     return sample
 
 
-def _with(sample: Any, path: _Path, value: object) -> Any:
+def _with(sample: object, path: _Path, value: object) -> object:
     return replaced(sample, path[0], lambda inner: _with(inner, path[1:], value) if path[1:] else value)
 
 

@@ -20,9 +20,8 @@ class Target(ABC):
     fields: tuple[str, ...] = ()
     """Fields beside it that lose the entries that it loses."""
 
-    # Any: the value of a field.
     @abstractmethod
-    def moved(self, value: Any, views: Sequence[View]) -> tuple[object, NDArray[np.bool_] | None]:
+    def moved(self, value: object, views: Sequence[View]) -> tuple[object, NDArray[np.bool_] | None]:
         """Return the value for the image that these views show, and which of its entries are kept; None for all.
 
         Args:
@@ -35,7 +34,7 @@ class Target(ABC):
         return f"{type(self).__name__}({options})"
 
 
-# Any, below: numbers in an array, a tensor, or lists.
+# Any: numbers in an array, a tensor, or lists.
 def numbers(value: Any, columns: Sequence[int], what: str) -> NDArray[np.float64]:
     """Return numbers as an array whose last axis has one of these lengths.
 
@@ -57,7 +56,7 @@ def numbers(value: Any, columns: Sequence[int], what: str) -> NDArray[np.float64
     return array.astype(np.float64)
 
 
-def as_given(array: NDArray[np.float64], value: Any) -> object:
+def as_given(array: NDArray[np.float64], value: object) -> object:
     """Return float32 numbers, as a tensor if they were in one before."""
     narrowed = array.astype(np.float32)
     if not is_tensor(value):

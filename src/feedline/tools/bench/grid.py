@@ -46,7 +46,7 @@ class Grid:
     pins: Sequence[bool] = ()
     """Whether memory is pinned; empty where there is no GPU."""
 
-    def settings(self) -> Iterator[tuple[Case, Side, dict[str, Any]]]:
+    def settings(self) -> Iterator[tuple[Case, Side, dict[str, object]]]:
         """Yield each case with each of its sides, and their arguments."""
         for workers in dict.fromkeys(self.workers):
             depths: Sequence[int | None] = self.prefetch if self.prefetch and workers else [None]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from feedline import images
@@ -80,7 +80,7 @@ def _crop_box(dice: random.Random) -> tuple[int, int, int, int]:
     return 0, 0, IMAGE_WIDTH, IMAGE_HEIGHT
 
 
-def _cropped_pillow(path: str, dice: random.Random) -> object:
+def _cropped_pillow(path: str, dice: random.Random) -> NDArray[np.uint8]:
     from PIL import Image
 
     left, top, width, height = _crop_box(dice)
@@ -89,7 +89,7 @@ def _cropped_pillow(path: str, dice: random.Random) -> object:
         return np.asarray(image.convert("RGB").resize((CROP, CROP), Image.Resampling.BILINEAR, box=box))
 
 
-def cropped_opencv(path: str, dice: random.Random) -> Any:
+def cropped_opencv(path: str, dice: random.Random) -> NDArray[np.uint8]:
     """Return a random crop of one of these files, resized, with the axes height, width, colour."""
     import cv2
 
@@ -97,18 +97,20 @@ def cropped_opencv(path: str, dice: random.Random) -> Any:
     return _cropped(cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), dice)
 
 
-def _cropped_simplejpeg(path: str, dice: random.Random) -> object:
+def _cropped_simplejpeg(path: str, dice: random.Random) -> NDArray[np.uint8]:
     import simplejpeg
 
     return _cropped(simplejpeg.decode_jpeg(Path(path).read_bytes()), dice)
 
 
-def _cropped(image: Any, dice: random.Random) -> object:
+def _cropped(image: NDArray[np.uint8], dice: random.Random) -> NDArray[np.uint8]:
     import cv2
 
     cv2.setNumThreads(0)  # the workers are the parallelism, for both loaders
     left, top, width, height = _crop_box(dice)
-    return cv2.resize(image[top : top + height, left : left + width], (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+    part = image[top : top + height, left : left + width]
+    resized: NDArray[np.uint8] = cv2.resize(part, (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+    return resized
 
 
 _CROPPED = {"pillow": _cropped_pillow, "opencv": cropped_opencv, "simplejpeg": _cropped_simplejpeg}
@@ -134,6 +136,5 @@ def entries(
         yield from rows.loaders(arguments, {"decoder": f"feedline : {decoder}"}, chosen, shuffle=True)
 
 
-# Any: datasets of any class.
-def _of_side(datasets: dict[str, Any], ours: object, side: Side) -> object:
+def _of_side(datasets: Mapping[str, object], ours: object, side: Side) -> object:
     return datasets.get(side.library, ours)

@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from feedline.tools.bench import machine
 from feedline.tools.bench.harness import (
     TORCH,
     Case,
     Entry,
+    LoaderLike,
     Outcome,
     Settings,
     Side,
@@ -46,7 +47,6 @@ def span(arguments: argparse.Namespace) -> Span:
     return Span(arguments.seconds, batches=getattr(arguments, "counted_batches", 1), warmup=arguments.warmup)
 
 
-# Any: a dataset of any class, a consumer of its batches, and arguments of the loaders.
 def loaders(
     arguments: argparse.Namespace,
     case: Case,
@@ -87,15 +87,14 @@ def same(dataset: object) -> Callable[[Side], object]:
     return lambda _: dataset
 
 
-def _open(side: Side, dataset: Callable[[Side], object], options: Mapping[str, object]) -> object:
+def _open(side: Side, dataset: Callable[[Side], object], options: Mapping[str, object]) -> LoaderLike:
     return side.open(dataset(side), **options)
 
 
-# Any: a loader of any library, and a consumer of its batches.
 def steady(
     case: Case,
     side: Side,
-    opened: Callable[[], Any],
+    opened: Callable[[], LoaderLike],
     arguments: argparse.Namespace,
     *,
     batch_size: int,

@@ -29,7 +29,7 @@ def touch(batch: Any) -> None:
     if hasattr(batch, "data_ptr"):  # a tensor; torch is not imported here
         size = batch.nbytes if batch.is_cpu and not batch.is_sparse and batch.is_contiguous() else 0
         if 0 < size <= mmap.PAGESIZE:
-            # By address: half a microsecond. Any tensor operation takes three to seven, a tenth of what a batch of the
+            # By address: half a microsecond. A tensor operation takes three to seven, a tenth of what a batch of the
             # tiny workload costs, and would be measured as if the loader had spent it.
             _byte_at(batch.data_ptr()).value  # noqa: B018
         elif size:

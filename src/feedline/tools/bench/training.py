@@ -23,7 +23,7 @@ from feedline.system.optional import require
 from feedline.tools.bench import load
 from feedline.tools.bench.harness import TORCH, Case, Entry, Figures, Outcome, Side, add_share
 from feedline.tools.bench.rows import Column
-from feedline.tools.bench.training_data import Row, opened, synthetic
+from feedline.tools.bench.training_data import Pair, Row, opened, synthetic
 
 SYNTHETIC = "synthetic"
 SCRIPT_ORDERS = ("model-first", "loader-first")
@@ -55,7 +55,6 @@ COLUMNS = (
 )
 
 
-# Any, throughout: torch's networks, batches and loaders.
 def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float) -> list[Entry]:
     """Return the entries to measure: for each network its rate on synthetic data, then with each of its loaders."""
     made: list[Entry] = []
@@ -118,7 +117,7 @@ def add_shares(outcomes: Sequence[Outcome]) -> None:
 
 
 @functools.cache
-def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
+def _trainer(network: str, batch_size: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
     """Return a function that trains a network with one batch."""
     name, *ways = network.split()
     model = _network(name).to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
@@ -127,7 +126,7 @@ def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
     criterion = torch.nn.CrossEntropyLoss()
 
-    def train(batch: Any, labels: object) -> None:
+    def train(batch: torch.Tensor, labels: torch.Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
         criterion(model(batch.contiguous(memory_format=torch.channels_last)), labels).backward()
         optimizer.step()
@@ -139,6 +138,7 @@ def _trainer(network: str, batch_size: int) -> Callable[[object, object], None]:
     return train
 
 
+# Any: torch does not declare every argument of `Module.to`.
 def _network(name: str) -> Any:
     models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
     try:
@@ -150,20 +150,20 @@ def _network(name: str) -> Any:
 
 
 @functools.cache
-def _stream(is_first: bool) -> Any:
+def _stream(is_first: bool) -> torch.cuda.Stream:
     return torch.cuda.Stream(priority=-1) if is_first else torch.cuda.default_stream()
 
 
 def _measure(
-    network: str, fed: Callable[[int], tuple[Iterable[object], object]], batch_size: int, seconds: float
+    network: str, fed: Callable[[int], tuple[Iterable[Pair], object]], batch_size: int, seconds: float
 ) -> Figures:
     with torch.cuda.stream(_stream("first" in network.split())):
         return _trained(_trainer(network, batch_size), fed, batch_size, seconds)
 
 
 def _trained(
-    train: Callable[[Any, Any], None],
-    fed: Callable[[int], tuple[Iterable[Any], object]],
+    train: Callable[[torch.Tensor, torch.Tensor], None],
+    fed: Callable[[int], tuple[Iterable[Pair], object]],
     batch_size: int,
     seconds: float,
 ) -> Figures:
@@ -173,7 +173,7 @@ def _trained(
     begun_s = time.perf_counter()
     batches, loader = fed(batch_size)
     iterator = iter(batches)
-    events: list[Any] = []
+    events: list[torch.cuda.Event] = []
     first_s, cpu, cpu_from = 0.0, {}, 0
     for step in itertools.count():
         batch, labels = next(iterator)

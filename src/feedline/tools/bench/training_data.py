@@ -6,11 +6,11 @@ import functools
 import itertools
 import random
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,6 +21,11 @@ from feedline.datasets import ImageFolder, TarDataset
 from feedline.tools.bench.harness import FEEDLINE, TORCH
 from feedline.tools.bench.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, cropped_opencv
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Images and labels of a batch."""
 _SHARDS = 8
 _MEAN = torch.tensor(images.IMAGENET_MEAN).view(1, 3, 1, 1) * 255
 _STD = torch.tensor(images.IMAGENET_STD).view(1, 3, 1, 1) * 255
@@ -41,42 +46,41 @@ class Row:
     workers: int = 2
 
 
-# Any, throughout: torch's batches and loaders.
-def synthetic(batch_size: int) -> tuple[Iterator[Any], None]:
+def synthetic(batch_size: int) -> tuple[Iterator[Pair], None]:
     """Return one batch over and over; it is already on the GPU."""
     batch = torch.randn((batch_size, 3, CROP, CROP), device="cuda", dtype=torch.bfloat16)
     labels = torch.randint(0, 1000, (batch_size,), device="cuda")
     return itertools.repeat((batch, labels)), None
 
 
-def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[object], object]:
+def opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Pair], object]:
     """Return an endless stream of batches on the GPU, and its loader."""
     if row.library == TORCH:
-        dataset: Any = ByHand(data, row.decode)
-        endless = RandomSampler(dataset, replacement=True, num_samples=10_000_000)
-        loader: Any = torch.utils.data.DataLoader(
-            dataset, batch_size, sampler=endless, num_workers=row.workers, pin_memory=True, persistent_workers=True
+        by_hand = ByHand(data, row.decode)
+        endless = RandomSampler(by_hand, replacement=True, num_samples=10_000_000)
+        torchs = torch.utils.data.DataLoader(
+            by_hand, batch_size, sampler=endless, num_workers=row.workers, pin_memory=True, persistent_workers=True
         )
-        return (on_device(batch, labels) for batch, labels in loader), loader
+        return (on_device(batch, labels) for batch, labels in torchs), torchs
     if row.decode in ("pillow", "opencv"):
-        loader = DataLoader(
+        ours = DataLoader(
             ByHand(data, row.decode), batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda"
         )
-        endless_batches = itertools.chain.from_iterable(loader.virtual_epochs(10_000_000))
-        return (on_device(batch, labels) for batch, labels in endless_batches), loader
+        endless_batches = itertools.chain.from_iterable(ours.virtual_epochs(10_000_000))
+        return (on_device(batch, labels) for batch, labels in endless_batches), ours
     pipeline = images.Compose(
         [images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
     )
     if row.source == "tar":
         shards = str(data / "shards" / "*.tar")
-        dataset = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
+        dataset: TarDataset | ImageFolder = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
     else:
         dataset = ImageFolder(data / "folder", decode=row.decode, transform=pipeline)
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda")
     return itertools.chain.from_iterable(loader.virtual_epochs(10_000_000)), loader
 
 
-def on_device(batch: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def on_device(batch: torch.Tensor, labels: torch.Tensor) -> Pair:
     """Copy a batch to the GPU without waiting, and normalise it there if it is not normalised yet."""
     batch, labels = batch.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
     if batch.dtype is torch.uint8:
@@ -90,18 +94,18 @@ def _on_gpu() -> tuple[torch.Tensor, torch.Tensor]:
     return _MEAN.to("cuda"), _STD.to("cuda")
 
 
-class ByHand(Dataset[Any]):
+class ByHand(Dataset[tuple[torch.Tensor, int]]):
     """Images as people load them: Pillow and torchvision's transforms to float32, or OpenCV to uint8."""
 
     def __init__(self, data: Path, decoder: str) -> None:
         self.paths = sorted(str(path) for path in (data / "folder").rglob("*.jpg"))
         self.decoder = decoder
-        self.transform: Any = None
+        self.transform: Callable[[Image], torch.Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path = self.paths[index]
         label = int(Path(path).parent.name)
         if self.decoder == "opencv":
@@ -114,10 +118,10 @@ class ByHand(Dataset[Any]):
             return self.transform(image.convert("RGB")), label
 
 
-def _torchvision_pipeline() -> object:
+def _torchvision_pipeline() -> Callable[[Image], torch.Tensor]:
     from torchvision import transforms
 
-    return transforms.Compose(
+    pipeline: Callable[[Image], torch.Tensor] = transforms.Compose(
         [
             transforms.RandomResizedCrop(CROP),
             transforms.RandomHorizontalFlip(),
@@ -125,6 +129,7 @@ def _torchvision_pipeline() -> object:
             transforms.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD),
         ]
     )
+    return pipeline
 
 
 def _with_opencv(path: str) -> object:

@@ -29,7 +29,6 @@ def run(arguments: argparse.Namespace) -> None:
     show(_printable(details), open_screen())
 
 
-# Any, here and below: JSON-compatible values.
 def show(details: JsonObject, screen: Screen) -> None:
     """Draw the details as tables."""
     count, files = details["samples"], details["files"]
@@ -58,6 +57,7 @@ def show(details: JsonObject, screen: Screen) -> None:
         screen.line(f"  {details['line']}", wraps=False)
 
 
+# Any: a value from JSON, as `value` is.
 def _printable(value: object) -> Any:
     """Escape characters that a terminal would interpret or cannot show, in names and texts from files."""
     if isinstance(value, str):

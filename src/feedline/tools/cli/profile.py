@@ -16,7 +16,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -221,7 +221,7 @@ def _name_of(loader: Any) -> str:
     return f"{type(loader.dataset).__name__}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def _distinct(name: str, names: dict[str, Any]) -> str:
+def _distinct(name: str, names: Iterable[str]) -> str:
     number = sum(other.partition(" (")[0] == name for other in names) + 1
     return name if number == 1 else f"{name} ({number})"
 
@@ -292,7 +292,7 @@ def _timed_torch() -> Iterator[_TimedTorch]:
         loaders.append(importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader)
     originals, advance = [kind.__iter__ for kind in loaders], iterators.__next__
 
-    def timing(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def timing(iterate: Callable[[object], Any]) -> Callable[[object], object]:
         def timed_iter(loader: object) -> object:
             begun = time.monotonic_ns()
             times = timed.times_of(loader)

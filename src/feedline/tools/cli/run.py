@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing.spawn
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,5 +40,5 @@ def _spawned_alike() -> Iterator[None]:
 class _Installs:
     """Installs feedline where it is unpickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return install_with_torch, ()

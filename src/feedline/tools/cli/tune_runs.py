@@ -23,7 +23,7 @@ from feedline.errors import DatasetFailed
 from feedline.insight.batch_rows import Totals
 from feedline.insight.period import Period, period_of
 from feedline.insight.worker_model import Load
-from feedline.loader.base import run_of
+from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.install import install
 from feedline.loader.run.iteration import watchers
 from feedline.loader.run.run import adjusters
@@ -235,7 +235,7 @@ def _run(script: Script, kind: str | None, setting: Setting, seconds: float, is_
         )
 
 
-# Any, throughout: loaders that hooks are called with, and values of attributes of `Kept`.
+# Any: a loader that a hook is called with.
 class _Watching:
     """Applies a setting to loaders and, while the program runs, measures the kind that takes the most time.
 
@@ -250,7 +250,7 @@ class _Watching:
 
     def __init__(self, kind: str | None, setting: Setting, seconds: float, *, measures_first: bool) -> None:
         self._kind, self._setting, self._seconds, self._measures_first = kind, setting, seconds, measures_first
-        self._adjusted: WeakSet[Any] = WeakSet()
+        self._adjusted: WeakSet[LoaderBase] = WeakSet()
         self._measured_first: dict[str, dict[str, object]] = {}
         self._counters: dict[str, dict[int, Counters]] = {}
         self._engines: dict[str, str] = {}
@@ -337,7 +337,7 @@ class _Watching:
         return True
 
 
-def _kind(loader: Any) -> str:
+def _kind(loader: LoaderBase) -> str:
     """Return a key that is the same for all loaders that a program creates in one way, again and again."""
     sampler = getattr(loader, "sampler", None)
     return f"{type(loader.dataset).__qualname__} {loader.batch_size} {type(sampler).__qualname__}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from feedline.errors import BadOption
+from feedline.types import JsonObject
 
-# Any: numbers, strings and booleans from JSON.
-Values = dict[str, Any]
+Values = JsonObject
+"""Numbers, strings and booleans."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from feedline.errors import DatasetFailed, FeedlineError
+from feedline.types import JsonObject
 
-# Any: JSON values.
-Event = dict[str, Any]
+Event = JsonObject
 Shade = str
 """A colour by its meaning: one of the names in `lab.css`, such as `fetch`, `order`, `class-3`, `faint`."""
 

@@ -30,7 +30,6 @@ _KEPT = 1 << 16
 """Characters or bytes kept of each value: a hundred large files could fill the memory."""
 
 
-# Any, throughout: the value of a field, and JSON-compatible values.
 def inspect(path: str, *, fields: Sequence[str] | None = None, verify: bool = False) -> JsonObject:
     """Describe the dataset at a path, in JSON-compatible values.
 
@@ -110,6 +109,7 @@ def _described(
     }
 
 
+# Any, from here on: a dataset of any class, and the value of a field.
 def _spread(dataset: Any, count: int) -> Iterator[object]:
     """Yield `count` samples: spread over a map-style dataset, or the first ones of a stream."""
     if not hasattr(dataset, "__getitem__"):

@@ -51,14 +51,13 @@ class Relative:
         return {**sample, "path": os.path.relpath(sample["path"], self.root)}
 
 
-# Any, throughout: a dataset of any class, and JSON-compatible values.
 @dataclass(frozen=True)
 class Opened:
     """A dataset, and what is known about it."""
 
     path: str
     """The name that the user gave."""
-    dataset: Any
+    dataset: Any  # of any class
     text: str
     """Description for people. A resumed run also compares it to recognise the dataset."""
     fields: tuple[str, ...] | None = None

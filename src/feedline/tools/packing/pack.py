@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.kind import kind_of
@@ -49,9 +49,8 @@ _SHARD_BYTES = 1 << 30
 """Default shard size; about what the authors of the webdataset package recommend."""
 
 
-# Any: any suitable object can be a dataset, and any path-like object an output.
 def pack(
-    dataset: Any,
+    dataset: object,
     out: object,
     *,
     format: str | None = None,  # noqa: A002  (what users call it)

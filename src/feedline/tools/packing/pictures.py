@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +80,8 @@ class Pictures:
         """False if values stay unchanged, except Pillow images, which always become arrays: no store holds them."""
         return self.encode != "keep" or self.resize is not None
 
-    # Any: the value of a field, before and after.
-    def apply(self, value: Any) -> Any:
+    # Any: the value of a field.
+    def apply(self, value: object) -> Any:
         """Return a picture as it is stored, and any other value unchanged.
 
         Raises PackError: the bytes are a picture that cannot be decoded, or cannot be stored in the requested form.
@@ -188,5 +188,5 @@ def is_picture(array: Any) -> bool:
     return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
 
 
-def _is_pillow(value: object) -> bool:
+def _is_pillow(value: object) -> TypeGuard[Image]:
     return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.kind import kind_of
 from feedline.errors import PackError
@@ -73,7 +74,7 @@ class _Numbered:
 
 
 class _NumberedTogether(_Numbered):
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+    def __getitems__(self, indices: Sequence[int]) -> list[object]:
         try:
             samples = self.dataset.__getitems__(list(indices))
         except Exception:
@@ -100,7 +101,7 @@ class _Awaited(_Numbered):
 class _NumberedStream:
     dataset: Any
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[int, object, str]]:
         for number, sample in enumerate(self.dataset):
             yield number, sample, ""
 
@@ -115,7 +116,7 @@ class Prepare:
     skips: bool
     """True to leave out samples that cannot be prepared, instead of raising."""
 
-    def __call__(self, batch: Sequence[Any]) -> list[Item]:
+    def __call__(self, batch: Sequence[tuple[int, object, str]]) -> list[Item]:
         return [self._item(number, sample, failure) for number, sample, failure in batch]
 
     def _item(self, number: int, raw: object, failure: str) -> Item:
@@ -132,8 +133,8 @@ class Prepare:
 
     def _value(self, name: str, raw: object) -> object:
         value = plain(raw)
-        is_file = name == PICTURE and isinstance(value, bytes) and self.pictures.does_something
-        if is_file and extension_of(value) == "bin":
+        is_file = name == PICTURE and self.pictures.does_something
+        if is_file and isinstance(value, bytes) and extension_of(value) == "bin":
             raise PackError(f"its {len(value)} bytes, which begin with {value[:12]!r}, are not a picture.")
         return plain(self.pictures.apply(value), name)
 
@@ -164,7 +165,7 @@ def named_fields(sample: object, fields: Renamed | None) -> tuple[str, dict[str,
     return form, dict(zip(names, values, strict=True))
 
 
-def _chosen(sample: dict[Any, object], fields: Renamed | None) -> dict[str, Any]:
+def _chosen(sample: dict[Any, object], fields: Renamed | None) -> dict[str, object]:
     if fields is None:
         for key in sample:
             if not isinstance(key, str) or not is_name(key):
@@ -218,7 +219,7 @@ def plain(value: Any, name: str = "") -> Any:
     return value
 
 
-def _plain_array(value: Any, name: str) -> object:
+def _plain_array(value: NDArray[np.generic] | np.generic, name: str) -> object:
     if value.dtype.hasobject or value.dtype.kind == "V":
         raise PackError(
             f"its field {name!r} is an array of type {value.dtype}, which no format holds. Turn it into arrays of "

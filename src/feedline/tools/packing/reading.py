@@ -17,7 +17,7 @@ _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
 # object: whatever type the `fields=` option of a source takes.
 def fields_for(format_name: str, schema: Schema, form: str) -> object:
     """Return the `fields=` option with which a source returns samples in their original form; None if not needed."""
-    names: Any = schema.names
+    names = schema.names
     if format_name == "tar":
         members = member_names(schema)
         if form == "dict":
@@ -46,7 +46,7 @@ def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str
     return f"{call}, collate_fn=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
 
 
-# Any, from here on: a dataset of any class, and samples of any form.
+# Any, from here on: a dataset of any class.
 def open_packed(format_name: str, files: list[Path], schema: Schema, form: str) -> Any:
     """Open an output with the source that reads it."""
     options: dict[str, object] = {"fields": fields_for(format_name, schema, form)}

@@ -120,8 +120,7 @@ class Run:
     _checks_shards: bool = field(default=False, init=False)
     """True to read each shard again before it is uploaded."""
 
-    # Any: a path, or the address of an output in a store.
-    def run(self, path: Any, given: str, *, verify: bool) -> Packed:
+    def run(self, path: Path | str, given: str, *, verify: bool) -> Packed:
         """Write, check and deliver the output."""
         resumed = self._resume()
         self._checks_shards = verify and self.work.is_remote

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.errors import PackError
 from feedline.tools.packing.pictures import extension_of, is_picture
@@ -179,7 +180,7 @@ class Schema:
         return [{**asdict(column), "shape": list(column.shape)} for column in self.columns]
 
     @classmethod
-    def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Schema:
+    def from_json(cls, columns: Iterable[JsonObject]) -> Schema:
         """Rebuild a schema from the result of `as_json`."""
         return cls(tuple(Column(**{**column, "shape": tuple(column["shape"])}) for column in columns))
 
@@ -229,7 +230,7 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
+def _array_column(name: str, arrays: Sequence[NDArray[np.generic]], *, ragged: bool) -> Column:
     first = arrays[0]
     if any(array.dtype != first.dtype or array.ndim != first.ndim for array in arrays):
         return Column(name, "mixed")
@@ -297,7 +298,7 @@ class Agreement:
         if not reason:
             return column
         present = [value for value in values.values() if value is not None]
-        groups: dict[object, list[int]] = {}  # Any: the properties in which values are alike
+        groups: dict[object, list[int]] = {}  # by the properties in which values are alike
         for place, value in values.items():
             kind = self._of(name, [value])
             alike = (kind.kind, kind.kind != "number" and kind.dtype, kind.shape, value is None)

@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from hashlib import md5
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from feedline.datasets.manifest import FACTS, INDEX_FOLDER, JOB, UNFINISHED, WORK_FOLDER, manifest_in
 from feedline.datasets.remote.storage import Storage, protocol_of, version_of
@@ -43,6 +43,11 @@ from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError
 from feedline.system.failures import words
 from feedline.tools.packing.work import NOTE, Indexing, Work, crc32_of
 from feedline.types.shown import counted, identity_of, shown_url
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+T = TypeVar("T")
 
 _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
 """Names of shards and of their indices."""
@@ -246,11 +251,10 @@ class StoreWork(Work):
     def _at(self, name: str) -> str:
         return f"{self._address}/{name}"
 
-    # Any, from here on: fsspec has no types.
-    def _ask(self, name: str, act: Callable[[Any, str], Any], done: str = "written") -> Any:
+    def _ask(self, name: str, act: Callable[[AbstractFileSystem, str], T], done: str = "written") -> T:
         address = self._at(name)
 
-        def asked(system: Any) -> Any:
+        def asked(system: AbstractFileSystem) -> T:
             if hasattr(system, "retries"):
                 system.retries = _TRIES
             system.invalidate_cache()
@@ -261,15 +265,14 @@ class StoreWork(Work):
     def _listed(self) -> dict[str, int]:
         """Return the names of all objects below the address, and their sizes."""
 
-        def find(system: Any, path: str) -> dict[str, int]:
+        def find(system: AbstractFileSystem, path: str) -> dict[str, int]:
             root = path.rstrip("/") + "/"
             found = system.find(root, detail=True)
             system.invalidate_cache()
             names = {f"/{name.lstrip('/')}".removeprefix(f"/{root.lstrip('/')}"): one for name, one in found.items()}
             return {name: one["size"] for name, one in names.items() if name and one["type"] == "file"}
 
-        listed: dict[str, int] = self._ask("", find, "listed")
-        return listed
+        return self._ask("", find, "listed")
 
     def _load(self, name: str) -> bytes | None:
         return self._storage.contents(self._at(f"{WORK_FOLDER}/{name}"))
@@ -290,13 +293,14 @@ class StoreWork(Work):
         part = max(_PART, -(-size // _MOST_PARTS))
         options = {"chunksize": part} if protocol_of(self._address) in _S3 else {}
 
-        def put(system: Any, target: str) -> Any:
+        def put(system: AbstractFileSystem, target: str) -> dict[str, object]:
             if "max_concurrency" in signature(getattr(system, "_put_file", system.put_file)).parameters:
                 shards = min(_UPLOADS, max(1, _WAITING_BYTES // max(1, size)))
                 options["max_concurrency"] = max(1, _PARTS // shards)
             system.put_file(str(path), target, **options)
             system.invalidate_cache()
-            return system.info(target)
+            found: dict[str, object] = system.info(target)
+            return found
 
         found = self._ask(name, put)
         differs = f"{shown_url(self._at(name))} is not what was uploaded: "
@@ -327,12 +331,12 @@ def _version_of(name: str) -> int:
     return int(found["version"] or 0) if found else 0
 
 
-def _cat(system: Any, path: str, *, start: int, stop: int) -> bytes:
+def _cat(system: AbstractFileSystem, path: str, *, start: int, stop: int) -> bytes:
     data: bytes = system.cat_file(path, start=start, end=stop)
     return data
 
 
-def _is_confirmed(found: Mapping[str, Any], path: Path, part: int) -> bool:
+def _is_confirmed(found: Mapping[str, object], path: Path, part: int) -> bool:
     """True if a checksum that the store computed is that of the file: S3's tag, or the MD5 of Google Cloud Storage.
 
     S3's tag is another one if the bucket encrypts with keys of its own.

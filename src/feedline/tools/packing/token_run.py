@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,7 @@ class Joined:
     main_pid: int
     """The process that writes."""
 
-    # Any: samples of any kind.
-    def __call__(self, samples: Sequence[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def __call__(self, samples: Sequence[object]) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         if os.getpid() != self.main_pid:
             # Every core has a worker. Threads of Hugging Face's library would only get in each other's way, and it
             # warns about threads after a fork.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -34,11 +34,10 @@ _BATCH = 128
 """Default number of documents in one task of a worker."""
 
 
-# Any: a dataset and a tokenizer of any class.
 def write_tokens(
-    source: Any,
+    source: object,
     out: object,
-    tokenizer: Any,
+    tokenizer: object,
     *,
     field: str | int | None = "text",
     append_eos: EndOption = False,

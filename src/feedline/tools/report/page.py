@@ -11,7 +11,6 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
+from feedline.types import JsonObject
 from feedline.types.screen import Table
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
@@ -58,13 +58,12 @@ def page_of(
     return page
 
 
-# Any: JSON values.
 def contents(
     recording: Recording,
     advice: Sequence[str] = (),
     predicted: Mapping[str, object] | None = None,
     compared: Table | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the data that the page shows."""
     stats, count = recording.stats(), len(recording.rows["got"])
     log = list(recording.log)

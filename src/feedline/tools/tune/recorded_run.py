@@ -82,7 +82,7 @@ class RecordedRun:
         self.most = most
         settings = recording.settings
         self.engine = str(settings.get("engine", ""))
-        self.workers = int(settings.get("workers", recording.counters.get("workers", 0)))
+        self.workers = int(settings["workers"] if "workers" in settings else recording.counters.get("workers", 0))
         self.prefetch = int(settings.get("prefetch") or 2)
         self.in_order = bool(settings.get("in_order", True))
         self.moves = moves_of(settings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +64,17 @@ def target_of(opened: Any, batch_size: int | None = None) -> Target:
         options = {name: value for name in _KEPT if (value := getattr(loader, name, None))}
         options["collate_fn"] = collate_of(loader)
     size = batch_size or (BATCH_SIZE if loader is None else setup_of(loader).batch_size)
-    batches: Any = getattr(loader, "batch_sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
     if making.is_map and batches is not None and batch_size is None:
         options["batch_sampler"] = Repeated(batches)
         size = size or _usual_size(batches)
     else:
         options["batch_size"] = size
-        sampler: Any = getattr(loader, "sampler", None)
+        sampler = getattr(loader, "sampler", None)
         if making.is_map:
-            drawn = sampler is None
-            options["sampler"] = InfiniteSampler(range(making.length or 0), seed=0) if drawn else Repeated(sampler)
+            options["sampler"] = (
+                InfiniteSampler(range(making.length or 0), seed=0) if sampler is None else Repeated(sampler)
+            )
     code += [f"batch_size={size}"]
     if making.is_map and (loader is None or isinstance(getattr(loader, "sampler", None), RandomSampler)):
         code += ["shuffle=True"]
@@ -126,20 +127,20 @@ class Repeated:
     def __len__(self) -> int:
         return _ENDLESS
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return _again(self._sampler)
 
 
-class RepeatedStream(IterableDataset[Any]):
+class RepeatedStream(IterableDataset[object]):
     """An iterable dataset that is repeated endlessly."""
 
     def __init__(self, dataset: Iterable[object]) -> None:
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return _again(self._dataset)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "_dataset":  # not set yet while it is unpickled
             raise AttributeError(name)
         return getattr(self._dataset, name)
@@ -154,6 +155,6 @@ def _again(values: Iterable[object]) -> Iterator[object]:
             yield value
 
 
-def _usual_size(batches: Iterable[Any]) -> int:
+def _usual_size(batches: Iterable[Sized]) -> int:
     sizes = [len(indices) for indices in itertools.islice(batches, 20)]
     return max(1, round(sum(sizes) / max(len(sizes), 1)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 import feedline
@@ -22,13 +23,13 @@ _SECONDS = 2.5
 _BATCH = 16
 
 
-class Decoded(Dataset[torch.Tensor]):
+class Decoded(Dataset[object]):
     """Samples that a library decodes in a millisecond or two, without holding the GIL."""
 
     def __len__(self) -> int:
         return 1 << 16
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> object:
         return torch.from_numpy(np.sort(np.random.default_rng(index).random(20_000))[:256])
 
 
@@ -53,14 +54,14 @@ class Straggling(Decoded):
 class Lists(Decoded):
     """Samples that are lists of numbers, which must be pickled one by one."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> list[float]:
         return [float(index)] * 6_000
 
 
 class Arrays(Decoded):
     """The same numbers as an array."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
         return np.full(6_000, float(index))
 
 
@@ -101,7 +102,7 @@ class Problem:
 
     symptom: str
     fix: str
-    dataset: Callable[[], Dataset[Any]]
+    dataset: Callable[[], Dataset[object]]
     arguments: dict[str, object]
     """Arguments besides the batch size."""
     changed: dict[str, object]
@@ -199,7 +200,7 @@ def _growth(stats: Stats) -> float:
 
 
 # Any: arguments of a loader.
-def _measured(dataset: Dataset[Any], arguments: dict[str, Any], step_s: float) -> Stats:
+def _measured(dataset: Dataset[object], arguments: dict[str, Any], step_s: float) -> Stats:
     """Train for some time, epoch after epoch; return the loader's measurements."""
     loader = feedline.DataLoader(dataset, batch_size=_BATCH, seed=0, **arguments)
     until = time.monotonic() + _SECONDS
@@ -220,8 +221,8 @@ def _code(values: Values) -> str:
     return "\n".join([*lines, _call(name, problem.arguments | problem.changed), ""])
 
 
-def _call(dataset: str, arguments: dict[str, Any]) -> str:
-    shown = {name: value.__name__.strip("_") if callable(value) else repr(value) for name, value in arguments.items()}
+def _call(dataset: str, arguments: dict[str, object]) -> str:
+    shown = {name: getattr(value, "__name__", repr(value)).strip("_") for name, value in arguments.items()}
     given = "".join(f", {name}={value}" for name, value in shown.items() if value != "None")
     return f"loader = DataLoader({dataset}, batch_size={_BATCH}{given})"
 

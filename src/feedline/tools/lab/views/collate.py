@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline import collate, samplers
+from feedline.abc.sampler import BatchSampler
 from feedline.loader.loader import Loader
 from feedline.tools.lab.controls import Choice, Number, Switch, Values
 from feedline.tools.lab.pictures import Event, bars, cells, figures, say, table
 from feedline.tools.lab.view import Actions, View
+from feedline.types import CollateFunction
 
 _SAMPLES = 64
 _SHOWN = 32
 """Columns of a padded batch to draw."""
 
 
-# Any: samples of any form.
-def _dataset(kind: str) -> list[Any]:
+def _dataset(kind: str) -> list[object]:
     dice = np.random.default_rng(3)
     if kind == "stack":
         return [{"image": np.zeros((3, 8, 8), np.float32), "label": int(dice.integers(10))} for _ in range(_SAMPLES)]
@@ -34,11 +35,11 @@ def _dataset(kind: str) -> list[Any]:
     return list(texts)
 
 
-def _lengths() -> Any:
-    return np.clip(np.random.default_rng(4).lognormal(2.2, 0.6, _SAMPLES), 2, _SHOWN).astype(int)
+def _lengths() -> NDArray[np.int64]:
+    return np.clip(np.random.default_rng(4).lognormal(2.2, 0.6, _SAMPLES), 2, _SHOWN).astype(np.int64)
 
 
-_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+_FUNCTIONS: dict[str, CollateFunction] = {
     "stack": collate.default,
     "pad": collate.pad(),
     "detection": collate.detection(),
@@ -57,7 +58,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     dataset = _dataset(kind)
     by_length = kind in ("pad", "filter")
     if values["bucketed"] and by_length:
-        order: Any = samplers.LengthBucketBatchSampler(_lengths(), size, seed=0)
+        order: BatchSampler | samplers.BatchSampler = samplers.LengthBucketBatchSampler(_lengths(), size, seed=0)
     else:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
     loader = Loader(dataset, batch_sampler=order, collate_fn=_FUNCTIONS[kind], seed=0)
@@ -118,7 +119,7 @@ def _waste(*, bucketed: bool, size: int) -> float:
     """Run an epoch, and return the share of padding in its batches."""
     lengths = _lengths()
     texts = [{"ids": np.ones(int(n), np.int64)} for n in lengths]
-    order: Any = samplers.LengthBucketBatchSampler(lengths, size, seed=0)
+    order: BatchSampler | samplers.BatchSampler = samplers.LengthBucketBatchSampler(lengths, size, seed=0)
     if not bucketed:
         order = samplers.BatchSampler(samplers.RandomSampler(range(_SAMPLES), seed=0), size, drop_last=False)
     total = used = 0

@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -127,7 +126,7 @@ class _Epoch:
         yield from self._shown()
         yield say(self._verdict())
 
-    def _new_loader(self) -> Any:
+    def _new_loader(self) -> feedline.DataLoader[torch.Tensor, torch.Tensor]:
         return feedline.DataLoader(
             Fragile(self._folder),
             batch_size=_BATCH,

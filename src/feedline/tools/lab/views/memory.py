@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
 
 import torch
 from torch.utils.data import Dataset
@@ -24,7 +24,7 @@ _MEBIBYTE = 1 << 20
 class Paths(Dataset[tuple[torch.Tensor, int]]):
     """A dataset that looks up a path for each sample, as most datasets of files do."""
 
-    def __init__(self, paths: Any, sample_bytes: int) -> None:
+    def __init__(self, paths: Sequence[str], sample_bytes: int) -> None:
         self.paths = paths
         self.sample_bytes = sample_bytes
 
@@ -40,7 +40,9 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     grown: dict[str, tuple[list[float], list[float]]] = {}
     for name in ("a Python list", "feedline.share"):
         yield doing(f"Measuring the memory of the workers, with the paths in {name}.", _SECONDS)
-        paths: object = [f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)]
+        paths: Sequence[str] = [
+            f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg" for number in range(count)
+        ]
         if name == "feedline.share":
             paths = feedline.share(paths)
         seen, pss, details = _epoch(Paths(paths, values["sample_kb"] * 1000), values)
@@ -73,8 +75,15 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield say("Workers copy a list as they read it, but not what share() made.")
 
 
-# Any: details of several kinds.
-def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], dict[str, Any]]:
+class Details(TypedDict):
+    """Facts about a loader."""
+
+    pinned: bool
+    arena: int
+    slots: int
+
+
+def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], Details]:
     """Run a part of an epoch; return thousands of samples seen, summed PSS in MiB, and details about the loader."""
     pinned = bool(values["pin"]) and torch.cuda.is_available()
     loader = feedline.DataLoader(
@@ -88,17 +97,17 @@ def _epoch(dataset: Paths, values: Values) -> tuple[list[float], list[float], di
         pin_memory=pinned,
     )
     seen, pss, slots = [], [], 0
-    details: dict[str, object] = {"pinned": False}
+    is_pinned = False
     until, every = time.monotonic() + _SECONDS, max(1, len(loader) // 12)
     for number, (samples, _) in enumerate(loader):
-        details["pinned"] = details["pinned"] or (pinned and samples.is_pinned())
+        is_pinned = is_pinned or (pinned and samples.is_pinned())
         if number % every == 0:
             seen.append(number * _BATCH / 1000)
             pss.append((pss_bytes(kinds=("Pss_Anon",)) or 0) / _MEBIBYTE)
         slots = max(slots, int(loader.stats()["leased_slots"])) if number % 16 == 0 else slots
         if time.monotonic() > until and len(seen) > 2:
             break
-    details |= {"arena": int(loader.stats()["arena_bytes"]), "slots": slots}
+    details = Details(pinned=is_pinned, arena=int(loader.stats()["arena_bytes"]), slots=slots)
     loader.close()
     return seen, pss, details
 

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch.utils.data import Dataset
@@ -68,10 +68,20 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield say("Its memory is reused as soon as its last tensor is gone.")
 
 
-# Any: details of several kinds.
-def _follow(loader: Any) -> dict[str, Any]:
+class Details(TypedDict):
+    """Facts about one batch."""
+
+    mapped: str
+    held: int
+    dropped: int
+    bytes: int
+    indices: list[int]
+    address: int
+
+
+def _follow(loader: feedline.DataLoader[tuple[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]) -> Details:
     """Run an epoch, and inspect one batch closely."""
-    details: dict[str, object] = {"mapped": "", "held": 0, "dropped": 0}
+    details = Details(mapped="", held=0, dropped=0, bytes=0, indices=[], address=0)
     number = -1
     for pictures, labels in loader:  # enumerate would hold the batch a moment longer
         number += 1
@@ -81,7 +91,6 @@ def _follow(loader: Any) -> dict[str, Any]:
         details["indices"] = labels.tolist()
         details["address"] = pictures.data_ptr()
         details["mapped"] = _mapping(pictures.data_ptr())
-        details["pinned"] = pictures.is_pinned() if torch.cuda.is_available() else False
         details["held"] = loader.stats()["leased_slots"]
         del pictures, labels
         details["dropped"] = loader.stats()["leased_slots"]
@@ -98,7 +107,7 @@ def _mapping(address: int) -> str:
     return ""
 
 
-def _stations(details: dict[str, Any], recording: Recording, values: Values) -> list[tuple[str, str]]:
+def _stations(details: Details, recording: Recording, values: Values) -> list[tuple[str, str]]:
     rows = recording.rows
     place = [int(ordinal) for ordinal in rows["ordinal"]].index(_FOLLOWED)
     us = {name: int(column[place]) / 1000 for name, column in rows.items()}
@@ -123,7 +132,7 @@ def _stations(details: dict[str, Any], recording: Recording, values: Values) -> 
     ]
 
 
-def _owners(values: Values, details: dict[str, object]) -> list[list[str]]:
+def _owners(values: Values, details: Details) -> list[list[str]]:
     if not details["mapped"]:
         return [["it is made and used", "the training process: without worker processes, nothing has to be sent"]]
     return [

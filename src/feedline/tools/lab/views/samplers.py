@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +115,7 @@ def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -
     ranks, size = values["ranks"], values["batch_size"]
     if values["forget"]:
         return _torchs(size, rank, ranks)
-    made: Any = _MAKERS[values["sampler"]](labels, size)
+    made = _MAKERS[values["sampler"]](labels, size)
     if ranks > 1:
         made = samplers.distribute(made, rank, ranks)
     if isinstance(made, (BatchSampler, samplers.BatchSampler)):
@@ -129,7 +128,7 @@ def _batches(values: Values, labels: NDArray[np.int64], rank: int, epoch: int) -
 
 def _torchs(size: int, rank: int, ranks: int) -> _Batches:
     """Return batches of torch's own sampler, in a script that never calls set_epoch."""
-    torch_data: Any = require("torch.utils.data", extra="torch", purpose="torch's DistributedSampler")
+    torch_data = require("torch.utils.data", extra="torch", purpose="torch's DistributedSampler")
     sampler = torch_data.DistributedSampler(range(_SAMPLES), num_replicas=ranks, rank=rank, shuffle=True, seed=_SEED)
     return [list(batch) for batch in torch_data.BatchSampler(sampler, size, drop_last=False)]
 

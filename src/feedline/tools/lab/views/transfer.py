@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from feedline.tools.lab.apart import apart
 from feedline.tools.lab.controls import Number, Switch, Values
 from feedline.tools.lab.pictures import Event, bars, doing, figures, lanes, path, say
 from feedline.tools.lab.view import Actions, View
+from feedline.types import JsonObject
 
 RECORDED = "transfer.json"
 _STEPS_MS = (1, 3, 6, 12)
@@ -37,8 +38,10 @@ _WAYS: dict[str, tuple[dict[str, object], str]] = {
     "device=": ({"device": "cuda"}, "copied ahead of time on a side stream, during the last step"),
 }
 
-# Any: details about a measured run, as JSON values.
-Details = dict[str, Any]
+Details = JsonObject
+"""About a measured run."""
+Span = tuple[int, float, float, str, str]
+"""Lane, start, end, shade and description."""
 
 
 class Ready(Dataset[torch.Tensor]):
@@ -89,8 +92,7 @@ def _run(values: Values, _: Actions) -> Iterator[Event]:
     yield say(f"A copy takes {slow} from pageable memory, and {fast} from pinned memory.")
 
 
-# Any: spans as JSON values.
-def _copy_s(spans: list[Any]) -> float:
+def _copy_s(spans: Iterable[Span]) -> float:
     """Return how long the GPU waited for a batch to arrive, between two steps: the median."""
     return statistics.median(
         [float(end - begin) for lane, begin, end, shade, _ in spans if (lane, shade) == (1, "transfer")]
@@ -153,7 +155,7 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
     loader = feedline.DataLoader(Ready(), batch_size=_BATCH, num_workers=4, engine="process", seed=0, **arguments)
     origin = torch.cuda.Event(enable_timing=True)
     loop: list[tuple[float, float, float]] = []
-    device: list[tuple[object, object, object]] = []
+    device: list[Sequence[torch.cuda.Event]] = []
     batches = iter(loader)
     began_s = rated_s = 0.0
     for number in range(_BATCHES):
@@ -175,7 +177,7 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
         events[2].record()
         if 20 <= number < 20 + _SHOWN:
             loop.append((asked, got, copied))
-            device.append((events[0], events[1], events[2]))
+            device.append(events)
         if way != "device=" and number % 4 == 3:
             torch.cuda.current_stream().synchronize()  # as reading a loss does; otherwise the loop would run far ahead
     torch.cuda.synchronize()
@@ -186,9 +188,9 @@ def _trained(way: str, arguments: dict[str, Any], step: _Step) -> Details:
 
 
 def _spans(
-    loop: list[tuple[float, float, float]], device: list[tuple[object, object, object]], origin: Any, way: str
+    loop: list[tuple[float, float, float]], device: list[Sequence[torch.cuda.Event]], origin: torch.cuda.Event, way: str
 ) -> list[object]:
-    spans: list[Any] = []
+    spans: list[Span] = []
     for number, (asked, got, copied) in enumerate(loop):
         spans.append((0, asked, got, "order", f"waits for batch {number}"))
         if copied - got > 2e-5:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from feedline.tools.lab.controls import Choice, Number, Switch, Values
 from feedline.tools.lab.pictures import Event, Shade, bars, doing, figures, lanes, lines, say, table
 from feedline.tools.lab.view import Actions, View, loader_code
 from feedline.tools.tune.what_if import grid
+from feedline.types import EngineName
 
 _SECONDS = 1.6
 """About how long each loader runs."""
@@ -146,11 +147,12 @@ def _arguments(values: Values) -> dict[str, Any]:
     return given
 
 
-def _engine(values: Values) -> Any:
-    return "inline" if not values["workers"] else values["engine"]
+def _engine(values: Values) -> EngineName:
+    chosen: EngineName = values["engine"]
+    return chosen if values["workers"] else "inline"
 
 
-def _train(loader: Any, step_s: float) -> list[Made]:
+def _train(loader: Iterable[torch.Tensor], step_s: float) -> list[Made]:
     """Run an epoch with training steps that sleep, as the CPU may while a GPU computes."""
     made: list[Made] = []
     batches = iter(loader)

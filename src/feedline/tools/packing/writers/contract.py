@@ -93,7 +93,7 @@ class Writer(ABC):
         """Create the output, without samples."""
 
     @abstractmethod
-    def write(self, samples: Sequence[Any]) -> None:
+    def write(self, samples: Sequence[Any]) -> None:  # Any: what `encoded` of the same writer returns
         """Append samples that `encoded` returned."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, unfit
 from feedline.types import JsonObject
 from feedline.types.checksums import BlockSums, sealed
+
+if TYPE_CHECKING:
+    from h5py import Dataset, File
+    from typing_extensions import Buffer
 
 META = "feedline"
 """Attribute of the file, with the summary of all samples; and of a dataset, with the meaning of its values."""
@@ -40,8 +44,7 @@ class _File(io.FileIO):
 
     error: OSError | None = None
 
-    # Any: any object with a buffer.
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         view = memoryview(data).cast("B")
         if self.error is None:
             try:
@@ -112,8 +115,7 @@ class Hdf5Writer(Writer):
         self._file = _File(self.path, "w+")
         self._blocks: dict[str, BlockSums | array[int]] = {}
         """Checksums of each chunk, or of each variable-length value."""
-        # Any: an object of an untyped library.
-        self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
+        self._store: File = h5py.File(self._file, "w", libver="v110", track_order=True)
         for column in self.schema.columns:
             self._create(column)
 
@@ -160,8 +162,8 @@ class Hdf5Writer(Writer):
         self._file.check()
         self._count = stop
 
-    # Any: objects of an untyped library.
-    def _write_column(self, column: Column, dataset: Any, values: list[Any]) -> None:
+    # Any: the values of a field.
+    def _write_column(self, column: Column, dataset: Dataset, values: list[Any]) -> None:
         stop = self._count + len(values)
         sums = self._blocks[column.name]
         if isinstance(sums, BlockSums):
@@ -173,7 +175,7 @@ class Hdf5Writer(Writer):
             self._write_varying(column, dataset, values)
             sums.extend(map(value_sum, values))
 
-    def _write_varying(self, column: Column, dataset: Any, values: list[object]) -> None:
+    def _write_varying(self, column: Column, dataset: Dataset, values: list[object]) -> None:
         """Write values of different lengths; h5py's own assignment would take values of equal length for a table."""
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         rows = np.empty(len(values), object)

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describ
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types import JsonObject
 from feedline.types.checksums import sealed
+
+if TYPE_CHECKING:
+    from pyarrow import DataType
+    from pyarrow import parquet as pq
 
 META = "feedline"
 _MOST_ROWS = 4096
@@ -91,7 +95,7 @@ class ParquetWriter(Writer):
         self._waiting_bytes = 0
         self._arrow: object = schema_of(self.schema)
         self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
-        self._sink: Any = parquet.ParquetWriter(
+        self._sink: pq.ParquetWriter = parquet.ParquetWriter(
             self._file,
             self._arrow,
             compression=self.compression or "snappy",
@@ -143,7 +147,7 @@ def schema_of(schema: Schema) -> object:
     return pa.schema([pa.field(column.name, type_of(column), nullable=column.nullable) for column in schema.columns])
 
 
-def type_of(column: Column) -> Any:
+def type_of(column: Column) -> DataType:
     """Return the Arrow type for a column."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     if column.kind in ("str", "bytes"):

@@ -23,7 +23,7 @@ from feedline.system.optional import is_tensor
 from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Batch, FloatField, OtherCollate, field_in
 from feedline.tools.tune.probing.sampling import LONG_LIST, as_array, leaves
-from feedline.types import JsonObject
+from feedline.types import CollateFunction, JsonObject
 
 _SPARE_BYTES = 16 << 20
 """Buffer space for the parts of a batch that are not arrays."""
@@ -34,11 +34,9 @@ _CHECKED_SAMPLES = 8
 _DISTINCT = 16
 """Floats with at least this many distinct values are taken for pixels, not for flags or classes. A guess."""
 
-# Any, throughout: the user's samples, batches and functions.
-Collate = Callable[[Any], object]
 
-
-def collates_for(given: Collate | None) -> list[Collate]:
+# Any, throughout: the user's values and functions.
+def collates_for(given: CollateFunction | None) -> list[CollateFunction]:
     """Return the collate functions to try: the loader's own, or the defaults."""
     if given is not None:
         return [given]
@@ -46,7 +44,7 @@ def collates_for(given: Collate | None) -> list[Collate]:
     return [default if torch_data is None else torch_data.default_collate, pad()]
 
 
-def try_batch(samples: list[object], given: Collate | None, clock: Clock) -> Batch | None:
+def try_batch(samples: list[object], given: CollateFunction | None, clock: Clock) -> Batch | None:
     """Collate the samples and send the batch; None if they cannot be collated."""
     collate, batch = _first_that_works(collates_for(given), samples)
     if collate is None:
@@ -54,35 +52,38 @@ def try_batch(samples: list[object], given: Collate | None, clock: Clock) -> Bat
     arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
     size = sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None)
     is_custom = given is not None and not _is_default(given)
-    values: dict[str, Any] = {
-        "size": len(samples),
-        "collate": getattr(collate, "__qualname__", type(collate).__name__),
-        "is_custom": is_custom,
-        "collate_s": usual_s(lambda: collate(samples), clock),
-        "copy_s": _copy_s(arrays, clock),
-        "fields": len(list(leaves(samples[0]))),
-        "other": _other_collate(samples, batch, clock) if is_custom else None,
-    }
+    made = functools.partial(
+        Batch,
+        size=len(samples),
+        collate=getattr(collate, "__qualname__", type(collate).__name__),
+        is_custom=is_custom,
+        collate_s=usual_s(lambda: collate(samples), clock),
+        copy_s=_copy_s(arrays, clock),
+        fields=len(list(leaves(samples[0]))),
+        other=_other_collate(samples, batch, clock) if is_custom else None,
+    )
     try:
-        return Batch(**values, **_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
+        return made(**_sent(batch, samples, size, clock), floats=tuple(_floats(samples, clock)))
     except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-        nothing: dict[str, Any] = dict.fromkeys(
-            ("pickle_s", "pickle_bytes", "write_s", "as_arrays_s", "arena_s", "object_bytes"), 0
-        )
-        return Batch(**values, **nothing, bytes=size, not_picklable=words(exc))
+        return made(
+            pickle_s=0, pickle_bytes=0, write_s=0, as_arrays_s=0, arena_s=0, object_bytes=0, bytes=size,
+            not_picklable=words(exc),
+        )  # fmt: skip
 
 
-def collate_for(samples: list[object], given: Collate | None) -> Collate | None:
+def collate_for(samples: list[object], given: CollateFunction | None) -> CollateFunction | None:
     """Return the collate function that a loader needs for these samples; None if the default works, or nothing does."""
     collate, _ = _first_that_works(collates_for(given), samples)
     return None if collate is None or _is_default(collate) else collate
 
 
-Carry = Callable[[list[Any], "Collate | None"], "float | None"]
+Carry = Callable[[list[object], CollateFunction | None], float | None]
 """Returns the time that a loader needs for a batch of samples that are already made, with a collate function."""
 
 
-def with_carries(batch: Batch, samples: list[object], collate: Collate | None, carry: Carry, clock: Clock) -> Batch:
+def with_carries(
+    batch: Batch, samples: list[object], collate: CollateFunction | None, carry: Carry, clock: Clock
+) -> Batch:
     """Add the times that the batch would take with the changes that findings suggest."""
     floats = tuple(
         replace(field, carry_s=carry([_changed(one, field.name, _fitting(field)) for one in samples], collate))
@@ -104,8 +105,9 @@ def with_carries(batch: Batch, samples: list[object], collate: Collate | None, c
 
 
 def _fitting(field: FloatField) -> Callable[[object], object]:
-    def change(value: Any) -> Any:
-        small = _as_bytes(as_array(value), 255 if field.is_scaled else 1)
+    def change(value: object) -> object:
+        array = as_array(value)
+        small = None if array is None else _as_bytes(array, 255 if field.is_scaled else 1)
         return small if small is None or not is_tensor(value) else sys.modules["torch"].from_numpy(small)
 
     return change
@@ -122,7 +124,7 @@ def _changed(value: object, target: str, change: Callable[[Any], object], name: 
     return change(value) if (name or "sample") == target else value
 
 
-def _first_that_works(collates: list[Collate], samples: list[object]) -> tuple[Collate | None, object]:
+def _first_that_works(collates: list[CollateFunction], samples: list[object]) -> tuple[CollateFunction | None, object]:
     for collate in collates:
         try:
             return collate, collate(samples)
@@ -131,7 +133,7 @@ def _first_that_works(collates: list[Collate], samples: list[object]) -> tuple[C
     return None, None
 
 
-def _is_default(collate: Collate) -> bool:
+def _is_default(collate: CollateFunction) -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     is_torchs = torch_data is not None and collate in (torch_data.default_collate, torch_data.default_convert)
     return is_torchs or getattr(collate, "is_default", False)
@@ -165,7 +167,7 @@ def _is_same(first: object, second: object) -> bool:
     return True
 
 
-def _stacking(samples: list[object], batch: object) -> Iterator[tuple[str, Collate]]:
+def _stacking(samples: list[object], batch: object) -> Iterator[tuple[str, CollateFunction]]:
     """Yield a collate function, after its code, that stacks fields of the samples; nothing if none makes this batch."""
     sources: dict[str, tuple[str, str]] = {}
     for target, value in leaves(batch):
@@ -203,7 +205,7 @@ def _stacking(samples: list[object], batch: object) -> Iterator[tuple[str, Colla
     yield code, names["collate"]
 
 
-def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
+def _copy_s(arrays: list[NDArray[np.generic]], clock: Clock) -> float:
     """Return the time to copy arrays one after another into new memory, as every collate function must."""
 
     def copy() -> None:
@@ -225,7 +227,7 @@ def _sent(batch: object, samples: list[object], size: int, clock: Clock) -> Json
     codec = Codec(_framework())
     buffer = np.zeros(2 * len(whole) + _SPARE_BYTES, np.uint8)
 
-    def write() -> Any:
+    def write() -> bytes:
         return codec.encode(batch, SlotWriter(buffer, buffer.__array_interface__["data"][0]))
 
     return {
@@ -297,7 +299,7 @@ def _conversion(
 ) -> Callable[[], object]:
     """Return a function that converts bytes to floats, as the dataset presumably does."""
     if is_torchs:
-        torch: Any = sys.modules["torch"]
+        torch = sys.modules["torch"]
         tensor, kind = torch.from_numpy(array), torch.from_numpy(np.zeros(0, dtype)).dtype
         return (lambda: tensor.to(kind) / scale) if scale > 1 else (lambda: tensor.to(kind))
     return (lambda: array.astype(dtype) / np.float32(scale)) if scale > 1 else (lambda: array.astype(dtype))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
+from multiprocessing.context import BaseContext
 from typing import Any
 
 from feedline.datasets.objects import users_traceback
@@ -61,7 +62,7 @@ def setup_of(loader: Any) -> LoaderSetup:
     )  # fmt: skip
 
 
-def _method(context: Any) -> str:
+def _method(context: BaseContext | None) -> str:
     method = None if context is None else context.get_start_method(allow_none=True)
     return method or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
@@ -159,7 +160,7 @@ def _kept_epoch_s(loader: Any, until_s: float) -> float | None:
 class _Ready:
     """A dataset whose samples are already made."""
 
-    samples: list[Any]
+    samples: list[object]
 
     def __len__(self) -> int:
         return 2 * _CARRIED * len(self.samples)

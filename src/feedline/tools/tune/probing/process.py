@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any, Literal
 
 from feedline.datasets.kind import kind_of
@@ -225,7 +226,7 @@ def _imports_timed(clock: Clock) -> Iterator[list[float]]:
     spent, depth = [0.0], [0]
     original = builtins.__import__
 
-    def timed(*args: Any, **options: Any) -> Any:
+    def timed(*args: Any, **options: Any) -> ModuleType:
         if depth[0]:
             return original(*args, **options)
         depth[0], before = 1, clock.now()

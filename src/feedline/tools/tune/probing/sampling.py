@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.datasets.objects import users_traceback
 from feedline.errors import DatasetFailed
@@ -87,13 +88,14 @@ def leaves(value: object, name: str = "", depth: int = 0) -> Iterator[tuple[str,
         yield name or "sample", value
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: Any) -> NDArray[np.generic] | None:
     """Return an array or CPU tensor as an array, without a copy; None for anything else."""
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else value
     if is_tensor(value) and value.is_cpu and not value.is_sparse:
         try:
-            return value.detach().numpy()
+            array: NDArray[np.generic] = value.detach().numpy()
+            return array
         except (RuntimeError, TypeError):  # a type that NumPy does not have
             return None
     return None
@@ -128,7 +130,7 @@ class _Run:
 
     seconds: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
-    indices: list[Any] = field(default_factory=list)
+    indices: list[object] = field(default_factory=list)
     lengths: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     memory: list[tuple[int, int]] = field(default_factory=list)
     pixels: float = 0.0

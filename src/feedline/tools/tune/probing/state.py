@@ -8,9 +8,9 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sized
+from collections.abc import Collection, Iterator, Sized
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from feedline.types import JsonObject
 from feedline.workers.handles import inherited, objects_in, used_by_threads
 from feedline.workers.unpicklable import what_fails
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 _MANY = 1000
 """Containers with fewer items are ignored."""
 _SAMPLED_ITEMS = 500
@@ -31,7 +34,6 @@ _DEPTH = 6
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-# Any, throughout: objects of any class.
 def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
     found = [(path, known) for path, _, known in inherited(dataset)]
@@ -59,7 +61,7 @@ def held_in(dataset: object) -> tuple[Held, ...]:
         elif not isinstance(value, _CONTAINERS):
             continue
         if len(value) >= _MANY and not is_inside:
-            some: Any = _some(value)
+            some = _some(value)
             each = _size(some, {}, 0) / len(some)
             found.append(
                 Held(path, len(value), int(sys.getsizeof(value) + each * len(value)), _shared_bytes(value, some))
@@ -67,7 +69,7 @@ def held_in(dataset: object) -> tuple[Held, ...]:
     return tuple(found)
 
 
-def _some(container: Any) -> object:
+def _some(container: Collection[object]) -> dict[object, object] | list[object]:
     """Return some items from all over a container, as a dict or a list."""
     step = max(1, len(container) // _SAMPLED_ITEMS)
     if isinstance(container, dict):
@@ -75,7 +77,7 @@ def _some(container: Any) -> object:
     return list(islice(iter(container), 0, None, step))
 
 
-def _shared_bytes(container: Any, some: Sized) -> int | None:
+def _shared_bytes(container: Sized, some: Sized) -> int | None:
     if isinstance(container, (set, frozenset)):
         return None
     try:
@@ -131,6 +133,7 @@ def _of_the_process() -> Iterator[object]:
         yield torch.default_generator
 
 
+# Any: torch's generators are recognised without importing torch.
 def _state_of(generator: Any) -> str:
     if isinstance(generator, random.Random):
         return repr(generator.getstate())
@@ -148,7 +151,7 @@ class _Bounded(io.BytesIO):
         super().__init__()
         self._until_s = until_s
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Buffer) -> int:
         if time.monotonic() > self._until_s:
             raise _TooLong
         return super().write(data)

@@ -15,12 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.system.timing import Clock, usual_s
 from feedline.tools.tune.measured import Decoded, Opened
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
 """Prefixes of paths that do not belong to the dataset."""
@@ -141,7 +145,7 @@ def kept_open() -> Iterator[dict[str, tuple[str, str]]]:
         return opened
 
     def parsed_once(original: Callable[..., object]) -> Callable[..., object]:
-        def load(file: object, **options: object) -> Any:
+        def load(file: object, **options: object) -> object:
             if not isinstance(file, _Text) or options:
                 return original(file, **options)
             key = f"json {id(file.lines)}"  # identifies the file for as long as it is kept
@@ -253,7 +257,7 @@ class _Open:
     def __getitem__(self, key: object) -> object:
         return self._opened[key]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return iter(self._opened)
 
     def __len__(self) -> int:
@@ -300,14 +304,14 @@ class Decodes:
         """Start counting from zero."""
         self._pixels, self._seconds = 0, 0.0
 
-    def _after_pillow(self, args: tuple[Any, ...], _: object, seconds: float) -> None:
+    def _after_pillow(self, args: tuple[Image, ...], _: object, seconds: float) -> None:
         image = args[0]
         if self._stored is None:
             copy, kind = image.copy(), image.format or "PNG"
             self._stored = lambda scale: self._small_pillow(copy, kind, scale)
         self._add("Pillow", image.width * image.height, seconds)
 
-    def _after_opencv(self, args: tuple[object, ...], result: Any, seconds: float) -> None:
+    def _after_opencv(self, args: tuple[object, ...], result: NDArray[np.generic] | None, seconds: float) -> None:
         if result is None:  # it could not be decoded
             return
         if self._stored is None:
@@ -331,9 +335,8 @@ class Decodes:
         with self._stored(min(1.0, (used_pixels / pixels) ** 0.5)):
             return Decoded(self._by, pixels, used_pixels, seconds, sample_s())
 
-    # Any: a Pillow image, an array.
     @contextmanager
-    def _small_pillow(self, image: Any, kind: str, scale: float) -> Iterator[None]:
+    def _small_pillow(self, image: Image, kind: str, scale: float) -> Iterator[None]:
         data = io.BytesIO()
         image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
         opening = self._pillow.open
