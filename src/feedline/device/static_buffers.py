@@ -38,7 +38,7 @@ class StaticBuffers:
         """
         count = 0
 
-        def copied(value: Any) -> torch.Tensor:
+        def copied(value: object) -> torch.Tensor:
             nonlocal count
             if not isinstance(value, torch.Tensor):
                 raise BadOption(
@@ -95,10 +95,10 @@ class StaticTarget(Target):
     def threads(self) -> int:  # type: ignore[override]
         return self._target.threads
 
-    def begin(self, batch: Any) -> object:
+    def begin(self, batch: object) -> object:
         return self._target.begin(batch)
 
-    def deliver(self, begun: Any) -> object:
+    def deliver(self, begun: object) -> object:
         return self._buffers.filled(self._target.deliver(begun))
 
     def close(self) -> None:

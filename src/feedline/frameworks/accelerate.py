@@ -23,7 +23,7 @@ from feedline.types.ranks import own_share
 _KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
 
 
-def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: type[object], rebuilding: Rebuilding) -> None:
     """Keep loaders of this class and its subclasses feedline's when Accelerate prepares them."""
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
 
@@ -154,7 +154,7 @@ def _skip(function: Callable[..., object], kind: type[Any], rebuilding: Rebuildi
     return skip_first_batches
 
 
-def _inner(dataloader: Any) -> Any:
+def _inner(dataloader: object) -> object:
     """Return the loader inside one of Accelerate's wrappers, or the loader itself if it is not wrapped.
 
     A wrapper forwards attributes and passes `isinstance` checks as the loader's class, so look into its `__dict__`.

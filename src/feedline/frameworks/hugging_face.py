@@ -24,7 +24,7 @@ Indices = NDArray[np.int64]
 # Any, throughout: neither package has types to check against.
 
 
-class Positions(list[Any]):
+class Positions(list[object]):
     """Arrays, one per list position: the collated form of lists of equal length."""
 
 

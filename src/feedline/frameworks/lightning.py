@@ -17,7 +17,7 @@ from feedline.abc.rebuilding import Rebuilding
 from feedline.system.optional import when_imported
 
 
-def keep_places(kind: type[Any], rebuilding: Rebuilding) -> None:
+def keep_places(kind: type[object], rebuilding: Rebuilding) -> None:
     """Make checkpoints save the position of loaders of this class and its subclasses."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))

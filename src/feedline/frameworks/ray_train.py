@@ -29,7 +29,7 @@ def _wrap_function(kind: type[object], rebuilding: Rebuilding, module: ModuleTyp
     substitute(function, _prepare(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
+def _prepare(function: Callable[..., object], kind: type[object], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)

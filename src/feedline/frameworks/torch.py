@@ -88,7 +88,7 @@ _installing = lock_of_process()
 
 
 class _ThreadInfo(threading.local):
-    info: Any = None
+    info: object = None
     worker_info_was_read = False
 
 

@@ -99,7 +99,7 @@ def _collate_known(batch: Any) -> object:
     return _OWN_WAYS.get(type(batch[0]), torch_collate.default_collate)(batch)
 
 
-def _collate_sequences(batch: Sequence[object]) -> Any:
+def _collate_sequences(batch: Sequence[object]) -> object:
     try:
         columns = list(zip(*batch, strict=True))
     except (TypeError, ValueError):  # they differ in size: torch raises the right error

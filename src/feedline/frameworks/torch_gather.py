@@ -25,7 +25,7 @@ from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 Indices = NDArray[np.int64]
 
 
-Column = torch.Tensor | list[Any]
+Column = torch.Tensor | list[object]
 """The values of one field: a tensor with a row per sample, or a list of values for which torch has no tensor type."""
 
 Form = tuple[str, ...] | str

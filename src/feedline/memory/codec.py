@@ -263,7 +263,7 @@ class Codec:
         self._copy_last: Callable[[], object] | None = None
         """Copies a batch out of `_last_memory`; None if the next one has to be built from its description."""
 
-    def encode(self, batch: Any, writer: SlotWriter) -> bytes:
+    def encode(self, batch: object, writer: SlotWriter) -> bytes:
         """Write `batch` and return the header that `decode` needs.
 
         Raises:
@@ -328,7 +328,7 @@ class Codec:
         finally:
             set_being_read(None)
 
-    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
+    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> object:
         """Read a batch of `used` bytes that follows its header; each of its arrays gets its own memory.
 
         A small batch usually has the form of the last one. Then its bytes are laid where that one's were, and its

@@ -77,7 +77,7 @@ class ForeignPlan(Plan):
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
         held = (entered or {}).get("held", [])
-        self._held: list[Any] = copy.deepcopy(held)
+        self._held: list[object] = copy.deepcopy(held)
         """The first batch, if the sampler had yielded it before its state was saved."""
         self._first: list[object] = list(self._held)
         """The first batch, kept for a state from before it."""

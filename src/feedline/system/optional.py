@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from feedline.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -27,7 +30,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> TypeGuard[Tensor]:
     """True for torch tensors. Does not import torch: without it there can be no tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -245,7 +245,7 @@ class Runner:
             return None
         stage, index = self._where(exc, indices)
         samples, self._scope.unfit = self._scope.unfit, None
-        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples):
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples or ()):
             add_note(exc, note)
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
@@ -291,7 +291,7 @@ class Runner:
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)
 
-    def run(self, task: Task, buffer: memory.Memory | None) -> Any:
+    def run(self, task: Task, buffer: memory.Memory | None) -> object:
         """Make the batch, in `buffer` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)

@@ -111,7 +111,7 @@ class ThreadEngine(LaneEngine[Task]):
         self._threads[worker].join(_PATIENCE_S)
 
     @property
-    def worker_objects(self) -> list[Any]:
+    def worker_objects(self) -> list[threading.Thread]:
         return list(self._threads)
 
     def stack(self, worker: int) -> str | None:

@@ -105,7 +105,7 @@ class _Noted:
 
     count: int = 0
     arguments: tuple[object, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 _notes: dict[int, _Noted] = {}
@@ -138,7 +138,7 @@ def _watch(dataset: object) -> _Noted:
 
 def _noting(method: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(method)
-    def set_epoch(self: object, *arguments: object, **options: object) -> Any:
+    def set_epoch(self: object, *arguments: object, **options: object) -> object:
         result = method(self, *arguments, **options)
         noted = _notes.get(id(self))
         if noted is not None:
