@@ -5,8 +5,6 @@ The copy runs on the training loop's stream, so it waits for everything that sti
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from feedline.abc.target import Target
@@ -14,7 +12,6 @@ from feedline.device.structure import mapped
 from feedline.errors import BadOption
 
 
-# Any, throughout: batches of any structure.
 class StaticBuffers:
     """The memory of one loader's batches. A loader keeps it from epoch to epoch.
 
@@ -27,7 +24,7 @@ class StaticBuffers:
         self._rows = batch_size or 0
         self._tensors: list[torch.Tensor] = []
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return StaticBuffers, (self._rows,)  # a copy of the loader has memory of its own
 
     def filled(self, batch: object) -> object:

@@ -149,7 +149,7 @@ class SlotWriter:
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Copy a contiguous buffer into the slot, unless it is there already; returns its offset."""
         array = np.frombuffer(data, np.uint8)
         known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +55,7 @@ class Reader(ABC):
                     return part, start - span[0]
         return self._part(start, size), 0
 
-    # Any: the type of the elements.
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         """Return an array of the batch that begins at `start`."""
         array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
         if self._joined is None and array.nbytes < LARGE_BYTES:
@@ -81,7 +79,7 @@ class Views(Reader):
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
         return self._view, start
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         return np.ndarray(shape, dtype, self._view, start)
 
     def _part(self, start: int, size: int) -> Bytes:
@@ -93,7 +91,7 @@ class Copies(Reader):
 
     __slots__ = ()
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
         if self._joined is not None:
             return super().array(start, shape, dtype)
         return np.ndarray(shape, dtype, self._view, start).copy()
