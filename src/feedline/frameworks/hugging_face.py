@@ -42,7 +42,7 @@ class _Chunk:
 
     values: Any
     """An array with a row per sample; for strings, a pyarrow array; for lists, the numbers of all lists."""
-    offsets: NDArray[np.int64] | None = None
+    offsets: NDArray[np.int32] | NDArray[np.int64] | None = None
     """Where each list starts and ends among the numbers."""
 
 

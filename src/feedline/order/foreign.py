@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from feedline.errors import BadState
 from feedline.order.plan import Plan
@@ -92,7 +92,7 @@ class ForeignPlan(Plan):
         if self._snapshot is not None:
             self._states.append((len(self._held), copy.deepcopy(self._snapshot())))
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if self._ahead:
             return self._ahead.pop()
         if self._find_snapshot is not None:

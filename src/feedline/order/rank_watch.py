@@ -38,7 +38,7 @@ _MOST_LAYERS = 16
 class Sharing(NamedTuple):
     """What decides which rank gets which samples."""
 
-    sampler: Any
+    sampler: object
     """The loader's sampler, with any samplers inside it; None for iterable datasets."""
     form: str
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from typing import Any
 
 from feedline.abc.source import ShardedSource, StreamSource
@@ -93,7 +94,7 @@ def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
     return share if share.world_size > 1 else None
 
 
-def steps_of(dataset: Any, sharding: StreamSharding) -> int | None:
+def steps_of(dataset: Sized, sharding: StreamSharding) -> int | None:
     """Return how many batches of an iterable dataset a rank gets. Raises TypeError: the dataset has no length."""
     return Steps(len(dataset), sharding.batch_size, sharding.share, drop_last=sharding.drop_last).count
 
@@ -129,10 +130,11 @@ def layers_of(sampler: object) -> list[Any]:
     return layers
 
 
-def rank_count(sampler: Any) -> int:
+def rank_count(sampler: object) -> int:
     """Return how many ranks a sampler splits the sampler inside it over."""
-    if isinstance(getattr(sampler, "share", None), Share):
-        return int(sampler.share.world_size)
+    share = getattr(sampler, "share", None)
+    if isinstance(share, Share):
+        return int(share.world_size)
     # The second is Accelerate's name for it.
     count = getattr(sampler, "num_replicas", None) or getattr(sampler, "num_processes", None)
     return count if isinstance(count, int) else 1

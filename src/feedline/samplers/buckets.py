@@ -47,11 +47,10 @@ class BucketBatches(SeededBatches):
     buckets, are chosen if they are None.
     """
 
-    # Any: a torch or NumPy generator.
     def __init__(
         self,
         lengths: Lengths,
-        batch_size_for: Callable[[Any], int],
+        batch_size_for: Callable[[int | float], int],
         boundaries: NDArray[np.generic] | None,
         *,
         drop_last: bool,
@@ -151,7 +150,7 @@ class BucketBatches(SeededBatches):
         return f"{type(self).__name__}({len(self._table)} lengths, {limits}{self._options()}: {made})"
 
 
-def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[list[int], list[int]]:
+def _chosen(lengths: Lengths, batch_size_for: Callable[[int | float], int]) -> tuple[list[int], list[int]]:
     """Return where buckets end in sorted lengths, and their batch sizes.
 
     A bucket that is too small is extended. Samples that do not fill a batch are left to the next bucket, where they are
@@ -175,8 +174,7 @@ def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[lis
     return ends, batch_sizes
 
 
-# Any: a list, array or tensor.
-def lengths_of(lengths: Any) -> Lengths:
+def lengths_of(lengths: object) -> Lengths:
     """Return the lengths of samples as an array of 64-bit integers or floats.
 
     Raises BadOption if they are not numbers, or are negative, NaN or infinite, or if there are none.

@@ -180,7 +180,7 @@ class Packed(Column):
         self._views = self._make_views()
 
 
-def _is_order(order: NDArray[np.int64], count: int) -> bool:
+def _is_order(order: NDArray[Any], count: int) -> bool:
     """True if it contains each of `count` places once."""
     if order.shape != (count,) or order.dtype.kind not in "iu":
         return False
