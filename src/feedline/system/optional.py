@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from feedline.errors import MissingExtra
 
@@ -77,8 +77,7 @@ class _ThenAct(Loader):
     It wraps that loader instead of changing it: one loader may serve many modules, or be a proxy.
     """
 
-    # Any: a loader of any class.
-    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Loader, act: Callable[[ModuleType], None]) -> None:
         self._loader = loader
         self._act = act
 
@@ -86,8 +85,7 @@ class _ThenAct(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader

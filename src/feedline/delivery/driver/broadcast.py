@@ -8,7 +8,6 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption
@@ -35,7 +34,7 @@ class Broadcast:
         self._called = 0
         """How many times `set_epoch` was called through this loader."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _broadcast, (self._dataset, self._watches)  # the workers stay with their loader
 
     def join(self, driver: Driver) -> None:

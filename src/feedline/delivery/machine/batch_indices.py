@@ -13,10 +13,10 @@ from feedline.types import IndexBlock
 # Any, throughout: the sampler may yield any type.
 
 
-def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
+def as_list(indices: Any, *, batched: bool = True) -> list[object]:
     """Return the samples as a list; an object that is not iterable counts as one index."""
     if type(indices) is IndexBlock:
-        numbers: list[int] = indices.array.tolist()
+        numbers: list[object] = indices.array.tolist()
         return numbers
     if not batched:
         return [indices]
