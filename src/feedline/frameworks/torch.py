@@ -157,7 +157,7 @@ class TorchFramework:
     def reducers(self) -> dict[type, Reducer]:
         return {torch.Tensor: reduce_tensor, torch.UntypedStorage: reduce_storage}
 
-    def describe(self, batch: Any, writer: memory.Writer) -> object:
+    def describe(self, batch: Any, writer: memory.Writer) -> Any:
         kind = type(batch)
         if kind is torch.Tensor:
             return place(batch, writer)
@@ -174,7 +174,7 @@ class TorchFramework:
             leaves.append(leaf)
         return [leaves, kind is tuple] if kind is not dict else [leaves, list(batch)]
 
-    def rebuild(self, description: Any, reader: memory.Reader) -> object:
+    def rebuild(self, description: Any, reader: memory.Reader) -> Any:
         if type(description) is tuple:
             return read(description, reader)
         leaves, form = description

@@ -88,7 +88,7 @@ def registrations_untouched() -> bool:
     return torch_collate.default_collate_fn_map == _known_registrations
 
 
-def default_collate(batch: object) -> object:
+def default_collate(batch: object) -> Any:
     """Collate as torch's `default_collate` does, but faster for common types of samples."""
     if isinstance(batch, (list, tuple)) and registrations_untouched():
         return _collate_known(batch)

@@ -22,7 +22,7 @@ _turn = lock_of_process()
 """Held during a traversal."""
 
 
-def seed_pipe(pipe: Any, seed: int) -> object:
+def seed_pipe(pipe: Any, seed: int) -> Any:
     """Seed the shufflers of a pipe."""
     with _turn:
         return graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))

@@ -54,7 +54,7 @@ def named(init: Init) -> Init:
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def checked(*arguments: object, **options: object) -> None:  # Any: the types of `init`
+    def checked(*arguments: object, **options: object) -> None:
         for name in options:
             if name not in known:
                 kind = type(arguments[0]).__name__
@@ -114,11 +114,10 @@ def _looks_like_path(text: str) -> bool:
 _LONGEST_PATH = 4096
 
 
-def budget_of(memory_budget: Any) -> int | None:
+def budget_of(memory_budget: int | str | None) -> int | None:
     """Return the memory for batches in bytes; reject a size that is too small, such as gigabytes without a unit."""
     least = 0 if memory_budget == 0 else _LEAST_BUDGET
-    size: int | None = byte_count("memory_budget", memory_budget, least=least)
-    return size
+    return byte_count("memory_budget", memory_budget, least=least)
 
 
 _LEAST_BUDGET = 1024

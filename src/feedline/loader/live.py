@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
@@ -27,6 +27,9 @@ from feedline.insight.batch_rows import Totals
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
 from feedline.types.terminal import has_rich
+
+if TYPE_CHECKING:
+    from feedline.loader.base import LoaderBase
 
 VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines even on a terminal."""
@@ -103,7 +106,7 @@ class _Shown:
     worker_count: int = 0
     looks: deque[tuple[int, Totals]] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     is_gone: bool = False
-    loader: weakref.ref[Any] | None = None
+    loader: weakref.ref[object] | None = None
     """Only for its callback when the loader is gone; never dereferenced."""
 
     def update(self, counters: Counters, worker_count: int, faults: FaultLog) -> None:
@@ -175,7 +178,7 @@ class LiveView:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, loader: Any, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
+    def add(self, loader: LoaderBase, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
         """Show a loader from now on, if it is not shown yet."""
         with self.lock:
             shown = self._find(loader)
@@ -322,7 +325,7 @@ def _leave_to_parent() -> None:
 
 
 @contextmanager
-def live(loader: object, counters: Counters, worker_count: int) -> Iterator[None]:
+def live(loader: LoaderBase, counters: Counters, worker_count: int) -> Iterator[None]:
     """Show a loader; see `LoaderBase.live`."""
     view = _view()
     view.add(loader, counters, worker_count, is_asked_for=True)
@@ -332,7 +335,7 @@ def live(loader: object, counters: Counters, worker_count: int) -> Iterator[None
         view.remove(loader)
 
 
-def begins(loader: object, counters: Counters, worker_count: int) -> None:
+def begins(loader: LoaderBase, counters: Counters, worker_count: int) -> None:
     """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
@@ -341,5 +344,5 @@ def begins(loader: object, counters: Counters, worker_count: int) -> None:
         _view().add(loader, counters, worker_count)
 
 
-def _name_of(loader: Any) -> str:
+def _name_of(loader: LoaderBase) -> str:
     return type(loader.dataset).__name__

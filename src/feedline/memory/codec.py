@@ -328,7 +328,7 @@ class Codec:
         finally:
             set_being_read(None)
 
-    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> object:
+    def decode_packed(self, packed: bytes, used: int, *, ahead: bool = False) -> Any:
         """Read a batch of `used` bytes that follows its header; each of its arrays gets its own memory.
 
         A small batch usually has the form of the last one. Then its bytes are laid where that one's were, and its

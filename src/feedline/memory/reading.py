@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,8 @@ class Reader(ABC):
                     return part, start - span[0]
         return self._part(start, size), 0
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    # Any: the type of the elements.
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         """Return an array of the batch that begins at `start`."""
         array: NDArray[np.generic] = np.ndarray(shape, dtype, self._view, start)
         if self._joined is None and array.nbytes < LARGE_BYTES:
@@ -79,7 +81,7 @@ class Views(Reader):
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
         return self._view, start
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         return np.ndarray(shape, dtype, self._view, start)
 
     def _part(self, start: int, size: int) -> Bytes:
@@ -91,7 +93,7 @@ class Copies(Reader):
 
     __slots__ = ()
 
-    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[Any]:
         if self._joined is not None:
             return super().array(start, shape, dtype)
         return np.ndarray(shape, dtype, self._view, start).copy()

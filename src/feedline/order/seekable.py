@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,7 +66,7 @@ class SamplePlan(Plan):
             raise TypeError(f"{type(self._whole).__name__} never ends: it has no number of batches.")
         return self._steps.count
 
-    def __next__(self) -> object:
+    def __next__(self) -> Any:
         start = self._cursor
         stop = start + self._batch_size
         if stop > len(self._block):
@@ -131,7 +133,7 @@ class BatchPlan(Plan):
     def __len__(self) -> int:
         return len(self._own)
 
-    def __next__(self) -> object:
+    def __next__(self) -> IndexBlock:
         if self._count is not None and self._number >= self._count:
             raise StopIteration
         self._number += 1

@@ -7,7 +7,7 @@ finaliser of splitmix64 over a Weyl sequence: a bijection for every key, so two 
 from __future__ import annotations
 
 import operator
-from typing import SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,8 @@ def mix_array(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     return z
 
 
-def checked_seed(seed: SupportsIndex) -> int:
+# Any: what a user gives.
+def checked_seed(seed: Any) -> int:
     """Return the option `seed=` as a plain integer. Raises BadOption: it is not an integer.
 
     Example:

@@ -291,7 +291,7 @@ class Runner:
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)
 
-    def run(self, task: Task, buffer: memory.Memory | None) -> object:
+    def run(self, task: Task, buffer: memory.Memory | None) -> Any:
         """Make the batch, in `buffer` if possible; raise StopIteration at the end of a stream."""
         if type(task.indices) is Call:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)

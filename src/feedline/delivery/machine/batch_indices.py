@@ -13,7 +13,7 @@ from feedline.types import IndexBlock
 # Any, throughout: the sampler may yield any type.
 
 
-def as_list(indices: Any, *, batched: bool = True) -> list[object]:
+def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
     """Return the samples as a list; an object that is not iterable counts as one index."""
     if type(indices) is IndexBlock:
         numbers: list[object] = indices.array.tolist()

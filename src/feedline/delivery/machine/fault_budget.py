@@ -33,7 +33,7 @@ Mark = tuple[int, int, int]
 class Treated:
     """A requested batch, after applying what is known about samples that fail."""
 
-    indices: object
+    indices: Any
     """What to request."""
     skip: tuple[int, ...] = ()
     """Places to leave out."""

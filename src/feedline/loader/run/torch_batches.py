@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,10 @@ from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
 
-_profiler: Any = torch.autograd.profiler
+if TYPE_CHECKING:
+    from feedline.loader.torch import DataLoader
+
+_profiler = torch.autograd.profiler
 
 
 class TorchBatches(Iteration, Generic[B_co]):
@@ -43,12 +46,11 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._index_sampler = loader._index_sampler
         self._iterable = not view.is_map
         self._num_workers = view.worker_count
-        self._group: Any = None
+        self._group: dist.ProcessGroup | None = None
         self._count_epoch(loader)
         super().__init__(run, view, order, _pinner(loader), view.target())
 
-    # Any: a loader, with torch's attributes.
-    def _count_epoch(self, loader: Any) -> None:
+    def _count_epoch(self, loader: DataLoader) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -109,8 +111,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._dataset = seed_pipe(self._dataset, shared)
         return shared
 
-    # Any: the loader.
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
         with run.running.beginning(run.give_back) as last_close:
@@ -214,8 +215,7 @@ def _distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-# Any: a loader, with torch's attributes.
-def _pinner(loader: Any) -> Callable[[object], object] | None:
+def _pinner(loader: DataLoader) -> Callable[[object], object] | None:
     """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory:
         return None

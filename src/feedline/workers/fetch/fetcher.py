@@ -24,7 +24,7 @@ from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
 from feedline.workers.fetch.streams import Stream, StreamFetcher
 
-Fetcher = Callable[[object], object]
+Fetcher = Callable[[object], Any]
 """Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
 
 

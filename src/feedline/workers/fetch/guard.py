@@ -27,7 +27,7 @@ class Asking:
 
     ask: Callable[[object], object]
     """Returns the dataset's answer for an item."""
-    items: Callable[[object], Items]
+    items: Callable[[Any], Items]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
     join: Callable[[list[Any]], object]
     """Makes the batch from the answers."""

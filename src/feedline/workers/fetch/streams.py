@@ -196,7 +196,7 @@ class Stream:
                     continue
                 attempt += 1
 
-    def _read(self) -> object:
+    def _read(self) -> Any:
         scope = self._scope
         scope.place = self.place
         if self.seeds_each:
@@ -311,7 +311,7 @@ class FetcherOfStream(ABC):
     def _begin(self, spec: WorkerSpec) -> None:
         """Prepare for the first batch."""
 
-    def __call__(self, asked: object) -> object:
+    def __call__(self, asked: object) -> Any:
         if not self._seeds:
             return self._make(asked)
         with self._scope.kept():
