@@ -11,7 +11,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.frameworks.substitution import substitute
@@ -25,7 +24,7 @@ def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
 
 
 def _wrap_function(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
-    function: Any = module.prepare_data_loader
+    function: Callable[..., object] = module.prepare_data_loader
     substitute(function, _prepare(function, kind, rebuilding))
 
 

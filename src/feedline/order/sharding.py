@@ -99,7 +99,6 @@ def steps_of(dataset: Sized, sharding: StreamSharding) -> int | None:
     return Steps(len(dataset), sharding.batch_size, sharding.share, drop_last=sharding.drop_last).count
 
 
-# Any: a sampler or batch sampler of any type, here and below.
 def warn_of_two_shares(sampler: object) -> None:
     """Warn if a sampler takes one rank's share of what is already one rank's share: most samples would be left out."""
     shares = [layer for layer in layers_of(sampler) if rank_count(layer) > 1]
@@ -116,6 +115,7 @@ def warn_of_two_shares(sampler: object) -> None:
     )
 
 
+# Any: samplers and batch samplers of any type.
 def layers_of(sampler: object) -> list[Any]:
     """Return a sampler and those inside it, outermost first: feedline's, torch's, and wrappers of frameworks."""
     layers: list[object] = []

@@ -24,7 +24,6 @@ import traceback
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
@@ -155,7 +154,7 @@ class _Own:
 
     number: int
     generation: int
-    dataset: Any
+    dataset: object
     lane: Lane[Task]
     ending: threading.Event
     """Set when the engine closes: no sample is needed any more."""

@@ -29,6 +29,5 @@ class Listener:
             self.next_s = now_s + self.every_s
             self.callback(stats)
 
-    # Any: what pickle takes.
     def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()  # copies of the loader have no listener

@@ -29,6 +29,7 @@ _LOOKS = 4
 """Number of batches during which to watch the process-wide generators."""
 
 
+# Any, throughout: a dataset may be of any type.
 def is_awaited(dataset: object) -> bool:
     """True if samples have to be awaited; for a subset, if those of its dataset have to be."""
     return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)

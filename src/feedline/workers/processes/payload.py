@@ -93,9 +93,9 @@ class Payload:
         return spec
 
 
-def _extra_reducers() -> dict[type, Callable[[Any], object]]:
+def _extra_reducers() -> dict[type, Callable[[object], object]]:
     """Return the reducers that multiprocessing and torch have registered for objects that processes share."""
-    reducers: dict[type, Callable[[Any], object]] = vars(reduction.ForkingPickler)["_extra_reducers"]
+    reducers: dict[type, Callable[[object], object]] = vars(reduction.ForkingPickler)["_extra_reducers"]
     return reducers
 
 
