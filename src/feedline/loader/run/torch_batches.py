@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import torch
 import torch.distributed as dist
@@ -24,9 +24,6 @@ from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
-
-if TYPE_CHECKING:
-    from feedline.loader.torch import DataLoader
 
 _profiler = torch.autograd.profiler
 
@@ -50,7 +47,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._count_epoch(loader)
         super().__init__(run, view, order, _pinner(loader), view.target())
 
-    def _count_epoch(self, loader: DataLoader) -> None:
+    def _count_epoch(self, loader: torch.utils.data.DataLoader[object]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -111,7 +108,8 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._dataset = seed_pipe(self._dataset, shared)
         return shared
 
-    def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
+    # Any: a `feedline.DataLoader`, whose file imports this one.
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
         with run.running.beginning(run.give_back) as last_close:
@@ -215,7 +213,7 @@ def _distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-def _pinner(loader: DataLoader) -> Callable[[object], object] | None:
+def _pinner(loader: torch.utils.data.DataLoader[object]) -> Callable[[object], object] | None:
     """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory:
         return None
