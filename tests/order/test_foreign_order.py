@@ -228,6 +228,7 @@ def test_a_state_of_the_iterator_is_a_short_cut(kind: Any) -> None:
     assert second.take() == [[6]]
     source = second.plan._indices
     assert isinstance(source, CutIndices)
+    assert isinstance(source.source, Walk)
     assert source.source.asked == 1, "nothing was gone through again"
 
 

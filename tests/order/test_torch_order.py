@@ -97,7 +97,7 @@ def test_torchs_sequential_sampler_is_entered_anywhere(count: int, drop_last: bo
     expected = [list(batch) for batch in BatchSampler(SequentialSampler(range(count)), 7, drop_last)]
     assert listed(order) == expected
     done = len(expected) // 2
-    plan = order.plan(Entry(Key(3, 0), 0, {"consumed": 7 * done}))
+    plan: Any = order.plan(Entry(Key(3, 0), 0, {"consumed": 7 * done}))
     assert [item.array.tolist() for item in plan] == expected[done:]
 
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+from feedline.types import State
+
 # Any: a loader of a class that this folder does not know.
 L = TypeVar("L", bound=Any)
+
+
+class TorchLoader(Protocol):
+    """A loader with the attributes of torch's, and a state."""
+
+    # Any: samplers of any class.
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+    drop_last: bool
+
+    def state_dict(self) -> State: ...
 
 
 class Rebuilding(Protocol):

@@ -8,7 +8,7 @@ a device, with gradient).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from feedline.collate.fields import Path
 from feedline.errors import BadOption, CollateError
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Arrays:
@@ -34,7 +37,7 @@ class Arrays:
         """Convert arrays, tensors or lists of numbers to arrays or tensors that `empty` and slicing support."""
         return [np.asarray(value) for value in values]
 
-    def empty(self, shape: tuple[int, ...], like: Sequence[object]) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
         """Create an array that can hold values of `like`, in the slot of the current task if there is one."""
         return memory.empty(shape, np.result_type(*dtypes_of(like)))
 
@@ -57,7 +60,7 @@ class TorchArrays(Arrays):
     def __init__(self) -> None:
         self._torch = require("torch", extra="torch", purpose="Collating into torch tensors")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return TorchArrays, ()
 
     def adopt(self, array: object) -> Any:
@@ -127,7 +130,7 @@ def arrays_named(name: str) -> Arrays:
     raise BadOption(f"{name!r} is not a framework that feedline.collate supports. Use 'numpy' or 'torch'.")
 
 
-def is_array(value: object) -> bool:
+def is_array(value: object) -> TypeGuard[NDArray[np.generic] | Tensor]:
     """True for NumPy arrays and torch tensors."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
@@ -145,7 +148,7 @@ def _holds_tensor(value: object) -> bool:
     return any(_holds_tensor(fields.column([value], name)[0]) for name in names)
 
 
-def stack(values: Sequence[object], path: Path = ()) -> NDArray[Any]:
+def stack(values: Sequence[object], path: Path = ()) -> NDArray[np.generic]:
     """Stack NumPy arrays of one shape, in the slot of the current task if there is one.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from feedline.collate import fields
 from feedline.collate.arrays import Arrays, is_array, shapes_differ
@@ -82,7 +82,7 @@ class Detection(Collate):
         return f"detection(stack={self.stack!r}, image={self.image!r})"
 
 
-def _shape(images: Sequence[Any], position: int, name: Field) -> tuple[int, ...]:
+def _shape(images: Sequence[object], position: int, name: Field) -> tuple[int, ...]:
     image = images[position]
     if not is_array(image):
         raise CollateError(

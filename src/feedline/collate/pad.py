@@ -197,7 +197,7 @@ class Pad(Collate):
         sizes = [shape[axis] for shape in shapes]
         return _Sequences(sequences, sizes, axis)
 
-    def _cannot_pad(self, value: Any, position: int, name: Field) -> CollateError:
+    def _cannot_pad(self, value: object, position: int, name: Field) -> CollateError:
         if value is None:
             path = () if name is None else (name,)
             return CollateError(
@@ -305,7 +305,7 @@ class Pad(Collate):
         )
 
 
-def _check_values(value: object) -> Any:
+def _check_values(value: float | Mapping[Any, float]) -> float | dict[Field, float]:
     if isinstance(value, Mapping):
         for name, number in value.items():
             if not _is_number(number):
@@ -342,11 +342,10 @@ def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _dimensions(value: Any) -> int:
+def _dimensions(value: object) -> int:
     """Return the number of axes of an array or of nested lists of numbers; 0 for anything else."""
     if is_array(value):
-        dimensions: int = value.ndim
-        return dimensions
+        return value.ndim
     depth = 0
     while isinstance(value, list):
         depth += 1

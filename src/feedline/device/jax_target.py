@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.abc.target import Target
 from feedline.device.structure import mapped
 from feedline.errors import BadOption
 
 
-# Any, throughout: JAX devices and shardings, batches of any structure.
+# Any: batches of any structure.
 class JaxTarget(Target):
     """A device, or a sharding over several. JAX copies asynchronously, and keeps its sources alive meanwhile.
 
@@ -35,7 +36,7 @@ class JaxTarget(Target):
         on_device = mapped(batch, (np.ndarray,), self._put)
         return on_device if self._transform is None else self._transform(on_device)
 
-    def _put(self, array: Any) -> object:
+    def _put(self, array: NDArray[np.generic]) -> object:
         return array if array.dtype.hasobject or array.dtype.kind in "SUMmV" else jax.device_put(array, self._device)
 
     def deliver(self, begun: object) -> object:

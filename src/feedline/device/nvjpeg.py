@@ -139,7 +139,7 @@ class _Decoder:
             if self._library.nvjpegDecodeBatchedInitialize(self._handle, self._state, count, 1, _PLANES) != 0:
                 return False
         sources, lengths, targets = map(np.ascontiguousarray, (sources, lengths, targets))
-        stream: Any = torch.cuda.current_stream()
+        stream = torch.cuda.current_stream()
         code: int = self._library.nvjpegDecodeBatched(
             self._handle, self._state, *(array.ctypes.data for array in (sources, lengths, targets)), stream.cuda_stream
         )

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -33,8 +32,8 @@ class SlotPinner(Device):
         self._base = arena.address
         self._slot_bytes = arena.slot_bytes
         self._registered: dict[int, int] = {}
-        self._events: dict[tuple[int, int], object] = {}
-        self._last: dict[int, list[Any]] = {}
+        self._events: dict[tuple[int, int], torch.cuda.Event] = {}
+        self._last: dict[int, list[torch.cuda.Event]] = {}
         arena.follow(self)
         weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
 
@@ -44,7 +43,7 @@ class SlotPinner(Device):
         if size <= known:
             return
         address = self._base + slot * self._slot_bytes
-        runtime: Any = torch.cuda.cudart()
+        runtime = torch.cuda.cudart()
         if known:
             runtime.cudaHostUnregister(address)
             del self._registered[slot]
@@ -64,7 +63,7 @@ class SlotPinner(Device):
             return
         self._last[slot] = [self._record(slot, device) for device in _devices_in_use()]
 
-    def _record(self, slot: int, device: int) -> object:
+    def _record(self, slot: int, device: int) -> torch.cuda.Event:
         event = self._events.get((slot, device))
         if event is None:
             event = self._events[slot, device] = torch.cuda.Event()
@@ -83,7 +82,7 @@ class SlotPinner(Device):
         if not self.may_reuse(slot):
             return False
         if self._registered.pop(slot, 0):
-            runtime: Any = torch.cuda.cudart()
+            runtime = torch.cuda.cudart()
             runtime.cudaHostUnregister(self._base + slot * self._slot_bytes)
         return True
 
@@ -114,13 +113,13 @@ def _devices_in_use() -> list[int]:
     return [device for device in range(count) if device == current or _is_active(driver, device)]
 
 
-def _is_active(driver: Any, device: int) -> bool:
+def _is_active(driver: ctypes.CDLL, device: int) -> bool:
     flags, active = ctypes.c_uint(), ctypes.c_int()
     code = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
     return bool(code != 0 or active.value)  # if unknown, it may be in use
 
 
-def _record_everything(event: Any) -> None:
+def _record_everything(event: torch.cuda.Event) -> None:
     """Record an event for the current stream of the current device, and for pending work on its other streams.
 
     The copy may have started on a stream other than the one that is current when the batch is dropped. Drivers from
@@ -136,7 +135,7 @@ def _record_everything(event: Any) -> None:
 
 
 @functools.cache
-def _driver() -> Any:
+def _driver() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -144,6 +143,6 @@ def _driver() -> Any:
 
 
 def _unregister(base: int, slot_bytes: int, registered: dict[int, int]) -> None:
-    runtime: Any = torch.cuda.cudart()
+    runtime = torch.cuda.cudart()
     for slot in registered:
         runtime.cudaHostUnregister(base + slot * slot_bytes)

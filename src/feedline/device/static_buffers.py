@@ -5,8 +5,6 @@ The copy runs on the training loop's stream, so it waits for everything that sti
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from feedline.abc.target import Target
@@ -14,7 +12,6 @@ from feedline.device.structure import mapped
 from feedline.errors import BadOption
 
 
-# Any, throughout: batches of any structure.
 class StaticBuffers:
     """The memory of one loader's batches. A loader keeps it from epoch to epoch.
 
@@ -27,7 +24,7 @@ class StaticBuffers:
         self._rows = batch_size or 0
         self._tensors: list[torch.Tensor] = []
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return StaticBuffers, (self._rows,)  # a copy of the loader has memory of its own
 
     def filled(self, batch: object) -> object:
@@ -38,7 +35,7 @@ class StaticBuffers:
         """
         count = 0
 
-        def copied(value: Any) -> torch.Tensor:
+        def copied(value: object) -> torch.Tensor:
             nonlocal count
             if not isinstance(value, torch.Tensor):
                 raise BadOption(
@@ -95,10 +92,10 @@ class StaticTarget(Target):
     def threads(self) -> int:  # type: ignore[override]
         return self._target.threads
 
-    def begin(self, batch: Any) -> object:
+    def begin(self, batch: object) -> object:
         return self._target.begin(batch)
 
-    def deliver(self, begun: Any) -> object:
+    def deliver(self, begun: object) -> object:
         return self._buffers.filled(self._target.deliver(begun))
 
     def close(self) -> None:

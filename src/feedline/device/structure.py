@@ -40,7 +40,7 @@ def mapped(batch: Any, leaves: tuple[type, ...], function: Callable[[Any], objec
     return batch
 
 
-def _like(batch: Any, content: Any) -> object:
+def _like(batch: Any, content: object) -> object:
     """Return a container of the same class, as torch's pin_memory does; a plain list or dict if that fails."""
     try:
         return type(batch)(content)

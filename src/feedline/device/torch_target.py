@@ -66,7 +66,7 @@ class TorchTarget(Target):
         batch = begun if self._device.type == "cpu" else moved(begun, self._move)
         return batch if self._transform is None else self._transform(batch)
 
-    def _move(self, value: Any) -> object:
+    def _move(self, value: torch.Tensor) -> object:
         return value.to(self._device, non_blocking=True)
 
 
@@ -86,8 +86,8 @@ class CudaTarget(Target):
         kernels do not.
         """
         self.ahead = 2
-        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(_THREADS))
-        self._kept: deque[tuple[Any, Sources]] = deque()
+        self._streams = deque(torch.cuda.Stream(device) for _ in range(_THREADS))
+        self._kept: deque[tuple[torch.cuda.Event, Sources]] = deque()
         """The memory that copies and kernels of the side stream read, each with the event that marks their end."""
 
     def begin(self, batch: object) -> object:
@@ -166,7 +166,7 @@ def _can_be_recorded(value: object) -> bool:
     return callable(getattr(value, "record_stream", None))  # for example PyG graphs
 
 
-def record(batch: Any, stream: Any) -> None:
+def record(batch: Any, stream: torch.cuda.Stream) -> None:
     """Record every tensor of a batch on a stream, so its memory is not reused before the stream is done with it."""
     if isinstance(batch, torch.Tensor):
         if batch.is_cuda and _can_be_recorded(batch):
@@ -221,8 +221,7 @@ def _check_queues() -> None:
 
 
 def _why_no_gpu() -> str:
-    built: Any = torch.version
-    if built.cuda is None and getattr(built, "hip", None) is None:
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return f"torch {torch.__version__} was built without CUDA."
     return "the driver is missing, or CUDA_VISIBLE_DEVICES hides it."
 

@@ -5,7 +5,6 @@ Each is a value without side effects that maps a failure to a verdict.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -14,6 +13,7 @@ import numpy as np
 
 from feedline.abc.faults import NEIGHBOUR, Failure, Verdict
 from feedline.errors import BadOption
+from feedline.types import is_finite
 from feedline.types.indices import index_key
 
 ALLOWED = (
@@ -192,9 +192,7 @@ def find_action(value: object) -> ActionObject | None:
     return _BY_NAME[value]() if isinstance(value, str) and value in _BY_NAME else None
 
 
-# Any: any value from the user.
-def _seconds(value: Any, name: str) -> float:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
+def _seconds(value: object, name: str) -> float:
+    if not is_finite(value) or value < 0:
         raise BadOption(f"Retry({name}={value!r:.200}) is not a number of seconds, 0 or more.")
     return float(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ from feedline.abc.error_policy import DEFAULT_MAX_SHARE, ErrorPolicy
 from feedline.abc.faults import Failure, Verdict, error_name
 from feedline.errors import BadOption
 from feedline.faults.actions import ALLOWED, Action, ActionObject, Raise, action_of, find_action
+from feedline.types import is_finite
 
 Rule: TypeAlias = type[BaseException] | str
 """The exceptions that a rule applies to: a class, or the name of one."""
@@ -310,10 +310,8 @@ def _check_count(value: object) -> int | None:
     return int(value)
 
 
-# Any: any value from the user.
-def _check_share(value: Any) -> float:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
+def _check_share(value: object) -> float:
+    if not is_finite(value) or value < 0:
         raise BadOption(f"max_share={value!r:.200} is not a share of the samples, from 0 to 1.")
     if value > 1:
         hint = f" For {value} per cent give {value / 100:g}." if value <= 100 else ""

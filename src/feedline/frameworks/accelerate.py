@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
@@ -23,7 +23,7 @@ from feedline.types.ranks import own_share
 _KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
 
 
-def keep_loaders(kind: type[Any], rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Keep loaders of this class and its subclasses feedline's when Accelerate prepares them."""
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind, rebuilding))
 
@@ -53,7 +53,7 @@ def _is_a(name: str, batch_sampler: object) -> bool:
     return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 
-def _wrap_functions(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
+def _wrap_functions(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
     wrapper: Any = getattr(module, "DataLoaderAdapter", None)
     if hasattr(wrapper, "load_state_dict"):
         wrapper.state_dict = _saving(wrapper.state_dict, kind)
@@ -66,11 +66,11 @@ def _wrap_functions(kind: type[Any], rebuilding: Rebuilding, module: ModuleType)
             substitute(function, wrap(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
+def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def prepare_data_loader(*arguments: Any, **options: Any) -> Any:
+    def prepare_data_loader(*arguments: object, **options: object) -> object:
         bound = signature.bind(*arguments, **options)
         loader = _inner(bound.arguments["dataloader"])
         if not isinstance(loader, kind):
@@ -106,9 +106,9 @@ def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebui
     return prepare_data_loader
 
 
-def _saving(function: Callable[[object], object], kind: type[Any]) -> Callable[[Any], Any]:
+def _saving(function: Callable[[object], object], kind: type[TorchLoader]) -> Callable[[Any], object]:
     @functools.wraps(function)
-    def state_dict(self: Any) -> Any:
+    def state_dict(self: Any) -> object:
         loader = _inner(self)
         if not isinstance(loader, kind):
             return function(self)
@@ -123,10 +123,10 @@ def _saving(function: Callable[[object], object], kind: type[Any]) -> Callable[[
 
 
 def _loading(
-    function: Callable[[object, object], None], kind: type[Any], rebuilding: Rebuilding
-) -> Callable[[Any, Any], None]:
+    function: Callable[[object, object], None], kind: type[TorchLoader], rebuilding: Rebuilding
+) -> Callable[[Any, object], None]:
     @functools.wraps(function)
-    def load_state_dict(self: Any, state: Any) -> None:
+    def load_state_dict(self: Any, state: object) -> None:
         function(self, state)
         loader = _inner(self)
         if isinstance(loader, kind):
@@ -136,9 +136,9 @@ def _loading(
     return load_state_dict
 
 
-def _skip(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
+def _skip(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
     @functools.wraps(function)
-    def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
+    def skip_first_batches(dataloader: Any, *arguments: object, **options: object) -> object:
         loader = _inner(dataloader)
         skipped = function(dataloader, *arguments, **options)
         if not isinstance(loader, kind):
@@ -154,7 +154,7 @@ def _skip(function: Callable[..., object], kind: type[Any], rebuilding: Rebuildi
     return skip_first_batches
 
 
-def _inner(dataloader: Any) -> Any:
+def _inner(dataloader: object) -> object:
     """Return the loader inside one of Accelerate's wrappers, or the loader itself if it is not wrapped.
 
     A wrapper forwards attributes and passes `isinstance` checks as the loader's class, so look into its `__dict__`.
@@ -162,7 +162,7 @@ def _inner(dataloader: Any) -> Any:
     return getattr(dataloader, "__dict__", {}).get("base_dataloader", dataloader)
 
 
-def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -> Any:
+def _split_already(loader: TorchLoader, given: dict[str, Any], rebuilding: Rebuilding) -> TorchLoader:
     """Make Accelerate leave a loader whole that already splits its samples over the ranks."""
     count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
@@ -188,7 +188,7 @@ def _split_already(loader: Any, given: dict[str, Any], rebuilding: Rebuilding) -
     return rebuilding.with_batch_size(loader, loader.batch_size // count)
 
 
-def _exchanged(loader: Any, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
+def _exchanged(loader: TorchLoader, made: Any, rebuilding: Rebuilding, *, stateful: bool) -> Any:
     """Return the loader that Accelerate made, with feedline's loader in it instead of torch's."""
     inner = _inner(made)
     if inner is made:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ Indices = NDArray[np.int64]
 # Any, throughout: neither package has types to check against.
 
 
-class Positions(list[Any]):
+class Positions(list[object]):
     """Arrays, one per list position: the collated form of lists of equal length."""
 
 
-ReadColumns = Callable[[Indices], "dict[str, Any] | None"]
+ReadColumns = Callable[[Indices], "dict[str, object] | None"]
 """Returns the columns of some samples: arrays with a row per sample, lists of strings, positions.
 
 None if these samples have to be read one by one.
@@ -41,7 +42,7 @@ class _Chunk:
 
     values: Any
     """An array with a row per sample; for strings, a pyarrow array; for lists, the numbers of all lists."""
-    offsets: NDArray[Any] | None = None
+    offsets: NDArray[np.int32] | NDArray[np.int64] | None = None
     """Where each list starts and ends among the numbers."""
 
 
@@ -128,7 +129,7 @@ class _Column:
     """The format of the dataset."""
 
     @classmethod
-    def of(cls, package: object, feature: object, column: Any, form: str | None) -> _Column | None:
+    def of(cls, package: ModuleType, feature: object, column: Any, form: str | None) -> _Column | None:
         chunks = [chunk for chunk in column.chunks if len(chunk)]
         starts = np.zeros(len(chunks) + 1, np.int64)
         np.cumsum([len(chunk) for chunk in chunks], out=starts[1:])
@@ -195,7 +196,7 @@ class _Column:
         return Positions(out) if turned else out
 
 
-def _kind(package: Any, feature: Any, kind: Any) -> str | None:
+def _kind(package: ModuleType, feature: Any, kind: Any) -> str | None:
     """Return how to read a column: "number", "text", "list", "fixed" or "array"; None if it is not supported."""
     types = sys.modules["pyarrow"].types
     features = package.features
@@ -238,7 +239,7 @@ def _prepared(kind: str, chunk: Any) -> _Chunk | None:
     return _Chunk(chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy())
 
 
-def _batch_dtype(dtype: Any, form: str | None) -> np.dtype[np.generic] | None:
+def _batch_dtype(dtype: np.dtype[np.generic] | None, form: str | None) -> np.dtype[np.generic] | None:
     """Return the type of numbers in a batch; None if it is unsupported.
 
     Integers become int64; floats become float64 without a format, else float32.

@@ -13,35 +13,37 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.rebuilding import Rebuilding, TorchLoader
+from feedline.abc.stateful import Stateful
 from feedline.system.optional import when_imported
+from feedline.types import State
 
 
-def keep_places(kind: type[Any], rebuilding: Rebuilding) -> None:
+def keep_places(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Make checkpoints save the position of loaders of this class and its subclasses."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))
         when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind, rebuilding))
 
 
-def _wrap_loop(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
+def _wrap_loop(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
     loop: Any = getattr(module, "_FitLoop", None)
     if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save loader states
         loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind, rebuilding)
         loop._load_combined_loader_states = _loading(loop._load_combined_loader_states, kind)
 
 
-def _wrap_fetcher(kind: type[Any], rebuilding: Rebuilding, module: ModuleType) -> None:
+def _wrap_fetcher(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
     fetcher: Any = getattr(module, "_PrefetchDataFetcher", None)
     if fetcher is not None:
         fetcher.__next__ = _fetching(fetcher.__next__, kind)
 
 
 def _saving(
-    function: Callable[[Any], dict[str, Any]], kind: type[Any], rebuilding: Rebuilding
-) -> Callable[[Any], dict[str, Any]]:
+    function: Callable[[object], State], kind: type[TorchLoader], rebuilding: Rebuilding
+) -> Callable[[Any], State]:
     @functools.wraps(function)
-    def on_save_checkpoint(self: Any) -> dict[str, Any]:
+    def on_save_checkpoint(self: Any) -> State:
         loaders = _stateful(self._combined_loader)
         is_over = self.epoch_loop.batch_progress.is_last_batch
         for loader in loaders:
@@ -58,7 +60,7 @@ def _saving(
     return on_save_checkpoint
 
 
-def _loading(function: Callable[[object], None], kind: type[Any]) -> Callable[[object], None]:
+def _loading(function: Callable[[object], None], kind: type[TorchLoader]) -> Callable[[object], None]:
     @functools.wraps(function)
     def _load_combined_loader_states(self: Any) -> None:
         states, loaders = self._combined_loader_states_to_load, _stateful(self._combined_loader)
@@ -70,9 +72,9 @@ def _loading(function: Callable[[object], None], kind: type[Any]) -> Callable[[o
     return _load_combined_loader_states
 
 
-def _fetching(function: Callable[[object], object], kind: type[Any]) -> Callable[[Any], Any]:
+def _fetching(function: Callable[[object], object], kind: type[TorchLoader]) -> Callable[[Any], object]:
     @functools.wraps(function)
-    def __next__(self: Any) -> Any:  # noqa: N807
+    def __next__(self: Any) -> object:  # noqa: N807
         if self.batches:  # this call returns one of them and fetches another
             loaders = [loader for loader in _stateful(self._combined_loader) if isinstance(loader, kind)]
             self.feedline_states = {id(loader): loader.state_dict() for loader in loaders}
@@ -81,7 +83,7 @@ def _fetching(function: Callable[[object], object], kind: type[Any]) -> Callable
     return __next__
 
 
-def _stateful(combined: Any) -> list[Any]:
+def _stateful(combined: Any) -> list[Stateful]:
     """Return the loaders whose states a checkpoint contains, in the same order."""
     found = [] if combined is None else combined.flattened
     return [loader for loader in found if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]

@@ -41,7 +41,7 @@ class NumpyFramework:
         bind = getattr(collate, "bound_to", None)
         if bind is None:
             return collate
-        bound: Callable[[Any], object] = bind(self)
+        bound: CollateFunction = bind(self)
         return bound
 
     def is_default_collate(self, collate: CollateFunction) -> bool:
@@ -122,7 +122,7 @@ def _column(array: object) -> Any:
     return column if plain else None
 
 
-def _take(column: NDArray[Any], indices: Indices) -> NDArray[np.generic]:
+def _take(column: NDArray[np.generic], indices: Indices) -> NDArray[np.generic]:
     """Take rows, straight into the slot of the current task."""
     count = len(column)
     if len(indices) and not -count <= indices.min() <= indices.max() < count:

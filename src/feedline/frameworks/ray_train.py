@@ -11,25 +11,24 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
-from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
 
 
-def keep_loaders(kind: type[object], rebuilding: Rebuilding) -> None:
+def keep_loaders(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Keep loaders of this class and its subclasses feedline's when Ray Train prepares them."""
     for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
         when_imported(name, functools.partial(_wrap_function, kind, rebuilding))
 
 
-def _wrap_function(kind: type[object], rebuilding: Rebuilding, module: ModuleType) -> None:
-    function: Any = module.prepare_data_loader
+def _wrap_function(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
+    function: Callable[..., object] = module.prepare_data_loader
     substitute(function, _prepare(function, kind, rebuilding))
 
 
-def _prepare(function: Callable[..., object], kind: type[Any], rebuilding: Rebuilding) -> Callable[..., object]:
+def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuilding: Rebuilding) -> Callable[..., object]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)

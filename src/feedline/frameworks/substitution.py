@@ -12,7 +12,7 @@ def substitute(old: object, new: object) -> None:
     This includes names imported with `from ... import ...`, but not references kept elsewhere: base classes, default
     arguments, attributes of objects.
     """
-    modules: dict[str, object] = dict(sys.modules)  # Any: programs put other objects there, too
+    modules: dict[str, object] = dict(sys.modules)  # object: programs put other objects there, too
     for name, module in modules.items():
         if not isinstance(module, ModuleType) or name.partition(".")[0] == "feedline":
             continue

@@ -27,7 +27,7 @@ from feedline.system.process import lock_of_process
 from feedline.types import CollateFunction, WorkerIdentity
 
 
-def worker_info(worker: WorkerIdentity, dataset: object) -> Any:
+def worker_info(worker: WorkerIdentity, dataset: object) -> torch_worker.WorkerInfo:
     """Return the value of `get_worker_info()` in this worker."""
     info = torch_worker.WorkerInfo
     fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
@@ -36,7 +36,7 @@ def worker_info(worker: WorkerIdentity, dataset: object) -> Any:
     return info(**fields)
 
 
-def set_process_worker(info: Any) -> None:
+def set_process_worker(info: torch_worker.WorkerInfo) -> None:
     """Make `torch.utils.data.get_worker_info()` return `info` in this process."""
     _install()
     torch_worker._worker_info = info
@@ -88,7 +88,7 @@ _installing = lock_of_process()
 
 
 class _ThreadInfo(threading.local):
-    info: Any = None
+    info: object = None
     worker_info_was_read = False
 
 
@@ -124,8 +124,7 @@ def _seed(seed: int) -> None:
 _mode_count = torch._C._len_torch_dispatch_stack
 
 
-# Any: a bool, or the keys of a dict.
-def _formed(tensors: list[torch.Tensor], form: Any) -> object:
+def _formed(tensors: list[torch.Tensor], form: bool | list[str]) -> object:
     """Return tensors in their container: a list (`form` is False), a tuple (True) or a dict with these keys."""
     if form is False:
         return tensors
@@ -149,7 +148,7 @@ class TorchFramework:
         bind = getattr(collate, "bound_to", None)
         if bind is None:
             return collate
-        bound: Callable[[Any], object] = bind(self)
+        bound: CollateFunction = bind(self)
         return bound
 
     def is_default_collate(self, collate: CollateFunction) -> bool:
@@ -190,7 +189,7 @@ class TorchFramework:
         leaves, form = ([description], False) if single else description
         arrays = [array_in(view, leaf) for leaf in leaves]
 
-        def copy() -> Any:
+        def copy() -> object:
             if _mode_count():
                 return None
             tensors = [

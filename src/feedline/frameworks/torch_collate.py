@@ -7,7 +7,7 @@ Test: tests/frameworks/test_torch_collate.py
 from __future__ import annotations
 
 from array import array as packed
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,11 +95,11 @@ def default_collate(batch: object) -> Any:
     return torch_collate.default_collate(batch)
 
 
-def _collate_known(batch: Any) -> object:
+def _collate_known(batch: Sequence[object]) -> object:
     return _OWN_WAYS.get(type(batch[0]), torch_collate.default_collate)(batch)
 
 
-def _collate_sequences(batch: Sequence[object]) -> Any:
+def _collate_sequences(batch: Sequence[object]) -> object:
     try:
         columns = list(zip(*batch, strict=True))
     except (TypeError, ValueError):  # they differ in size: torch raises the right error
@@ -107,11 +107,11 @@ def _collate_sequences(batch: Sequence[object]) -> Any:
     return [_collate_known(column) for column in columns]
 
 
-def _collate_dicts(batch: Sequence[Any]) -> dict[object, object]:
+def _collate_dicts(batch: Sequence[dict[object, object]]) -> dict[object, object]:
     return {key: _collate_known([sample[key] for sample in batch]) for key in batch[0]}
 
 
-def _collate_arrays(batch: Sequence[Any]) -> object:
+def _collate_arrays(batch: Sequence[NDArray[np.generic]]) -> object:
     elem = batch[0]
     if elem.dtype.kind not in "biufc":
         return torch_collate.default_collate(batch)
@@ -119,7 +119,7 @@ def _collate_arrays(batch: Sequence[Any]) -> object:
     return collate_tensors([torch.as_tensor(array) for array in batch]) if stacked is None else stacked
 
 
-def _stack_read_only(elem: NDArray[np.generic], batch: Sequence[Any]) -> torch.Tensor | None:
+def _stack_read_only(elem: NDArray[np.generic], batch: Sequence[NDArray[np.generic]]) -> torch.Tensor | None:
     """Stack read-only arrays, such as views of a mapped file; None if they are not all alike.
 
     Tensors of these arrays would be writable, so torch would warn about them, although a batch is a copy.
@@ -173,7 +173,7 @@ def _collate_scalars(batch: Sequence[object]) -> torch.Tensor:
     return tensor_of(column)
 
 
-_OWN_WAYS: dict[type, Callable[[Any], Any]] = {
+_OWN_WAYS: dict[type, CollateFunction] = {
     torch.Tensor: collate_tensors,
     int: _collate_ints,
     float: _collate_floats,

@@ -7,7 +7,7 @@ and collating, bit for bit. Test: tests/frameworks/test_torch_gather.py
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from feedline.frameworks.torch_memory import AS_NUMPY, slot_tensor, tensor_of
 Indices = NDArray[np.int64]
 
 
-Column = torch.Tensor | list[Any]
+Column = torch.Tensor | list[object]
 """The values of one field: a tensor with a row per sample, or a list of values for which torch has no tensor type."""
 
 Form = tuple[str, ...] | str
@@ -59,7 +59,7 @@ class _Gather:
         return _batch_of([list(column) if type(column) is Positions else column for column in columns], form)
 
 
-def _batch_of(columns: list[Any], form: Form) -> object:
+def _batch_of(columns: Sequence[Column], form: Form) -> object:
     return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
 
 
@@ -105,7 +105,7 @@ def _adopted(value: Any) -> Column | None:
     if type(value) is Positions:
         return Positions([torch.from_numpy(array) for array in value])
     if not isinstance(value, np.ndarray):
-        kept: list[Any] = value
+        kept: list[object] = value
         return kept
     try:
         return tensor_of(value if value.flags.writeable else value.copy())
@@ -212,7 +212,7 @@ def _as_tensor(array: NDArray[np.generic]) -> torch.Tensor | None:
             return None
 
 
-def _from_selection(selection: Any) -> Take | None:
+def _from_selection(selection: Selection | Subset[object]) -> Take | None:
     inner = _take_from(selection.dataset)
     chosen = np.asarray(selection.indices)
     if inner is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":

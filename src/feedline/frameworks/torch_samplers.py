@@ -129,7 +129,7 @@ def origin_of(sampler: Any) -> GeneratorOrigin | None:
     return None
 
 
-def remembering(sampler: Any, items: Iterable[object], origin: dict[str, Any]) -> Iterator[object]:
+def remembering(sampler: Any, items: Iterable[object], origin: dict[str, object]) -> Iterator[object]:
     """Yield `items`, drawn from the generator state in `origin`; if that is empty, store the current state there.
 
     The sampler draws the order when the first item is requested, as torch's samplers do.

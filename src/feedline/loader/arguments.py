@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import math
 import multiprocessing
 import os
 import sys
@@ -25,7 +24,7 @@ from feedline.errors import BadOption, OptionWarning, warn_user
 from feedline.faults.actions import Replace, Retry
 from feedline.frameworks.torch_notes import explain
 from feedline.system.failures import INSTEAD_OF_PATH
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, is_finite
 from feedline.types.sizes import byte_count
 from feedline.workers.ray.options import RayOptions
 
@@ -54,7 +53,7 @@ def named(init: Init) -> Init:
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def checked(*arguments: object, **options: object) -> None:  # Any: the types of `init`
+    def checked(*arguments: object, **options: object) -> None:
         for name in options:
             if name not in known:
                 kind = type(arguments[0]).__name__
@@ -114,11 +113,10 @@ def _looks_like_path(text: str) -> bool:
 _LONGEST_PATH = 4096
 
 
-def budget_of(memory_budget: Any) -> int | None:
+def budget_of(memory_budget: int | str | None) -> int | None:
     """Return the memory for batches in bytes; reject a size that is too small, such as gigabytes without a unit."""
     least = 0 if memory_budget == 0 else _LEAST_BUDGET
-    size: int | None = byte_count("memory_budget", memory_budget, least=least)
-    return size
+    return byte_count("memory_budget", memory_budget, least=least)
 
 
 _LEAST_BUDGET = 1024
@@ -239,10 +237,9 @@ def check_callable(name: str, value: object, what: str) -> None:
         raise BadOption(f"{name}={value!r} is not a function that {what}.")
 
 
-def check_timeout(timeout_s: Any) -> float:
+def check_timeout(timeout_s: object) -> float:
     """Return a timeout as a float; reject anything else."""
-    number = isinstance(timeout_s, (int, float, np.integer, np.floating)) and not isinstance(timeout_s, bool)
-    if not number or not math.isfinite(timeout_s) or timeout_s < 0:
+    if not is_finite(timeout_s) or timeout_s < 0:
         raise BadOption(f"timeout_s={timeout_s!r} is not a number of seconds; 0 waits without limit.")
     return float(timeout_s)
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
@@ -103,7 +103,7 @@ class _Shown:
     worker_count: int = 0
     looks: deque[tuple[int, Totals]] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     is_gone: bool = False
-    loader: weakref.ref[Any] | None = None
+    loader: weakref.ref[object] | None = None
     """Only for its callback when the loader is gone; never dereferenced."""
 
     def update(self, counters: Counters, worker_count: int, faults: FaultLog) -> None:
@@ -156,6 +156,14 @@ def figures_of(
     )
 
 
+class _Loader(Protocol):
+    @property
+    def dataset(self) -> object: ...
+
+    @property
+    def faults(self) -> FaultLog: ...
+
+
 class LiveView:
     """Draws loaders: in place with rich if the stream is a terminal, else one line each every few seconds.
 
@@ -175,7 +183,7 @@ class LiveView:
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, loader: Any, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
+    def add(self, loader: _Loader, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
         """Show a loader from now on, if it is not shown yet."""
         with self.lock:
             shown = self._find(loader)
@@ -322,7 +330,7 @@ def _leave_to_parent() -> None:
 
 
 @contextmanager
-def live(loader: object, counters: Counters, worker_count: int) -> Iterator[None]:
+def live(loader: _Loader, counters: Counters, worker_count: int) -> Iterator[None]:
     """Show a loader; see `LoaderBase.live`."""
     view = _view()
     view.add(loader, counters, worker_count, is_asked_for=True)
@@ -332,7 +340,7 @@ def live(loader: object, counters: Counters, worker_count: int) -> Iterator[None
         view.remove(loader)
 
 
-def begins(loader: object, counters: Counters, worker_count: int) -> None:
+def begins(loader: _Loader, counters: Counters, worker_count: int) -> None:
     """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
     is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
@@ -341,5 +349,5 @@ def begins(loader: object, counters: Counters, worker_count: int) -> None:
         _view().add(loader, counters, worker_count)
 
 
-def _name_of(loader: Any) -> str:
+def _name_of(loader: _Loader) -> str:
     return type(loader.dataset).__name__

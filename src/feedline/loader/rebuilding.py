@@ -12,17 +12,17 @@ import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from feedline import samplers
-from feedline.abc.rebuilding import Rebuilding
+from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.abc.sampler import Ordered
 from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
-from feedline.loader.base import run_of
+from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.run.torch_view import TorchView
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of
 from feedline.types.ranks import own_share
 
-# Any, throughout: a `feedline.DataLoader`, whose file imports this one.
+# Any, here and below: a `feedline.DataLoader`, whose file imports this one.
 L = TypeVar("L", bound=Any)
 
 _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]  # a list will do
@@ -32,7 +32,7 @@ _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[
 class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
-    def is_sharded(self, loader: Any) -> bool:
+    def is_sharded(self, loader: LoaderBase) -> bool:
         return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
@@ -57,16 +57,16 @@ class TorchRebuilding(Rebuilding):
         batches = None if loader.batch_size is None else BatchSampler(sampler, loader.batch_size, loader.drop_last)
         return _with(loader, {"sampler": sampler, "batch_sampler": batches})
 
-    def coming_epoch(self, loader: Any) -> int:
+    def coming_epoch(self, loader: LoaderBase) -> int:
         return run_of(loader).epochs.coming_epoch
 
-    def end_epoch(self, loader: Any) -> None:
+    def end_epoch(self, loader: LoaderBase) -> None:
         run_of(loader).epochs.end_epoch()
 
-    def skipped(self, loader: Any) -> int:
+    def skipped(self, loader: LoaderBase) -> int:
         return run_of(loader).skips if "_feedline_run" in vars(loader) else 0
 
-    def skip(self, loader: Any, count: int) -> None:
+    def skip(self, loader: LoaderBase, count: int) -> None:
         if count or "_feedline_run" in vars(loader):  # a subclass may set 0 before it calls our constructor
             run_of(loader).skips = count
 
@@ -74,7 +74,7 @@ class TorchRebuilding(Rebuilding):
 REBUILDING = TorchRebuilding()
 
 
-def keep_in_frameworks(kind: type[Any]) -> None:
+def keep_in_frameworks(kind: type[TorchLoader]) -> None:
     """Make frameworks keep the class of these loaders when they rebuild them, and their positions in checkpoints.
 
     This applies to frameworks that are imported later, too.

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
@@ -146,7 +145,7 @@ class Recorder:
         return recording
 
 
-def _later(earlier: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
+def _later(earlier: Mapping[str, int], now: dict[str, int]) -> dict[str, int]:
     """Return the current counters, or the earlier values where they are larger: these may include more."""
     return {name: max(value, earlier[name]) for name, value in now.items()}
 

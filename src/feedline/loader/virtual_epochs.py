@@ -65,7 +65,7 @@ class VirtualEpochs:
         return f"VirtualEpochs(steps_per_epoch={self.steps_per_epoch})"
 
 
-class _Chain(Iterator[Any]):
+class _Chain(Iterator[object]):
     """Chain one epoch of a loader after another, for orders that have no endless form. An error does not end it."""
 
     def __init__(self, run: Run, view: LoaderView) -> None:
@@ -73,7 +73,7 @@ class _Chain(Iterator[Any]):
         self._batches: Iterator[object] | None = None
         self._had_batches = True  # the first epoch may be resumed at its very end
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         while True:
             if self._batches is None:
                 self._batches = self._run.next_epoch(self._view.again())

@@ -149,7 +149,7 @@ class SlotWriter:
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Copy a contiguous buffer into the slot, unless it is there already; returns its offset."""
         array = np.frombuffer(data, np.uint8)
         known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)
@@ -263,7 +263,7 @@ class Codec:
         self._copy_last: Callable[[], object] | None = None
         """Copies a batch out of `_last_memory`; None if the next one has to be built from its description."""
 
-    def encode(self, batch: Any, writer: SlotWriter) -> bytes:
+    def encode(self, batch: object, writer: SlotWriter) -> bytes:
         """Write `batch` and return the header that `decode` needs.
 
         Raises:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from feedline.errors import BadState
 from feedline.order.plan import Plan
@@ -77,7 +77,7 @@ class ForeignPlan(Plan):
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
         held = (entered or {}).get("held", [])
-        self._held: list[Any] = copy.deepcopy(held)
+        self._held: list[object] = copy.deepcopy(held)
         """The first batch, if the sampler had yielded it before its state was saved."""
         self._first: list[object] = list(self._held)
         """The first batch, kept for a state from before it."""
@@ -92,7 +92,7 @@ class ForeignPlan(Plan):
         if self._snapshot is not None:
             self._states.append((len(self._held), copy.deepcopy(self._snapshot())))
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if self._ahead:
             return self._ahead.pop()
         if self._find_snapshot is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
 from feedline.abc.sampler import BatchSampler, Sampler
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import Stateful, is_stateful
 from feedline.errors import BadState
 from feedline.order.foreign import ForeignPlan, skip
 from feedline.order.order import Entry, Order
@@ -18,27 +18,27 @@ from feedline.types import Share, State
 from feedline.types.indices import taken_each
 
 
-class CutIndices(Iterator[Any]):
+class CutIndices(Iterator[list[object]]):
     """The indices of a third-party sampler in lists.
 
     Like torch's BatchSampler, it requests the sampler's iterator together with the first batch.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(self, sampler: Iterable[object], batch_size: int, *, drop_last: bool) -> None:
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self.source: Any = None
+        self.source: Iterator[object] | None = None
         """The sampler's iterator, which may have a state; None until it is requested."""
         self.ended = False
         """True after a batch that was not full: the sampler is exhausted, and may have started its next epoch."""
 
-    def open(self) -> Any:
+    def open(self) -> Iterator[object]:
         """Request the sampler's iterator."""
         self.source = iter(self._sampler)
         return self.source
 
-    def __next__(self) -> list[Any]:
+    def __next__(self) -> list[object]:
         if self.ended:
             raise StopIteration
         source = self.open() if self.source is None else self.source
@@ -66,7 +66,7 @@ class ForeignOrder(Order):
 
     def __init__(
         self,
-        sampler: Any,
+        sampler: Iterable[object],
         iterate: Callable[[dict[str, object]], Iterator[object]] | None = None,
         *,
         inner: object = None,
@@ -81,12 +81,12 @@ class ForeignOrder(Order):
         self._origin = origin
         self._batch_size = batch_size
         self._share = share or Share()
-        self._parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
-        self._stateful = [part for part in self._parts if is_stateful(part)]
+        self._parts: list[Any] = [sampler] if inner is None or inner is sampler else [sampler, inner]
+        self._stateful: list[Stateful] = [part for part in self._parts if is_stateful(part)]
         self._epoch: int | None = None
         self._begun_with: int | None = None
         """The sampler's epoch when an iteration had begun. Some samplers increment it themselves meanwhile."""
-        self._indices: Iterator[Any] | None = None
+        self._indices: Iterator[object] | None = None
         self._noted: dict[str, object] = {}
         self._is_prepared = False
         self._is_settled = False
@@ -260,7 +260,7 @@ class Origin(Protocol):
         """Return what the order of the next epoch begins with; empty if it is drawn then."""
 
 
-def _find_snapshot(parts: list[Any], indices: object) -> Callable[[], dict[str, object]] | None:
+def _find_snapshot(parts: list[Stateful], indices: object) -> Callable[[], dict[str, object]] | None:
     """Return a function that returns the states of samplers and iterator; None if they have none."""
     source = _opened(indices)
     own = source if is_stateful(source) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from feedline.order.progress import Progress
 from feedline.types import Draw
@@ -26,7 +25,7 @@ class Plan(ABC):
         return self
 
     @abstractmethod
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         """Return the contents of the next batch."""
 
     @abstractmethod

@@ -38,7 +38,7 @@ _MOST_LAYERS = 16
 class Sharing(NamedTuple):
     """What decides which rank gets which samples."""
 
-    sampler: Any
+    sampler: object
     """The loader's sampler, with any samplers inside it; None for iterable datasets."""
     form: str
     """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
@@ -60,7 +60,6 @@ class RankWatch:
         self._has_ended = False
         """True if an epoch was completed."""
 
-    # Any, throughout: datasets and samplers of any type.
     def begin(self, dataset: object, sharing: Sharing, *, has_ended: bool) -> None:
         """Warn if an iteration that begins now delivers the same samples on every rank.
 
@@ -169,6 +168,7 @@ def _names_in(kind: type) -> Iterator[str]:
                 yield constant
 
 
+# Any: a dataset and a sampler of any type.
 def _is_a_part(dataset: Any, sampler: Any, count: int) -> bool:
     """True if the sampler yields so small a part of the dataset that it may be the part of this rank."""
     whole = dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset

@@ -133,7 +133,7 @@ class BatchPlan(Plan):
     def __len__(self) -> int:
         return len(self._own)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> IndexBlock:
         if self._count is not None and self._number >= self._count:
             raise StopIteration
         self._number += 1

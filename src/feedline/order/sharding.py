@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from typing import Any
 
 from feedline.abc.source import ShardedSource, StreamSource
@@ -93,12 +94,11 @@ def tail_of(dataset: object, shard: bool | str | None) -> Share | None:
     return share if share.world_size > 1 else None
 
 
-def steps_of(dataset: Any, sharding: StreamSharding) -> int | None:
+def steps_of(dataset: Sized, sharding: StreamSharding) -> int | None:
     """Return how many batches of an iterable dataset a rank gets. Raises TypeError: the dataset has no length."""
     return Steps(len(dataset), sharding.batch_size, sharding.share, drop_last=sharding.drop_last).count
 
 
-# Any: a sampler or batch sampler of any type, here and below.
 def warn_of_two_shares(sampler: object) -> None:
     """Warn if a sampler takes one rank's share of what is already one rank's share: most samples would be left out."""
     shares = [layer for layer in layers_of(sampler) if rank_count(layer) > 1]
@@ -115,6 +115,7 @@ def warn_of_two_shares(sampler: object) -> None:
     )
 
 
+# Any: samplers and batch samplers of any type.
 def layers_of(sampler: object) -> list[Any]:
     """Return a sampler and those inside it, outermost first: feedline's, torch's, and wrappers of frameworks."""
     layers: list[object] = []
@@ -129,10 +130,11 @@ def layers_of(sampler: object) -> list[Any]:
     return layers
 
 
-def rank_count(sampler: Any) -> int:
+def rank_count(sampler: object) -> int:
     """Return how many ranks a sampler splits the sampler inside it over."""
-    if isinstance(getattr(sampler, "share", None), Share):
-        return int(sampler.share.world_size)
+    share = getattr(sampler, "share", None)
+    if isinstance(share, Share):
+        return int(share.world_size)
     # The second is Accelerate's name for it.
     count = getattr(sampler, "num_replicas", None) or getattr(sampler, "num_processes", None)
     return count if isinstance(count, int) else 1

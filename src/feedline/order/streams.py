@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from feedline.order.plan import Plan
 from feedline.order.progress import Progress
 from feedline.randomness.keys import mix
@@ -27,7 +25,7 @@ class StreamPlan(Plan):
         self._share = share or Share()
         self._draw_key = draw_key
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self._count
 
     def draw(self, ordinal: int) -> Draw:
@@ -66,7 +64,7 @@ class SpanPlan(Plan):
         self._consumed = consumed
         self._number = 0
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         self._number += 1
         return Span(self._number - 1, self._consumed)
 

@@ -26,7 +26,7 @@ from feedline.types.ranks import share_if_known
 def torch_order(loader: torch.utils.data.DataLoader[object], sharding: StreamSharding | None) -> Order:
     """Return the order that a loader's arguments define."""
     # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
-    index_sampler: object = loader._index_sampler
+    index_sampler: Any = loader._index_sampler
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
         if index_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
             raise BadOption(
@@ -52,7 +52,7 @@ def _of_batches(batch_sampler: Any) -> Order:
     return order or _of_foreign(batch_sampler)
 
 
-def _of_foreign(batch_sampler: Any) -> ForeignOrder:
+def _of_foreign(batch_sampler: Iterable[object]) -> ForeignOrder:
     """Return the order of an unknown batch sampler; the sampler behind it may be known."""
     inner, share = sampler_behind(batch_sampler), share_if_known()
     if origin_of(inner) is None:
@@ -74,7 +74,7 @@ def sampler_of(batch_sampler: object) -> object:
     return inner if isinstance(inner, abc.Sampler) else None
 
 
-def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:
+def _of_sampler(sampler: Any, whole: Iterable[object], batch_size: int | None, *, drop_last: bool) -> Order:
     """Return the order of a sampler that is cut into batches; torch would iterate over `whole`."""
     order = order_of(sampler, batch_size, drop_last=drop_last)
     if order is not None:

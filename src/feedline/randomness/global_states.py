@@ -186,8 +186,7 @@ def _mark() -> tuple[object, ...] | None:
     )
 
 
-# Any, below: a ctypes array, whose type is made on the spot; None if the memory layout is uncertain.
-def _bytes_at(address: int, size: int) -> Any:
+def _bytes_at(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
     """Return memory whose `raw` is always its current content."""
     return (ctypes.c_char * size).from_address(address)
 
@@ -214,6 +213,7 @@ def _numpy_state() -> object:
 _last_words: tuple[object, tuple[object, object]] = (None, (None, None))
 
 
+# Any, below: such memory; None if its layout is uncertain.
 def _words_of(generator: Any) -> tuple[Any, Any]:
     """Return the memory of a NumPy bit generator's words, and of its mark."""
     global _last_words

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ _COLLATE = 1 << 62
 _OPEN = 1 << 63
 """Used in place of a batch: for numbers drawn while a stream is opened."""
 
+T = TypeVar("T")
+Items: TypeAlias = "list[object] | tuple[object, ...]"
 
 _NO_DRAW = Draw(0)
 
@@ -136,14 +138,14 @@ class Scope:
         self._place = place
         self._items = self._numbers = None
 
-    def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    def following(self, items: Items) -> Iterator[object]:
         """Return an iterator over the items. Its progress gives `place`, which costs nothing unless it is read."""
         self._count = len(items)
         self._numbers = None
         iterator = self._items = iter(items) if self.slow is None else Timed(items, self.slow)
         return iterator
 
-    def walking(self, items: list[Any], numbers: Sequence[int]) -> Iterator[Any]:
+    def walking(self, items: list[T], numbers: Sequence[int]) -> Iterator[T]:
         """Return an iterator over items that have these positions; its progress gives `place`."""
         iterator = iter(items)
         if items:
@@ -252,7 +254,7 @@ class Scope:
         return generator
 
 
-class Timed(Iterator[Any]):
+class Timed(Iterator[object]):
     """An iterator over items that measures the time until the next one is requested.
 
     Args:
@@ -260,13 +262,13 @@ class Timed(Iterator[Any]):
         took: a list to which the time for each item, and the item, are appended.
     """
 
-    def __init__(self, items: list[object] | tuple[object, ...], took: list[tuple[int, object]]) -> None:
+    def __init__(self, items: Items, took: list[tuple[int, object]]) -> None:
         self._left = iter(items)
         self._took = took
         self._begun = 0
         self._item: object = None
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         now = time.monotonic_ns()
         if self._begun:
             self._took.append((now - self._begun, self._item))

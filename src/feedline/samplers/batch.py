@@ -40,7 +40,7 @@ class BatchSampler(Iterable[list[Any]]):
     """
 
     # Any: the arguments of __init__; there are none when pickle creates the object.
-    def __new__(cls, sampler: Any = None, *arguments: Any, **options: Any) -> BatchSampler:
+    def __new__(cls, sampler: Iterable[object] | None = None, *arguments: Any, **options: Any) -> BatchSampler:
         if cls is BatchSampler and isinstance(sampler, abc.Sampler):
             return object.__new__(CutBatches)
         if cls is CutBatches and sampler is not None and not isinstance(sampler, abc.Sampler):

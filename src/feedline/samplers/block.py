@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -87,7 +86,7 @@ class BlockSampler(Seeded):
     def describe(self) -> State:
         return {**super().describe(), "window": self.window, "checksum": self._checksum}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_epoch_order": None}
 
     def __repr__(self) -> str:
@@ -119,7 +118,7 @@ def _order(sizes: IndexArray, window: int, key: Key) -> _Order:
     return _Order(key, mix(numbers, _SAMPLES), blocks, ends, window_ends)
 
 
-def _checked(sizes: Any) -> IndexArray:
+def _checked(sizes: object) -> IndexArray:
     array = sizes.numpy() if is_tensor(sizes) else np.asarray(sizes)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) == 0:
         raise BadOption(f"sizes={sizes!r} is not a list of block sizes: whole numbers, one per block.")

@@ -7,10 +7,8 @@ batches. So any batch can be made without the ones before it, and every epoch an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +19,7 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler, shuffled_passes
 from feedline.system.optional import is_tensor
-from feedline.types import Key
+from feedline.types import Key, is_finite
 from feedline.types.labels import refuse_dataset
 
 _RATIO = 1.05
@@ -47,11 +45,10 @@ class BucketBatches(SeededBatches):
     buckets, are chosen if they are None.
     """
 
-    # Any: a torch or NumPy generator.
     def __init__(
         self,
         lengths: Lengths,
-        batch_size_for: Callable[[Any], int],
+        batch_size_for: Callable[[int | float], int],
         boundaries: NDArray[np.generic] | None,
         *,
         drop_last: bool,
@@ -151,7 +148,7 @@ class BucketBatches(SeededBatches):
         return f"{type(self).__name__}({len(self._table)} lengths, {limits}{self._options()}: {made})"
 
 
-def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[list[int], list[int]]:
+def _chosen(lengths: Lengths, batch_size_for: Callable[[int | float], int]) -> tuple[list[int], list[int]]:
     """Return where buckets end in sorted lengths, and their batch sizes.
 
     A bucket that is too small is extended. Samples that do not fill a batch are left to the next bucket, where they are
@@ -175,8 +172,7 @@ def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[lis
     return ends, batch_sizes
 
 
-# Any: a list, array or tensor.
-def lengths_of(lengths: Any) -> Lengths:
+def lengths_of(lengths: object) -> Lengths:
     """Return the lengths of samples as an array of 64-bit integers or floats.
 
     Raises BadOption if they are not numbers, or are negative, NaN or infinite, or if there are none.
@@ -334,9 +330,7 @@ class TokenBudgetBatchSampler(BucketBatches):
         return self._form(f"max_tokens={self.max_tokens}{most}")
 
 
-# Any: any value from the user.
-def _check_budget(budget: Any) -> int | float:
-    number = isinstance(budget, (int, float, np.integer, np.floating)) and not isinstance(budget, bool)
-    if not number or not math.isfinite(budget) or budget <= 0:
+def _check_budget(budget: object) -> int | float:
+    if not is_finite(budget) or budget <= 0:
         raise BadOption(f"max_tokens={budget!r} is not a positive number.")
     return int(budget) if isinstance(budget, (int, np.integer)) else float(budget)

@@ -7,10 +7,11 @@ epoch for that time. So all ranks get the same order, and the program's generato
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from feedline.randomness.global_states import globals_kept, seed_globals
 from feedline.randomness.keys import epoch_key
 from feedline.types import Key
 from feedline.types.indices import taken_each
+
+if TYPE_CHECKING:
+    from torch import Generator
 
 
 class _Foreign(Ordered):
@@ -70,8 +74,7 @@ class ForeignBatchSampler(_Foreign, BatchSampler):
         return last[1][number]
 
 
-# Any: a sampler is anything that can be iterated over, here and below.
-def yields_batches(foreign: Any) -> bool:
+def yields_batches(foreign: Iterable[Any]) -> bool:
     """True if a sampler yields batches, judging by its first item; False if it yields nothing.
 
     torch's samplers are recognised by their classes, because they shuffle a whole dataset before the first item.
@@ -102,7 +105,7 @@ def seeded_generators(foreign: object, key: Key) -> Iterator[None]:
                 generator.set_state(state)
 
 
-def _own_generators(foreign: object, torch: Any) -> Iterator[Any]:
+def _own_generators(foreign: object, torch: ModuleType | None) -> Iterator[Generator]:
     while torch is not None and foreign is not None:
         generator = getattr(foreign, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -126,12 +129,12 @@ def _one_epoch(foreign: Any, key: Key) -> list[object]:
     return found
 
 
-def _as_indices(found: object, foreign: object) -> IndexArray:
+def _as_indices(found: object, foreign: Sized) -> IndexArray:
     array = np.asarray(found)
     if array.ndim == 1 and (array.dtype.kind in "iu" or len(array) == 0):
         return array.astype(np.int64)
     raise BadOption(f"{_name(foreign)} yields {str(found)[:80]}, and only integers can be distributed over ranks.")
 
 
-def _name(foreign: Any) -> str:
+def _name(foreign: Sized) -> str:
     return f"{type(foreign).__name__} of length {len(foreign)}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 from zlib import crc32
 
 import numpy as np
@@ -146,7 +146,7 @@ class StratifiedBatchSampler(SeededBatches):
             "checksum": self._checksum,
         }
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_row": None, "_block": None, "_last_number": None}
 
     def __repr__(self) -> str:

@@ -101,8 +101,7 @@ class WeightedRandomSampler(Seeded):
         return f"WeightedRandomSampler({len(self._array)} weights, {self.num_samples}{drawn}{self._origin()})"
 
 
-# Any: weights in any form.
-def _checked(weights: Any) -> NDArray[np.float64]:
+def _checked(weights: object) -> NDArray[np.float64]:
     refuse_dataset("weights", weights, "[1.0] * len(dataset)")
     if is_tensor(weights):
         weights = weights.detach().cpu().numpy()

@@ -27,15 +27,13 @@ _IN_PYTHON = 1 << 9
 class _Layout(NamedTuple):
     """Where objects of a class keep what they hold."""
 
-    # Any: descriptors of two kinds.
-    places: list[tuple[str, Any]]
+    places: list[tuple[str, MemberDescriptorType | GetSetDescriptorType]]
     """Its slots and its dictionary."""
     is_plain: bool
     """True if objects hold nothing but attributes, in an array or in a dictionary that was accessed."""
 
 
-# Any: any object in the user's program.
-def attributes_of(value: object) -> list[tuple[str, Any]]:
+def attributes_of(value: object) -> list[tuple[str, object]]:
     """Return the names and values that an object holds.
 
     Example:
@@ -45,7 +43,7 @@ def attributes_of(value: object) -> list[tuple[str, Any]]:
         >>> attributes_of(Point())
         [('x', 1), ('y', 2)]
     """
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, object]] = []
     for name, descriptor in _layout_of(type(value)).places:
         try:
             held = descriptor.__get__(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 _MOST = "32"
@@ -17,8 +16,7 @@ _MOST = "32"
 
 def widen() -> None:
     """Ask CUDA for as many queues as it has, unless it has started already or the user has set a number."""
-    torch: Any = sys.modules.get("torch")  # Any: the module, which may still be importing itself
-    cuda = getattr(torch, "cuda", None)
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # the module may still be importing itself
     if cuda is None or not cuda.is_initialized():
         os.environ.setdefault(VARIABLE, _MOST)
 

@@ -18,7 +18,7 @@ from feedline.system.deletion import ClosedWhenDeleted
 H = TypeVar("H")
 
 _inherited: list[object] = []
-"""Handles of other processes, kept so that no destructor closes them. Any: from any library."""
+"""Handles of other processes, kept so that no destructor closes them."""
 
 
 class Handle(ClosedWhenDeleted, Generic[H]):

@@ -20,12 +20,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from feedline.system.failures import signal_behind
 
-# Any: the result of signal.getsignal, a user's function or a number.
-_exchanged: dict[int, Any] = {}
+if TYPE_CHECKING:
+    _Handler = Callable[[int, FrameType | None], object] | int | None  # the result of signal.getsignal
+
+_exchanged: dict[int, _Handler] = {}
 """Handlers that are currently replaced, by signal, for a child that is forked in the meantime."""
 
 _NUMBERS = [int(number) for number in signal.valid_signals()]
@@ -101,7 +104,7 @@ def ignore() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _put_back(handlers: dict[int, Any]) -> None:
+def _put_back(handlers: dict[int, _Handler]) -> None:
     try:
         for number, handler in handlers.items():
             _signal.signal(number, handler)

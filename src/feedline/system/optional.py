@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, TypeGuard
 
 from feedline.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -27,7 +30,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
         raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> TypeGuard[Tensor]:
     """True for torch tensors. Does not import torch: without it there can be no tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
@@ -74,8 +77,7 @@ class _ThenAct(Loader):
     It wraps that loader instead of changing it: one loader may serve many modules, or be a proxy.
     """
 
-    # Any: a loader of any class.
-    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Loader, act: Callable[[ModuleType], None]) -> None:
         self._loader = loader
         self._act = act
 
@@ -83,8 +85,7 @@ class _ThenAct(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader

@@ -7,7 +7,6 @@ import mmap
 import os
 import threading
 from collections.abc import Collection
-from typing import Any
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -72,8 +71,7 @@ def rolled_up(pid: int, names: Collection[str]) -> int | None:
     return sum(sizes) if sizes else None
 
 
-# Any: threading.RLock is a function, and its type has no name.
-def lock_of_process() -> Any:
+def lock_of_process() -> threading.RLock:
     """Return a reentrant lock that is free in a forked process, even if a thread of the parent held it."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 from pathlib import Path
-from typing import Any
 
 TIMEOUT_S = 30.0
 """How long a test waits for something that must happen. Generous: a spawned worker first imports its modules."""
@@ -52,7 +51,7 @@ class Gate:
         gate._reached = gate._opened = -1
         return gate
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_folder": self._folder}
 
     def pass_through(self) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """True for finite numbers of Python and NumPy, but not for booleans."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return math.isfinite(value)
 
 
 class DatasetKind(Enum):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeGuard
+
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.system.optional import is_tensor
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def is_array(value: object) -> bool:
+
+def is_array(value: object) -> TypeGuard[NDArray[np.generic] | Tensor]:
     """True for NumPy arrays and torch tensors."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 

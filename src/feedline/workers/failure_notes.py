@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.collate import fields
@@ -15,7 +14,6 @@ from feedline.types.arrays import is_arrays
 from feedline.workers.fetch.origins import origin_text
 
 
-# Any: a dataset and its indices are of any type.
 def notes_on(
     exc: BaseException,
     stage: str,
@@ -23,7 +21,7 @@ def notes_on(
     dataset: object,
     spec: WorkerSpec,
     worker: int | None,
-    samples: Any = None,
+    samples: Sequence[object] = (),
 ) -> Iterator[str]:
     """Yield the notes to add to an exception.
 
@@ -55,7 +53,7 @@ def notes_on(
         )
 
 
-def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, samples: Any) -> Iterator[str]:
+def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, samples: Sequence[object]) -> Iterator[str]:
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
         mismatch = mismatch_of(samples) if samples else None

@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def read_positions() -> dict[int, int]:
 
 
 @contextmanager
-def _opencv_without_threads(cv2: Any) -> Iterator[None]:
+def _opencv_without_threads(cv2: ModuleType) -> Iterator[None]:
     """End the idle threads of OpenCV's pool for a moment.
 
     A child that sets another number of threads would wait forever for threads to end that it does not have. So would

@@ -245,7 +245,7 @@ class Runner:
             return None
         stage, index = self._where(exc, indices)
         samples, self._scope.unfit = self._scope.unfit, None
-        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples):
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples or ()):
             add_note(exc, note)
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import reduction
-from types import FunctionType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, TypeGuard
 
 from feedline.errors import MissingExtra, NotPicklable
 from feedline.system.failures import words
@@ -26,9 +26,8 @@ from feedline.system.optional import require
 _EXTRA = "notebook"
 
 
-# Any: any object in the user's program.
 @contextmanager
-def by_value(cloudpickle: Any = None) -> Iterator[Callable[[object], object] | None]:
+def by_value(cloudpickle: ModuleType | None = None) -> Iterator[Callable[[object], object] | None]:
     """Yield a `reducer_override` that pickles an object with the session's definitions; None if workers can import it.
 
     Pickle inside the block. Classes and functions are then the same, and share the same global names, in everything
@@ -49,7 +48,7 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[object], object] | N
     names = vars(sys.modules["__main__"])
     pickler.globals_ref[id(names)] = _MainNames(names)
     reducers = pickler.dispatch_table.maps[0]  # for cells, code and other parts of functions
-    sent: list[object] = []
+    sent: list[FunctionType | type] = []
 
     def reduce(value: Any) -> object:
         if not sent and not _is_of_session(value):  # objects that sent ones refer to may be from other modules
@@ -74,14 +73,14 @@ def by_value(cloudpickle: Any = None) -> Iterator[Callable[[object], object] | N
         raise
 
 
-def _cloudpickle() -> object | None:
+def _cloudpickle() -> ModuleType | None:
     try:
         return require("cloudpickle", extra=_EXTRA, purpose="sending classes by value")
     except MissingExtra:
         return None
 
 
-def _try_alone(value: object, dumps: Callable[[object], bytes], cause: BaseException) -> None:
+def _try_alone(value: FunctionType | type, dumps: Callable[[object], bytes], cause: BaseException) -> None:
     try:
         dumps(value)
     except Exception as exc:
@@ -91,7 +90,7 @@ def _try_alone(value: object, dumps: Callable[[object], bytes], cause: BaseExcep
         ) from cause
 
 
-def _is_of_session(value: object) -> bool:
+def _is_of_session(value: object) -> TypeGuard[FunctionType | type]:
     return isinstance(value, (FunctionType, type)) and value.__module__ == "__main__"
 
 
@@ -104,13 +103,13 @@ def _refuse(value: object) -> object:
     )
 
 
-class _MainNames(dict[str, Any]):
+class _MainNames(dict[str, object]):
     """The global names of the session. In a worker they become those of its own `__main__`.
 
     There, a function finds what another has set, and the worker's answers are pickled by name.
     """
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _main_names, ()
 
 
@@ -125,7 +124,7 @@ def _named(name: str, make: Callable[..., object], arguments: tuple[object, ...]
     return value
 
 
-def _what(value: Any) -> str:
+def _what(value: FunctionType | type) -> str:
     kind = "class" if isinstance(value, type) else "function"
     return f"The {kind} {value.__qualname__} is defined in an interactive session (__main__ of a notebook or a prompt)"
 
@@ -181,7 +180,7 @@ class Sent:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         file = io.BytesIO()
         pickler: Any = reduction.ForkingPickler(file, 5)
         with by_value() as reduce:

@@ -9,13 +9,13 @@ are left out, because they may have drawn numbers before the failure.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from itertools import islice
 from typing import Any
 
 from feedline.errors import DataWarning, warn_user
 from feedline.randomness import global_states as randomness
-from feedline.types import CollateFunction
+from feedline.types import CollateFunction, MapStyle
 from feedline.workers.fetch.awaiting import is_awaited
 
 _LOOKS = 4
@@ -27,7 +27,7 @@ _MOST_TRIES = 16
 """Maximum number of samples to try. If all of them fail, the dataset passes."""
 
 
-def must_leave_threads(dataset: object, collate: CollateFunction | None, *, is_map: bool, batched: bool = True) -> bool:
+def must_leave_threads(dataset: Any, collate: CollateFunction | None, *, is_map: bool, batched: bool = True) -> bool:
     """Make a few samples; if they draw from process-wide generators, warn and return True.
 
     Args:
@@ -50,7 +50,7 @@ def must_leave_threads(dataset: object, collate: CollateFunction | None, *, is_m
     return True
 
 
-def _generators_used(dataset: object, collate: CollateFunction | None, *, batched: bool) -> list[str]:
+def _generators_used(dataset: MapStyle[object], collate: CollateFunction | None, *, batched: bool) -> list[str]:
     with randomness.globals_kept():
         randomness.seed_globals(0)
         before = randomness.GlobalStates.now()
@@ -72,13 +72,13 @@ def _failures_left_to_workers() -> contextlib.suppress:
     return contextlib.suppress(Exception)
 
 
-def _made(dataset: Any, index: object, *, batched: bool) -> object:
+def _made(dataset: MapStyle[object], index: object, *, batched: bool) -> object:
     """Make a sample as a worker would."""
     several = getattr(dataset, "__getitems__", None) if batched else None
     return several([index])[0] if several else dataset[index]
 
 
-def _some_indices(dataset: Any) -> Iterator[object]:
+def _some_indices(dataset: Sized) -> Iterator[object]:
     """Yield indices from the whole dataset, the first few far apart."""
     if isinstance(dataset, Mapping):  # its indices are its keys
         yield from islice(dataset, _MOST_TRIES)

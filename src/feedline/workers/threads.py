@@ -24,7 +24,6 @@ import traceback
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
@@ -111,7 +110,7 @@ class ThreadEngine(LaneEngine[Task]):
         self._threads[worker].join(_PATIENCE_S)
 
     @property
-    def worker_objects(self) -> list[Any]:
+    def worker_objects(self) -> list[threading.Thread]:
         return list(self._threads)
 
     def stack(self, worker: int) -> str | None:
@@ -155,7 +154,7 @@ class _Own:
 
     number: int
     generation: int
-    dataset: Any
+    dataset: object
     lane: Lane[Task]
     ending: threading.Event
     """Set when the engine closes: no sample is needed any more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import TRANSFORMS
@@ -33,7 +32,7 @@ def timed_steps(dataset: object) -> Callable[[], None]:
     return put_back
 
 
-def _lists_of_steps(dataset: object) -> Iterator[list[object]]:
+def _lists_of_steps(dataset: object) -> Iterator[list[Callable[..., object]]]:
     for _ in range(8):  # nested datasets; a bound in case of a cycle
         if dataset is None:
             return
@@ -54,7 +53,6 @@ def _attribute(value: object, name: str) -> object:
         return None
 
 
-# Any: a step is any callable.
-def _call_timed(step: Any, *args: object, **options: object) -> object:
+def _call_timed(step: Callable[..., object], *args: object, **options: object) -> object:
     with stage(TRANSFORM):
         return step(*args, **options)

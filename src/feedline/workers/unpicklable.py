@@ -67,8 +67,7 @@ class Unpicklable(NamedTuple):
     path: str
     what: str
     advice: str
-    # Any: any object in the user's program.
-    value: Any
+    value: object
 
 
 def what_fails(root: object, name: str) -> Unpicklable | None:
@@ -121,7 +120,6 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened.rstrip('.')}"
 
 
-# Any, below: any object in the user's program.
 def _way_to_failure(root: object) -> tuple[list[object], Exception | None]:
     """Pickle an object; return the objects that lead to the failure, and the exception, None if there is none."""
     pickler = _Pickler()
@@ -155,8 +153,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(write=len), protocol=5)
-        extra: Any = reduction.ForkingPickler
-        self.dispatch_table = {**copyreg.dispatch_table, **extra._extra_reducers}
+        self.dispatch_table = {**copyreg.dispatch_table, **vars(reduction.ForkingPickler)["_extra_reducers"]}
         self.way: list[object] = []
         """The objects that are being pickled, each inside of the one before; after a failure, those that lead to it."""
 
@@ -168,7 +165,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         self.way.pop()  # not after a failure
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """True for arrays and tensors whose memory can be sent as it is."""
     if is_tensor(value):
         return value.grad_fn is None
@@ -243,7 +240,7 @@ def _known(kind: type) -> tuple[str, str] | None:
     return _FILE if issubclass(kind, io.IOBase) else _BY_PACKAGE.get(str(kind.__module__).partition(".")[0])
 
 
-def _diagnosis(value: Any, owner: object, failure: Exception) -> tuple[str, str]:
+def _diagnosis(value: object, owner: object, failure: Exception) -> tuple[str, str]:
     """Return a description of what cannot be pickled, to follow "it is", and advice."""
     kind = type(value)
     name = (
@@ -258,7 +255,8 @@ def _diagnosis(value: Any, owner: object, failure: Exception) -> tuple[str, str]
             "Keep it in a flat form, such as a list whose items refer to each other by number.",
         )
     if known is not None:
-        file = f" {value.name!r}" if isinstance(getattr(value, "name", None), str) else ""
+        own = getattr(value, "name", None)
+        file = f" {own!r}" if isinstance(own, str) else ""
         return known[0].format((database_handle(kind) or name) + file), known[1]
     value = getattr(value, "__wrapped__", value) if kind.__module__ == "functools" else value
     if isinstance(value, (FunctionType, type)):

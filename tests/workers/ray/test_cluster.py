@@ -8,7 +8,8 @@ import sys
 import time
 import warnings
 from collections import deque
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,13 @@ from feedline.errors import BadOption, MissingExtra, WorkerStartError, WorkerWar
 from feedline.workers.ray import cluster
 from feedline.workers.ray.engine import RayEngine, _Worker
 from feedline.workers.ray.options import RayOptions
+
+
+def _module(**functions: Callable[[], object]) -> ModuleType:
+    """Return a stand-in for the module `ray`."""
+    module = ModuleType("ray")
+    vars(module).update(functions)
+    return module
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +62,7 @@ def test_a_cluster_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_worker_needs_that_no_node_has() -> None:
     nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
-    fake = SimpleNamespace(nodes=lambda: nodes, available_resources=lambda: {"CPU": 1.0})
+    fake = _module(nodes=lambda: nodes, available_resources=lambda: {"CPU": 1.0})
     assert "no node of the cluster has that" in cluster.shortage(fake, RayOptions(num_cpus=8))
     assert "the whole cluster of 1 node has {'CPU': 1.0} free" in cluster.shortage(fake, RayOptions(num_cpus=2))
 
@@ -95,7 +103,7 @@ def test_a_fork_of_a_program_that_is_connected_is_refused(monkeypatch: pytest.Mo
 
 
 def test_one_worker_more_needs_a_place() -> None:
-    fake = SimpleNamespace(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
+    fake = _module(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
     with pytest.raises(WorkerStartError, match="no resources for worker 4"):
         cluster.check_room(fake, RayOptions(), 4)
     cluster.check_room(fake, RayOptions(num_cpus=0.5, resources={"decoder": 3}), 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.abc.source import ShardedSource
@@ -26,7 +26,7 @@ from feedline.errors import BadState, WorkerError
 from feedline.order.progress import Progress, StreamProgress
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of
-from feedline.types import DatasetKind, ResultKind, Resume
+from feedline.types import DatasetKind, ResultKind, Resume, State
 from feedline.types.shown import counted
 
 BeginEpoch = Callable[[Driver], None]
@@ -117,7 +117,9 @@ def _begun(stream: dict[str, Any]) -> StreamProgress:
     return StreamProgress(batches, stream.get("ended", False), notes_of(stream), noted_at, read)
 
 
-def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, checkpoint: Checkpoint) -> dict[int, Resume]:
+def _resumes(
+    spec: WorkerSpec, streams: Sequence[State], worker_count: int, checkpoint: Checkpoint
+) -> dict[int, Resume]:
     if not streams:
         return {}
     if spec.sharding is not None:  # every worker reads the same stream, so any state of it will do

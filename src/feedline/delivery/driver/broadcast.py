@@ -8,7 +8,6 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption
@@ -35,7 +34,7 @@ class Broadcast:
         self._called = 0
         """How many times `set_epoch` was called through this loader."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _broadcast, (self._dataset, self._watches)  # the workers stay with their loader
 
     def join(self, driver: Driver) -> None:
@@ -105,7 +104,7 @@ class _Noted:
 
     count: int = 0
     arguments: tuple[object, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 _notes: dict[int, _Noted] = {}
@@ -138,7 +137,7 @@ def _watch(dataset: object) -> _Noted:
 
 def _noting(method: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(method)
-    def set_epoch(self: object, *arguments: object, **options: object) -> Any:
+    def set_epoch(self: object, *arguments: object, **options: object) -> object:
         result = method(self, *arguments, **options)
         noted = _notes.get(id(self))
         if noted is not None:

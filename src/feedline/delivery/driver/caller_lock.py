@@ -195,7 +195,7 @@ class Running:
         self.last_close = object()
         """A new object after every `close`."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Running, ()  # iterations stay with the loader that began them
 
     @contextmanager

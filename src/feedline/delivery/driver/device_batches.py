@@ -32,6 +32,7 @@ from typing import Any
 from feedline.abc.target import Target
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.driver.caller_lock import OneCallerBatches
+from feedline.delivery.driver.driver import RowParts
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.order.progress import Progress
@@ -134,8 +135,7 @@ class DeviceBatches(OneCallerBatches):
             raise error
         return value
 
-    # Any: `Driver.row_parts` of the batch, and when it was prepared.
-    def _write(self, row_parts: Any, asked: int) -> None:
+    def _write(self, row_parts: tuple[RowParts, int], asked: int) -> None:
         (before, (behind, _, held, first)), ready = row_parts
         observer, got = self._batches.counters.observer, time.monotonic_ns()
         # The training loop does not wait for a copy to finish, only for starting and delivering it.
@@ -160,6 +160,12 @@ class DeviceBatches(OneCallerBatches):
         self._finalizer()
 
 
+_Item = list[Any]
+"""A batch: its kind, the batch or an exception, the progress of the epoch after it, its measurements, and the random
+numbers of the target's transform.
+"""
+
+
 class _Line:
     """Batches being prepared, in order. Shared by the training loop and the threads."""
 
@@ -179,10 +185,8 @@ class _Line:
         """Wakes threads."""
         self._is_ready: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Wakes the training loop."""
-        self.items: dict[int, list[Any]] = {}
-        """Prepared batches by number. Each is a list: its kind, the batch or an exception, the progress of the epoch
-        after it, its measurements, and the random numbers of the target's transform.
-        """
+        self.items: dict[int, _Item] = {}
+        """Prepared batches by number."""
         self.unready: list[object] | None = None
         """The batch that the training loop is preparing itself, also after an interrupt."""
         self.unbegun: dict[int, list[object]] = {}
@@ -233,7 +237,7 @@ class _Line:
 
     # -- in the training loop -----------------------------------------------------------------------------------------
 
-    def fetch(self) -> list[Any]:
+    def fetch(self) -> _Item:
         """Return the next batch, and start preparing others that have already arrived."""
         self.items.pop(self.taken - 1, None)
         if self.taken == self.asked:
@@ -260,7 +264,7 @@ class _Line:
             # Nothing is called in between, so an interrupt neither loses the batch nor has it prepared twice.
             self.unbegun[number], self.unready, self.asked = item, None, number + 1
 
-    def wait(self) -> list[Any]:
+    def wait(self) -> _Item:
         """Wait for the next batch and return it."""
         self.items.pop(self.taken - 1, None)
         self.wake()  # there is space for another one
@@ -323,8 +327,7 @@ class _Line:
         ahead = self.target.ahead if self._runs_ahead else 0
         return self.asked - self.taken <= ahead and self.halted is None
 
-    # Any: see `items`.
-    def _take(self, item: list[Any], *, in_thread: bool = False) -> None:
+    def _take(self, item: _Item, *, in_thread: bool = False) -> None:
         try:
             if item[0] is _ASKED:
                 item[1] = self.batches.__next__()
@@ -342,8 +345,7 @@ class _Line:
             plan = self.batches.checkpoint.plan
             item[4] = None if plan is None else plan.draw_after(item[2])
 
-    # Any: see `items`.
-    def _begin(self, item: list[Any], *, in_thread: bool = False) -> None:
+    def _begin(self, item: _Item, *, in_thread: bool = False) -> None:
         if item[0] is not _TAKEN:
             return
         try:

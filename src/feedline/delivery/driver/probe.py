@@ -165,7 +165,7 @@ def _timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
     return own_s / count, min(1.0, computed_s / own_s)
 
 
-def _indices(dataset: Any, number: int) -> Iterator[Any]:
+def _indices(dataset: Any, number: int) -> Iterator[object]:
     """Return an endless iterator over indices from the whole dataset, in another order for each `number`."""
     if isinstance(dataset, Mapping):  # its indices are its keys
         return cycle(islice(dataset, 4096))

@@ -7,7 +7,6 @@ import random
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
@@ -59,7 +58,7 @@ class Resources:
         """The watch of the workers that were started last, while they exist."""
         self._tuning: Tuning | None = None
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return Resources, (
             self.settings,
             self.framework,

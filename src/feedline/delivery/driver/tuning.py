@@ -190,7 +190,7 @@ class TunedDriver(Driver):
         epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
         super().begin_epoch(epoch)
 
-    def next(self) -> Any:
+    def next(self) -> object:
         self._asked += 1
         if self._asked >= self._due:
             self._look()

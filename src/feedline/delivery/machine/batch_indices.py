@@ -16,7 +16,7 @@ from feedline.types import IndexBlock
 def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
     """Return the samples as a list; an object that is not iterable counts as one index."""
     if type(indices) is IndexBlock:
-        numbers: list[int] = indices.array.tolist()
+        numbers: list[object] = indices.array.tolist()
         return numbers
     if not batched:
         return [indices]

@@ -155,7 +155,7 @@ class Epoch:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def next(self) -> Any:
+    def next(self) -> object:
         """Return the contents of the next batch; `NOTHING` if there is none for now."""
         if self.held is not NOTHING:
             return self.held

@@ -63,7 +63,7 @@ class FaultBudget:
         """Both counts as of the last batch within the budget: a batch that exceeds it is not delivered."""
         self.counts_known = True
         """False if samples known to fail are not counted when they come again: an endless order."""
-        self.dataset: Any = None
+        self.dataset: object = None
         """The dataset, if its samples have indices; None for an iterable dataset."""
         self.keeps_steps = False
         """True if all ranks must deliver the same number of batches."""

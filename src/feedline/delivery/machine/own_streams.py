@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import replace
-from typing import Any
 
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.epoch import NOTHING, Epoch, Memory
@@ -66,7 +65,7 @@ class OwnStreamsEpoch(Epoch):
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def next(self) -> Any:
+    def next(self) -> object:
         while self._to_ask and self._to_ask[0] not in self._active:
             self._to_ask.popleft()
         return self._count if self._to_ask else NOTHING

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
@@ -65,7 +65,7 @@ class RecoveryOptions:
 
     policy: ErrorPolicy | None = None
     """Decides about a sample that kills its worker."""
-    dataset: Any = None
+    dataset: object = None
     batched: bool = True
     """False if tasks are single samples."""
     searches: bool = True

@@ -150,7 +150,7 @@ def _check_stream(stream: object, at: str, *, counts: bool, ended: bool) -> None
 
 
 def _held(
-    holder: Mapping[str, Any], name: str, kind: type | tuple[type, ...], at: str = "", *, optional: bool = False
+    holder: Mapping[str, object], name: str, kind: type | tuple[type, ...], at: str = "", *, optional: bool = False
 ) -> Any:
     """Return a required value of this type; if `optional`, it may be None."""
     if name not in holder:

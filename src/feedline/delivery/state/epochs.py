@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
@@ -56,14 +55,13 @@ class Epochs:
         self.virtual: VirtualPlace | None = None
         """The position in virtual epochs, if the loader is in one."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Epochs], tuple[object, ...]]:
         return _epochs, (self._next_epoch if self.checkpoint is None else 0, self._by_hand, self._loaded)
 
     def copy(self) -> Epochs:
         """Return the epochs of a copied loader: at the beginning, as in torch, unless a state was loaded into it."""
         function, arguments = self.__reduce__()
-        epochs: Epochs = function(*arguments)
-        return epochs
+        return function(*arguments)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
@@ -37,10 +37,12 @@ from feedline.randomness.keys import epoch_key
 from feedline.types import Key
 from feedline.types.ranks import share_if_known
 
+if TYPE_CHECKING:
+    from feedline.loader.base import LoaderBase
+
 T = TypeVar("T")
 
-# Any: a loader of either class.
-watchers: list[Callable[[Any], None]] = []
+watchers: list[Callable[[LoaderBase], None]] = []
 """Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feedline.insight.stats import Stats
@@ -29,6 +29,5 @@ class Listener:
             self.next_s = now_s + self.every_s
             self.callback(stats)
 
-    # Any: what pickle takes.
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(None), ()  # copies of the loader have no listener

@@ -25,7 +25,7 @@ from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
 
-_profiler: Any = torch.autograd.profiler
+_profiler = torch.autograd.profiler
 
 
 class TorchBatches(Iteration, Generic[B_co]):
@@ -43,12 +43,11 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._index_sampler = loader._index_sampler
         self._iterable = not view.is_map
         self._num_workers = view.worker_count
-        self._group: Any = None
+        self._group: dist.ProcessGroup | None = None
         self._count_epoch(loader)
         super().__init__(run, view, order, _pinner(loader), view.target())
 
-    # Any: a loader, with torch's attributes.
-    def _count_epoch(self, loader: Any) -> None:
+    def _count_epoch(self, loader: torch.utils.data.DataLoader[object]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -109,7 +108,7 @@ class TorchBatches(Iteration, Generic[B_co]):
         self._dataset = seed_pipe(self._dataset, shared)
         return shared
 
-    # Any: the loader.
+    # Any: a `feedline.DataLoader`, whose file imports this one.
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
@@ -214,8 +213,7 @@ def _distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-# Any: a loader, with torch's attributes.
-def _pinner(loader: Any) -> Callable[[object], object] | None:
+def _pinner(loader: torch.utils.data.DataLoader[object]) -> Callable[[object], object] | None:
     """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
     if not loader.pin_memory:
         return None

@@ -11,7 +11,6 @@ import numpy as np
 from feedline.system.optional import is_tensor
 
 
-# Any, throughout: values of any kind.
 class Column(ABC):
     """Values in a few arrays. A column never changes, so threads and processes can read it concurrently."""
 
@@ -20,10 +19,10 @@ class Column(ABC):
         """Return how many values there are."""
 
     @abstractmethod
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         """Return a copy of one value; `place` is in range and not negative."""
 
-    def each(self, places: Iterable[int]) -> Iterator[Any]:
+    def each(self, places: Iterable[int]) -> Iterator[object]:
         """Yield the values at several places."""
         return map(self.get, places)
 

@@ -122,7 +122,7 @@ class Packed(Column):
     def nbytes(self) -> int:
         return sum(view.nbytes for view in self._views) + (0 if self._order is None else self._order.nbytes)
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, object]:
         """Return the arrays to store; `of_arrays` rebuilds the column from them."""
         return {
             "is_text": self._is_text,
@@ -192,7 +192,7 @@ def _is_order(order: NDArray[Any], count: int) -> bool:
     return bool(is_named.all())
 
 
-_Chunk = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+_Chunk = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8]]
 
 
 def _packed_chunks(values: Iterable[Any], *, encode: bool) -> Iterator[_Chunk]:

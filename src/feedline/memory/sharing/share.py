@@ -18,7 +18,6 @@ from feedline.types import records
 from feedline.types.records import NotARecord
 
 
-# Any, throughout: values of any kind.
 @dataclass(eq=False)
 class Rows(Column):
     """Arrays of one shape and type, stacked; NumPy scalars are arrays without axes."""
@@ -29,7 +28,7 @@ class Rows(Column):
     def __len__(self) -> int:
         return len(self._held)
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         row = self._held[place]
         return row.copy() if isinstance(row, np.ndarray) else row
 
@@ -42,7 +41,7 @@ class Rows(Column):
 class Numbers(Rows):
     """Python numbers, all of one type, as an array."""
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         return self._held.item(place)
 
 
@@ -52,7 +51,7 @@ class Records(Rows):
     def __init__(self, values: Sequence[object]) -> None:
         super().__init__(Packed(map(records.encode, values), is_text=False))
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         return records.decode(self._held.get_bytes(place), copy=True)
 
 
@@ -68,7 +67,7 @@ class Fields(Column):
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         values = [column.get(place) for column in self._columns]
         if self._keys is not None:
             return dict(zip(self._keys, values, strict=True))
@@ -90,7 +89,7 @@ class Ragged(Column):
     def __len__(self) -> int:
         return len(self._stops)
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         start = self._stops.item(place - 1) if place else 0
         return self._kind(self._items.each(range(start, self._stops.item(place))))
 
@@ -109,7 +108,7 @@ class Parts(Column):
     def __len__(self) -> int:
         return len(self._values)
 
-    def get(self, place: int) -> Any:
+    def get(self, place: int) -> object:
         value = self._values[place]
         if isinstance(value, np.ndarray):  # too large to be copied each time
             value = value.view()
@@ -131,10 +130,10 @@ _FEW = 10_000
 """Up to this many values may stay Python objects, if some of them are long."""
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")
-_NUMBERS: dict[type, Any] = {bool: np.bool_, float: np.float64, complex: np.complex128}
+_NUMBERS: dict[type, type[np.generic]] = {bool: np.bool_, float: np.float64, complex: np.complex128}
 
 
-# Any, throughout: values of any kind.
+# Any: a list or dict that looks like the given one; below, values of any kind.
 def share(values: object) -> Any:
     """Store a list or dict once for all workers, in a few arrays instead of one Python object for each value.
 
@@ -214,7 +213,7 @@ def _integers(values: Sequence[int]) -> Column:
     return Numbers(array.astype(next(one.dtype for one in limits if one.min <= low and high <= one.max)))
 
 
-def _arrays(values: Sequence[Any]) -> Column:
+def _arrays(values: Sequence[NDArray[np.generic]]) -> Column:
     if len({(value.dtype, value.shape) for value in values}) > 1:
         return Parts(list(values)) if _is_few_large(values) else Records(values)
     if values[0].dtype.hasobject:
@@ -231,7 +230,7 @@ def _dicts(values: Sequence[dict[object, object]]) -> Column:
     return _mixed(values)
 
 
-def _lists(kind: type, values: Sequence[Any]) -> Column:
+def _lists(kind: type, values: Sequence[Sequence[object]]) -> Column:
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     first = values[0]
     if lengths.sum() >= _LONG * len(values):

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from feedline.abc.source import AheadSource
 from feedline.errors import PerformanceWarning, warn_user
 from feedline.system.failures import words
-from feedline.types import Call, IndexBlock, Task
+from feedline.types import Call, IndexBlock, MapStyle, Task
 
 
 # Any: a dataset of any kind, inside subsets of torch.
 def announcer_of(dataset: Any) -> Announcer | None:
     """Return the announcer for a dataset; None if the dataset does not fetch ahead."""
-    chosen = list[Any]()
+    chosen: list[MapStyle[int]] = []
     while type(dataset).__name__ == "Subset" and type(dataset).__module__.startswith("torch."):
         chosen.append(dataset.indices)
         dataset = dataset.dataset
@@ -34,7 +34,7 @@ class Announcer:
         chosen: the indices of subsets around it, outermost first.
     """
 
-    def __init__(self, dataset: AheadSource, chosen: list[Any]) -> None:
+    def __init__(self, dataset: AheadSource, chosen: list[MapStyle[int]]) -> None:
         self._dataset: AheadSource | None = dataset
         self._chosen = chosen
 
@@ -53,7 +53,7 @@ class Announcer:
                 PerformanceWarning,
             )
 
-    def _indices(self, indices: Any) -> NDArray[np.int64] | None:
+    def _indices(self, indices: object) -> NDArray[np.int64] | None:
         """Return indices of the dataset itself; None if they are not numbers."""
         if type(indices) is Call:
             return None

@@ -29,7 +29,7 @@ _LOOKS = 4
 """Number of batches during which to watch the process-wide generators."""
 
 
-# Any, throughout: a dataset and its samples may be of any type.
+# Any, throughout: a dataset may be of any type.
 def is_awaited(dataset: object) -> bool:
     """True if samples have to be awaited; for a subset, if those of its dataset have to be."""
     return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
@@ -56,7 +56,7 @@ def batch_getter(dataset: Any) -> Callable[[object], object] | None:
         getattr(type(below), name, None) is getattr(torch_data.Subset, name, dataset) for name in _GETTERS
     ):
         below = below.dataset
-    several: Callable[[Any], object] | None = getattr(dataset, "__getitems__", None)
+    several: Callable[[object], object] | None = getattr(dataset, "__getitems__", None)
     return several if several and (below is dataset or callable(getattr(below, "__getitems__", None))) else None
 
 
@@ -219,7 +219,7 @@ class _Answer:
         self.sample = sample
         self.error = error
 
-    def get(self) -> Any:
+    def get(self) -> object:
         if self.error is None:
             return self.sample
         try:

@@ -18,18 +18,18 @@ from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
 from feedline.randomness.scope import Scope, Timed
-from feedline.types import CollateFunction, DatasetKind, IndexBlock, Resume
+from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, Resume
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
 from feedline.workers.fetch.streams import Stream, StreamFetcher
 
-Fetcher = Callable[[Any], Any]
+Fetcher = Callable[[object], Any]
 """Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
 
 
 def fetcher_for(
-    dataset: object, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
+    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
 ) -> Fetcher:
     """Choose the fastest way to make batches of `dataset` that gives the same result as the slowest.
 
@@ -65,7 +65,7 @@ def fetcher_for(
 
 def _guarded(
     gather: Gather | None,
-    dataset: object,
+    dataset: MapStyle[object],
     collate: CollateFunction,
     spec: WorkerSpec,
     scope: Scope,
@@ -113,7 +113,7 @@ def _remembering(collate: CollateFunction, scope: Scope) -> Callable[[object], o
     return remembering
 
 
-def _single(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
+def _single(dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> Fetcher:
     def fetch(index: object) -> object:
         sample = dataset[plain(index)]
         scope.collate()
@@ -123,7 +123,7 @@ def _single(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
 
 
 def _together(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
-    def fetch(indices: object) -> Any:
+    def fetch(indices: object) -> object:
         samples = dataset.__getitems__(plain(indices))
         scope.collate()
         return collate(samples)
@@ -131,8 +131,8 @@ def _together(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
     return fetch
 
 
-def _each(dataset: Any, collate: CollateFunction, scope: Scope) -> Fetcher:
-    def fetch(indices: object) -> Any:
+def _each(dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> Fetcher:
+    def fetch(indices: object) -> object:
         samples = [dataset[index] for index in scope.following(listed(indices))]
         scope.collate()
         return collate(samples)
@@ -148,14 +148,14 @@ def _asking(dataset: object, collate: CollateFunction, spec: WorkerSpec) -> Aski
 class GatheringFetcher:
     """Makes batches in one vectorised step if possible, otherwise sample by sample."""
 
-    def __init__(self, gather: Gather, dataset: object, collate: CollateFunction, scope: Scope) -> None:
+    def __init__(self, gather: Gather, dataset: MapStyle[object], collate: CollateFunction, scope: Scope) -> None:
         self._gather = gather
         self.quick: Gather | None = getattr(gather, "quick", None)
         self._several = batch_getter(dataset)
         self._each = _each(dataset, collate, scope)
         self._collate = collate
 
-    def __call__(self, indices: Any) -> object:
+    def __call__(self, indices: object) -> object:
         array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
         if array is not None and len(array):
             try:

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.randomness.scope import Scope
+from feedline.randomness.scope import Items, Scope
 from feedline.system.failures import add_note, stage_of
-from feedline.types import CollateFunction, IndexBlock
+from feedline.types import CollateFunction, IndexBlock, MapStyle
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Asking:
 
     ask: Callable[[object], object]
     """Returns the dataset's answer for an item."""
-    items: Callable[[Any], list[Any]]
+    items: Callable[[Any], Items]
     """Returns the items to request for an entry of the plan: its indices, or all of them as one item."""
     join: Callable[[list[Any]], object]
     """Makes the batch from the answers."""
@@ -43,7 +43,7 @@ class Asking:
         return cls(ask, lambda indices: [plain(indices)], lambda samples: collate(samples[0]), draws)
 
 
-def plain(indices: Any) -> object:
+def plain(indices: object) -> object:
     """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
     return indices.array.tolist() if type(indices) is IndexBlock else indices
 
@@ -111,7 +111,7 @@ class Guard:
         """True if the sample at a place is not requested, because it is known to fail."""
         return place in self._skip
 
-    def _begin_again(self, items: list[Any]) -> None:
+    def _begin_again(self, items: Any) -> None:
         self._items = items
         self._has_left_out = False
         self.attempts = 1
@@ -125,14 +125,14 @@ class Guard:
             together: True if one call requests all samples of a batch.
         """
 
-        def items(indices: object) -> list[Any]:
+        def items(indices: object) -> Items:
             asked = how.items(indices)
             self._begin_again(asked[0] if together else asked)
             return asked
 
         ask = self._asking_together(how.ask) if together else self._asking_each(how.ask)
 
-        def join(samples: list[Any]) -> Any:
+        def join(samples: list[Any]) -> object:
             if self._has_left_out:
                 samples = list(samples[0]) if together else samples
                 there = [sample for sample in samples if sample is not _LEFT_OUT]
@@ -143,11 +143,11 @@ class Guard:
 
         return replace(how, items=items, ask=ask, join=join)
 
-    def each(self, dataset: Any, how: Asking) -> Callable[[object], object]:
+    def each(self, dataset: MapStyle[object], how: Asking) -> Callable[[object], object]:
         """Return a fetcher that requests samples one by one, at next to no cost while none fails."""
         guarded = self.guarded(how, together=False)
 
-        def fetch(indices: object) -> Any:
+        def fetch(indices: object) -> object:
             items = guarded.items(indices)
             samples: list[object] = []
             if not self._skip:
@@ -177,8 +177,8 @@ class Guard:
 
         return asked
 
-    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[object], object]:
-        def one(index: Any) -> Any:
+    def _asking_together(self, together: Callable[[object], Any]) -> Callable[[object], object]:
+        def one(index: object) -> object:
             return together([index])[0]
 
         def asked(indices: Any) -> list[object]:
@@ -292,7 +292,7 @@ class Guard:
                 self.faults.append(replace(fault, attempt=attempt))
             return batch
 
-    def collate(self, collate: CollateFunction, samples: Any, places: Iterable[int]) -> Any:
+    def collate(self, collate: CollateFunction, samples: Any, places: Iterable[int]) -> object:
         """Make a batch of samples from a stream, or convert a single sample.
 
         Args:

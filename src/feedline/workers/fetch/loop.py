@@ -48,8 +48,7 @@ class Loop:
         """False in a process that was forked from the one where the loop runs."""
         return self._pid == os.getpid() and self._thread.is_alive()
 
-    # Any: asyncio's own types, for what a coroutine yields and receives.
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Wait for a coroutine. If the wait is interrupted, cancel the coroutine."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -59,7 +58,7 @@ class Loop:
                 future.cancel()
             raise
 
-    def close(self, *last: Coroutine[Any, Any, Any]) -> None:
+    def close(self, *last: Coroutine[object, object, object]) -> None:
         """Await the given coroutines, then end the loop and its thread. May be called twice."""
         if not self.is_alive or threading.get_ident() == self._thread.ident:
             for coroutine in last:
@@ -75,7 +74,7 @@ class Loop:
             self._ended.wait(_PATIENCE_S)
 
 
-async def _ended(last: tuple[Coroutine[Any, Any, Any], ...]) -> None:
+async def _ended(last: tuple[Coroutine[object, object, object], ...]) -> None:
     """Await the last coroutines, and cancel tasks that are still running."""
     try:
         for coroutine in last:

@@ -22,7 +22,7 @@ from feedline.types import CollateFunction, Notes, Resume
 from feedline.types.records import NotARecord, encode
 from feedline.workers.fetch.guard import Guard
 
-_CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
+_CONTAINERS: list[Iterable[object]] = [range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b""]
 _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 """Iterators that run no user code, so reading them draws no random numbers."""
 
@@ -160,7 +160,7 @@ class Stream:
             self._check_end()
             raise StopIteration
 
-    def _take_some(self, take: Callable[[int], list[Any]], samples: list[Any], count: int) -> None:
+    def _take_some(self, take: Callable[[int], list[object]], samples: list[object], count: int) -> None:
         while len(samples) < count:
             self._scope.place = self.place
             try:

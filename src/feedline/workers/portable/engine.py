@@ -83,7 +83,7 @@ class PortableEngine(LaneEngine[_Errand]):
         self._leaving: list[BaseProcess] = []
         """Workers that were replaced or retired, and may take a moment to end."""
         self._retired: set[int] = set()
-        self._ended: list[object] = []
+        self._ended: list[BaseProcess] = []
         """The workers, after `close`."""
 
     def open(self, spec: WorkerSpec) -> None:
@@ -170,7 +170,7 @@ class PortableEngine(LaneEngine[_Errand]):
         return [channel.process.pid or 0 for channel in self._present()]
 
     @property
-    def worker_objects(self) -> list[Any]:
+    def worker_objects(self) -> list[BaseProcess]:
         return self._ended or [channel.process for channel in self._present()]
 
     def _present(self) -> list[_Channel]:

@@ -12,7 +12,6 @@ import time
 import weakref
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.memory.codec import Codec, SlotFull, SlotWriter
@@ -117,7 +116,7 @@ def unpacked(data: bytes) -> Answer:
     return answer
 
 
-def _waiting_for(pipe: Connection) -> object | None:
+def _waiting_for(pipe: Connection) -> select.poll | None:
     """Return a poll object, which takes a timeout; None on Windows, where there is no heap to look after."""
     if not hasattr(select, "poll"):
         return None
@@ -126,7 +125,7 @@ def _waiting_for(pipe: Connection) -> object | None:
     return waiting
 
 
-def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
+def _receive(pipe: Connection, waiting: select.poll | None, heap: Heap) -> bytes | None:
     while waiting is not None and not waiting.poll(_IDLE_MS):
         heap.rested()
     try:

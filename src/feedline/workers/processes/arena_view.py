@@ -26,7 +26,7 @@ class ArenaView:
         self.slot_bytes = arena.slot_bytes
         self._size = arena.slot_bytes * arena.slot_count
         self._fd = arena.fd
-        self._map: Any = arena.mapping
+        self._map = arena.mapping
         self.address = arena.address
         self._moved: dict[int, mmap.mmap] = {}
         """Slots that this process has mapped again at other addresses."""

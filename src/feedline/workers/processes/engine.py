@@ -60,7 +60,7 @@ class ProcessEngine(WorkerEngine):
         self._view = ArenaView(arena)
         self._context = context
         self._channels: list[Channel] = []
-        self._epoll: Any = None
+        self._epoll: Any = None  # Any: an epoll object once it is open
         self._stacks: Stacks | None = None
         self._by_fd: dict[int, Channel] = {}
         self._together: dict[int, int] = {}
@@ -73,7 +73,7 @@ class ProcessEngine(WorkerEngine):
         """The serialised specification, the same for all workers that are not forked."""
         self._leaving: list[BaseProcess] = []
         """Replaced workers that may take a moment to end."""
-        self._ended: list[object] = []
+        self._ended: list[BaseProcess] = []
         """The workers, after `close`."""
         self._has_called_workers = False
         """True if a method of the dataset was called in the workers since it was serialised."""
@@ -205,7 +205,7 @@ class ProcessEngine(WorkerEngine):
         return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
 
     @property
-    def worker_objects(self) -> list[Any]:
+    def worker_objects(self) -> list[BaseProcess]:
         return self._ended or [channel.process for channel in self._channels if channel.process is not None]
 
     def submit(self, worker: int, task: Task) -> None:

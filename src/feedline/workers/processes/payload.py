@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+from collections.abc import Callable
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -92,10 +93,9 @@ class Payload:
         return spec
 
 
-def _extra_reducers() -> dict[type, Any]:
+def _extra_reducers() -> dict[type, Callable[[object], object]]:
     """Return the reducers that multiprocessing and torch have registered for objects that processes share."""
-    pickler: Any = reduction.ForkingPickler
-    reducers: dict[type, object] = pickler._extra_reducers
+    reducers: dict[type, Callable[[object], object]] = vars(reduction.ForkingPickler)["_extra_reducers"]
     return reducers
 
 

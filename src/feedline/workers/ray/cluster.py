@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from feedline.errors import TransportError, WorkerDied, WorkerStartError
 from feedline.system.failures import words
@@ -50,8 +50,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 
-# Any: the module, which is imported only when it is needed.
-def connect(options: RayOptions, worker_count: int) -> Any:
+def connect(options: RayOptions, worker_count: int) -> ModuleType:
     """Return Ray, connected to a cluster.
 
     Raises:
@@ -137,12 +136,12 @@ def free_places(options: RayOptions, worker_count: int) -> int:
     return _places(connect(options, worker_count), options)
 
 
-def _places(ray: Any, options: RayOptions) -> int:
+def _places(ray: ModuleType, options: RayOptions) -> int:
     free = ray.available_resources()
     return int(min(free.get(name, 0) / count for name, count in {"CPU": 0.01, **options.needs}.items() if count))
 
 
-def check_room(ray: object, options: RayOptions, worker: int) -> None:
+def check_room(ray: ModuleType, options: RayOptions, worker: int) -> None:
     """Reject another worker if the cluster has no free resources for it now: its tasks would wait for it.
 
     Skips workers that may exist already, as in a pool, or have reserved resources, as in a placement group.
@@ -165,7 +164,7 @@ def store_bytes(ray: ModuleType) -> int:
     return int(sizes[0]) if sizes else 0
 
 
-def shortage(ray: Any, options: RayOptions) -> str:
+def shortage(ray: ModuleType, options: RayOptions) -> str:
     """Explain why a worker may not have been placed: whether any node is large enough, and what is free."""
     needs = {name: count for name, count in options.needs.items() if count}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -26,7 +26,7 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import NotPicklable, TransportError, WorkerStartError, WorkerWarning, warn_user
@@ -87,6 +87,15 @@ class _Worker:
     """True if it runs on this machine."""
 
 
+class _Call(Protocol):
+    """A reference to the result of a call, as Ray returns it."""
+
+    def future(self) -> Future[Any]: ...
+
+
+_Over = tuple[_Worker, Future[Any]]
+
+
 class RayEngine(WorkerEngine):
     """Runs tasks in Ray actors, which send their batches through Ray's object store.
 
@@ -111,7 +120,7 @@ class RayEngine(WorkerEngine):
         self._workers: list[_Worker] = []
         self._waiting: dict[int, deque[tuple[int, bytes]]] = {}
         """Tasks of workers that have not been started yet."""
-        self._over: queue.SimpleQueue[tuple[_Worker, Future[object]] | None] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[_Over | None] = queue.SimpleQueue()
         self._answers: Mailbox[Result] = Mailbox()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -182,8 +191,7 @@ class RayEngine(WorkerEngine):
                 "Ray was shut down (ray.shutdown()) while the loader still needed its workers. Close the loader first."
             )
 
-    # Any: a reference to a Ray object.
-    def _follow(self, worker: _Worker, call: Any) -> None:
+    def _follow(self, worker: _Worker, call: _Call) -> None:
         call.future().add_done_callback(functools.partial(_put_over, self._over, worker))
 
     @interrupts.put_off(starts_process=False)
@@ -378,6 +386,5 @@ class RayEngine(WorkerEngine):
         self._answers, self._over = Mailbox(), queue.SimpleQueue()  # drops the batches that were not collected
 
 
-# Any: the result of a Ray call.
-def _put_over(over: queue.SimpleQueue[Any], worker: _Worker, future: Future[object]) -> None:
+def _put_over(over: queue.SimpleQueue[_Over | None], worker: _Worker, future: Future[Any]) -> None:
     over.put((worker, future))

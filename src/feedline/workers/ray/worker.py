@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -168,8 +169,7 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
-# object: the module.
-def pack_spec(spec: WorkerSpec, cloudpickle: object) -> PackedSpec:
+def pack_spec(spec: WorkerSpec, cloudpickle: ModuleType) -> PackedSpec:
     """Pack a specification. Definitions of the main program go by value: actors do not import it."""
     kind = type(spec.framework)
     size = _FIRST_BYTES
