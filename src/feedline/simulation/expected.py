@@ -236,10 +236,11 @@ class Planned(Expected):
             raise LawBroken(f"{self._lost} samples were lost, but the budget counts {state.get('lost', 0)}")
 
 
-def _listed(indices: IndexBlock | int) -> list[int]:
+def _listed(indices: object) -> list[int]:
     if isinstance(indices, IndexBlock):
         numbers: list[int] = indices.array.tolist()
         return numbers
+    assert isinstance(indices, int)
     return [indices]
 
 
