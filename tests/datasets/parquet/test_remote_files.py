@@ -1,4 +1,4 @@
-"""Parquet files in stores: S3 behind a proxy that misbehaves and counts requests, Google Cloud Storage, a web server."""
+"""Parquet files in stores: S3 behind a proxy that misbehaves and counts requests, Google Cloud Storage, web servers."""
 
 from __future__ import annotations
 
