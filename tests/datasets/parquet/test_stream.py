@@ -159,7 +159,7 @@ def test_skip_returns_how_many_samples_it_skipped(dataset: Any) -> None:
     assert reading.skip(1) == 0
 
 
-def test_states_of_other_options_or_datasets_are_rejected(dataset: Any, tmp_path: Path) -> None:
+def test_states_of_other_options_and_malformed_states_are_rejected(dataset: Any, tmp_path: Path) -> None:
     state = RowGroupPass(dataset.stream(shuffle=True, seed=1)).state_dict()
     RowGroupPass(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
     for other in (
