@@ -290,7 +290,7 @@ def test_another_dataset_drops_the_disk_cache(other: Any, tmp_path: Path) -> Non
     with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
-    go_through(old)  # goes on with the file that it has open
+    go_through(old)  # continues with the file that it has open
     assert old.dataset.made == 60
     cached.close()
     old.close()

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.sample(4)
 
 COUNT = 6
 Write = Callable[[Path, int], Any]
-"""Writes files whose values are a number into a folder, over those that are there; returns what opens them."""
+"""Writes files with a number as their value into a folder, overwriting old ones; returns a function to open them."""
 
 
 def files(folder: Path, value: int) -> Any:

@@ -102,7 +102,7 @@ class Compose:
 """
 
 METHODS = "import functools, threading\nimport numpy as np\n" + COMPOSE + "class A:\n    {}\nmade = A()"
-"""Of a class with one member, in which one number changes."""
+"""Source of a class with one member, in which one number changes."""
 
 MEMBERS = {
     "a method behind lru_cache": "@functools.lru_cache(None)\n    def f(self): return {}",

@@ -34,7 +34,7 @@ from tests.sampling import examples
 
 COUNT = 60
 PART = 300
-"""Bytes, so that files have several parts."""
+"""Bytes of a part, small enough that files have several parts."""
 NAMES = ["number", "score", "name", "is_even", "day"]
 
 

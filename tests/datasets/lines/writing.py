@@ -23,7 +23,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 FORMS = [(ending, is_split) for ending in PACKS for is_split in (False, True) if ending or not is_split]
-"""Suffixes, and whether the content is cut into many units."""
+"""Suffixes, and whether the content is split into many units."""
 
 # Any, throughout: values of any kind.
 VALUES = st.recursive(
@@ -32,7 +32,7 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 BETWEEN = st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n", "\n\r\n"])
-"""Line ends of JSON lines, some with blank lines behind them."""
+"""Line endings of JSON lines, some followed by blank lines."""
 
 
 def packed(content: bytes, ending: str, cuts: Iterable[int] = ()) -> bytes:

@@ -47,7 +47,7 @@ from tests.datasets.remote.servers import (
 pytestmark = [needs_s3, pytest.mark.slow]
 
 GROUP = 7
-"""Rows of a row group."""
+"""Rows per row group."""
 SHARDS = 4
 ROWS = SHARDS * COUNT
 

@@ -24,7 +24,7 @@ S = TypeVar("S", "WebServer", "Proxy", "StoreProxy")
 needs_s3 = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("s3fs", "moto")), reason="s3fs and moto are not installed"
 )
-"""Looked for and not imported: every test process would have them, and every process that a test forks."""
+"""The packages are searched for but not imported, or every test process and its forks would have them loaded."""
 
 Fault = Callable[["Request"], str | None]
 
@@ -60,7 +60,7 @@ class WebServer(ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.folder = folder
         self.flooded = 0
-        """Bytes that were sent although nobody asked for them."""
+        """How many unrequested bytes were sent."""
         self.fault: Fault = lambda request: None
         self.requests: list[Request] = []
         self.tags: dict[str, str] = {}
@@ -95,7 +95,7 @@ class WebServer(ThreadingHTTPServer):
 
 
 SURPLUS = 1 << 26
-"""Bytes that a server sends although nobody asked for them."""
+"""How many unrequested bytes a server sends."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -181,7 +181,7 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _ProxyHandler)
         self.hosts = hosts
         self.asked: list[tuple[str, str, str | None]] = []
-        """Method, target and who asked, of every request."""
+        """Method, target and user of every request."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
@@ -259,7 +259,7 @@ class StoreProxy(ThreadingHTTPServer):
         self.fault: Callable[[str, str, Any], str | None] = lambda method, path, headers: None
         self.asked: list[tuple[str, str]] = []
         self.ranges: list[tuple[str, int]] = []
-        """Path and number of bytes of each range that was sent."""
+        """Path and size in bytes of each range that was sent."""
         self.page = 10
         self.release = threading.Event()
 
@@ -360,7 +360,7 @@ def _serving(server: S) -> Iterator[S]:
 
 
 ONCE = {"retries": {"max_attempts": 0}}
-"""For botocore: what is tested is what feedline does."""
+"""No retries by botocore, since the tests are about those of feedline."""
 
 
 def first(count: int, fault: str, method: str = "GET") -> Any:

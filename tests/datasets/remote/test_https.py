@@ -23,7 +23,7 @@ pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
 SLOW = RetryPolicy(retries=5, pause_s=20.0, timeout_s=10)
-"""Whoever tries again is found out."""
+"""With such long pauses, a test notices any retry."""
 COUNT = 30
 
 

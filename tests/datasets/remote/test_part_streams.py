@@ -29,15 +29,15 @@ from tests.text.token_files import write
 
 PIECE = 10_000
 GROUPS = 10
-"""Parts of a file, each as large as a piece of the cache, except row groups."""
+"""Parts per file, each as large as a piece of the cache, except row groups."""
 LARGE = 3
-"""Pieces of a row group."""
+"""Pieces per row group."""
 FILES = 6
 ROWS = 10
-"""Samples of a part."""
+"""Samples per part."""
 KINDS = {"parquet": ".parquet", "lines": ".jsonl", "tokens": ".bin"}
 MOST_S = 60.0
-"""How long to wait for what must happen."""
+"""How long to wait for an event that must happen."""
 
 
 @pytest.fixture(autouse=True)

@@ -168,7 +168,7 @@ def shard(numbers: range) -> bytes:
 
 
 SHARDS = 24
-"""More than the proxy lets the store list in one answer."""
+"""More shards than the store lists in one answer through the proxy."""
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of,
 from feedline.errors import BadState
 
 SIZE = 12
-"""Samples of a shard."""
+"""Samples per shard."""
 
 
 def samples_of(share: ShardShare) -> list[tuple[int, int]]:
