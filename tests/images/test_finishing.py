@@ -108,10 +108,10 @@ def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_decoded_images_are_finished_identically_without_a_gpu(
+def test_decoded_images_are_finished_the_same_way_without_a_gpu(
     folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs the device's arithmetic in torch on the CPU."""
+    """Run the device's arithmetic in torch on the CPU."""
 
     on_device = placed(DataLoader, Placement.DEVICE)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]))
@@ -127,7 +127,7 @@ def test_decoded_images_are_finished_identically_without_a_gpu(
 
 
 @pytest.mark.parametrize("pipeline", ["training", "augmented", "rotated"])
-def test_encoded_images_are_finished_identically_without_a_gpu(
+def test_encoded_images_are_finished_the_same_way_without_a_gpu(
     folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_device = placed(DataLoader, Placement.DECODE)
