@@ -86,9 +86,9 @@ def test_idle_threads_keep_no_reader_alive(ahead: Upcoming) -> None:
 
 def test_more_batches_are_read_at_once_on_request(ahead: Upcoming) -> None:
     """The reads wait for each other: they can only finish if all run at once."""
-    meeting = threading.Barrier(upcoming.MOST, timeout=100)
+    barrier = threading.Barrier(upcoming.MOST, timeout=100)
     for number in range(upcoming.MOST):
-        ahead.begin(bytes([number]), meeting.wait, at_once=upcoming.MOST)
+        ahead.begin(bytes([number]), barrier.wait, at_once=upcoming.MOST)
     done, _ = wait([future for _, future in ahead._begun.values()], timeout=100)
     assert sorted(str(future.result()) for future in done) == [str(number) for number in range(upcoming.MOST)]
 

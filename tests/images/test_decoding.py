@@ -182,7 +182,7 @@ def test_rows_that_take_most_of_the_bytes_are_decoded(decoder: str) -> None:
         assert np.array_equal(decode_image(changed, rows=60)[:60], decode_image(data)[:60])
 
 
-@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the other decoders do not report it")
 def test_damage_is_detected_in_needed_rows() -> None:
     data = files()["jpeg"]
     data = data[:-100] + b"\xff\x00" * 20 + data[-60:]
@@ -240,7 +240,7 @@ def test_damage_gives_pixels_or_an_error(decoder: str, name: str) -> None:
             assert np.array_equal(pixels, whole)
 
 
-@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the other decoders do not report it")
 def test_rejects_invalid_huffman_codes() -> None:
     data = files()["jpeg"]
     place = data.index(b"\xff\xda") + 200

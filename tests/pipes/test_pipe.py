@@ -522,7 +522,7 @@ def test_repr_and_show() -> None:
 
 def test_bad_arguments_are_rejected() -> None:
     base: Any = pipe(range(3))
-    wrongs: list[Callable[[], Any]] = [
+    bad_calls: list[Callable[[], Any]] = [
         lambda: base.map(3),
         lambda: base.filter("x"),
         lambda: base.batch(0),
@@ -536,9 +536,9 @@ def test_bad_arguments_are_rejected() -> None:
         lambda: pipe("file.txt"),
         lambda: pipe(3),
     ]
-    for wrong in wrongs:
+    for call in bad_calls:
         with pytest.raises(BadOption):
-            wrong()
+            call()
     with pytest.raises(BadOption, match="returned a int"):
         list(base.flat_map(lambda x: x))
 

@@ -209,14 +209,14 @@ def check(source: str, results: list[Any]) -> None:
     for found, resumed in results:
         assert resumed == found
     counts = [len(found) for found, _ in results]
-    came = Counter(number for found, _ in results for batch in found for number in batch)
-    assert set(came) == set(EVERY)
+    counts_by_number = Counter(number for found, _ in results for batch in found for number in batch)
+    assert set(counts_by_number) == set(EVERY)
     if source in EQUAL:
         assert len(set(counts)) == 1
-        assert max(came.values()) <= 2
-        assert sum(came.values()) - COUNT < BATCH * len(results)
+        assert max(counts_by_number.values()) <= 2
+        assert sum(counts_by_number.values()) - COUNT < BATCH * len(results)
     else:
-        assert set(came.values()) == {1}
+        assert set(counts_by_number.values()) == {1}
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -317,10 +317,10 @@ def test_a_mixture_with_shards_is_split_once(workers: int, where: Path, tmp_path
     results = in_group(2, tmp_path / "group", read_and_resume, _mixture, where, how)
     for found, resumed in results:
         assert resumed == found
-    came = Counter(number for found, _ in results for batch in found for number in batch)
-    assert set(came.values()) == {1}
-    assert len(came) > COUNT  # of twice as many: a part ends with its shards
-    shares = Counter(number >= 1000 for number in came)
+    counts_by_number = Counter(number for found, _ in results for batch in found for number in batch)
+    assert set(counts_by_number.values()) == {1}
+    assert len(counts_by_number) > COUNT  # of twice as many: a part ends with its shards
+    shares = Counter(number >= 1000 for number in counts_by_number)
     assert abs(shares[True] - shares[False]) <= 4 * 2 * max(1, workers)
 
 

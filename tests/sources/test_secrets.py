@@ -86,10 +86,10 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     folder.mkdir()
     monkeypatch.setenv("FEEDLINE_CACHE", str(folder / "cache"))
     written = Written(folder)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield written
-        written.note(*(warning.message for warning in told))
+        written.note(*(warning.message for warning in caught))
     written.search(*capfd.readouterr())
 
 
@@ -329,8 +329,8 @@ LOCAL: dict[str, Callable[[Any], Any]] = {
 def test_sources_of_local_files(written: Written, source: str) -> None:
     url = written.url("host/a.npy", scheme="https")
     for address in (url, Path(url), url.replace("a.npy", "*")):
-        told = "only one slash" if isinstance(address, Path) else "only local files .* TarDataset"
-        with pytest.raises(BadOption, match=rf"\*\*\*@host/.* {told}") as caught:
+        expected = "only one slash" if isinstance(address, Path) else "only local files .* TarDataset"
+        with pytest.raises(BadOption, match=rf"\*\*\*@host/.* {expected}") as caught:
             LOCAL[source](address)
         written.note(caught.value)
     with pytest.raises(SourceError, match=r"no file '\*\*\*@host/a.npy\?\*\*\*'") as missing:

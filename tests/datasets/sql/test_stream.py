@@ -154,7 +154,7 @@ def _negative(x: int) -> int:
 
 def test_a_pass_reads_a_snapshot_from_its_start(address: str, request: pytest.FixtureRequest) -> None:
     if address.startswith("duckdb"):
-        pytest.skip("nobody else can write to a DuckDB file that is being read")
+        pytest.skip("no other connection can write to a DuckDB file that is being read")
     if address.startswith("sqlite"):
         _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise no other connection could write meanwhile
     stream = stream_of(address, size=3)

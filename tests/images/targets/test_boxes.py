@@ -150,15 +150,15 @@ def test_tensors_stay_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"format": "yxyx"}, "format='yxyx' is not one of 'xyxy'"),
         ({"min_size": -1}, "min_size=-1"),
         ({"min_visible": 2}, "min_visible=2"),
     ],
 )
-def test_bad_options_are_rejected(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_bad_options_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         images.Boxes(**options)
 
 

@@ -82,15 +82,15 @@ def test_several_samples_at_once_as_hugging_face_passes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "words"),
+    ("sample", "message"),
     [
         ((IMAGE, {"labels": 3}), "names 'boxes', but the sample does not have it"),
         ({"image": IMAGE, "a": {"boxes": BOXES}, "b": {"boxes": BOXES}}, r"the fields \['a', 'b'\] .* all have it"),
         (IMAGE, "the sample is an image alone"),
     ],
 )
-def test_missing_targets_are_rejected(sample: Any, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_missing_targets_are_rejected(sample: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         FLIP(sample)
 
 
