@@ -29,7 +29,7 @@ def test_binding_does_not_change_the_original(make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("inner", [collate.default, default_collate])
-def test_a_framework_has_its_own_default(inner: Any) -> None:
+def test_binding_replaces_the_default_with_that_of_the_framework(inner: Any) -> None:
     framework = TorchFramework()
     assert collate.drop_none(inner).bound_to(framework)._inner is framework.bind_collate(default_collate)
 

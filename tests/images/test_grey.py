@@ -113,7 +113,7 @@ def test_masks_move_with_grey(library: str) -> None:
     assert (found["mask"] != found["image"][..., 0]).mean() < 0.02  # except for rounding exactly between two pixels
 
 
-def test_transforms_that_need_colours_are_rejected() -> None:
+def test_bad_pipelines_of_one_channel_are_rejected() -> None:
     with pytest.raises(BadOption, match=r'ColorJitter changes colours, but Decode\("?.I;16.\) leaves one channel'):
         pipeline(images.ColorJitter(0.4))(deep())
     with pytest.raises(BadOption, match=r"is for 3 channel\(s\), but images have 1"):

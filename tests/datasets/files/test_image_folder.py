@@ -237,7 +237,7 @@ def test_decoding_on_a_gpu_needs_a_transform_and_a_device(root: Path) -> None:
         next(iter(loader))
 
 
-def test_orientation_is_applied_except_with_pillow(tmp_path: Path) -> None:
+def test_decode_auto_applies_the_orientation_and_decode_rgb_does_not(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     exif = Image.Exif()
     exif[0x0112] = 6

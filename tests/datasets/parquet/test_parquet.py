@@ -205,7 +205,7 @@ def test_bad_filters_are_rejected(path: Path, filters: Any) -> None:
         len(ParquetDataset(path, filters=filters))
 
 
-def test_rejects_a_filter_expression_without_a_column(path: Path) -> None:
+def test_rejects_a_filter_expression_on_an_unknown_column(path: Path) -> None:
     with pytest.raises(BadOption, match="filters="):
         len(ParquetDataset(path, filters=pc.field("colour") == 1))
 

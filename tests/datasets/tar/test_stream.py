@@ -149,7 +149,7 @@ def test_rejects_an_invalid_rank_in_the_environment(shards: list[str], monkeypat
             iter(stream(shards))
 
 
-def test_tail_is_rejected(shards: list[str]) -> None:
+def test_shard_exact_is_rejected(shards: list[str]) -> None:
     with pytest.raises(BadOption, match="splits itself"):
         feedline.Loader(stream(shards), 4, shard="exact")
 

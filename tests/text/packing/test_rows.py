@@ -14,7 +14,7 @@ from tests.text.packing.reference import STRATEGIES, length_lists, row_lengths, 
 
 
 @given(length_lists, row_lengths, st.sampled_from(STRATEGIES), st.slices(20))
-def test_slice_has_these_rows(lengths: list[int], length: int, strategy: str, chosen: slice) -> None:
+def test_a_slice_selects_rows(lengths: list[int], length: int, strategy: str, chosen: slice) -> None:
     made = plan(lengths, length, strategy)  # type: ignore[arg-type]  # a drawn strategy is any text
     assert rows_of(made[chosen]) == rows_of(made)[chosen]
     assert made[chosen].row_starts[0] == 0
