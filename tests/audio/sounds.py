@@ -16,13 +16,13 @@ pytest.importorskip("soxr")
 RATE = 16_000
 Sound = NDArray[np.float32]
 
-# The largest difference of a value that was decoded after a seek, by format: mpg123 rounds in another order then.
+# The largest difference of a value decoded after a seek, by format: mpg123 then rounds in another order.
 FORMATS = {"WAV": 0.0, "FLAC": 0.0, "OGG": 0.0, "AIFF": 0.0, "MP3": 1e-6}
 
 
 @functools.cache
 def sound(seconds: float = 3.0, channels: int = 1, rate: int = RATE) -> Sound:
-    """Return a tone that rises, with noise, different in every channel; the axes are channel and frame."""
+    """Return a rising tone with noise, different in every channel; the axes are channel and frame."""
     moment = np.arange(round(seconds * rate)) / rate
     noise = np.random.default_rng(channels).normal(0, 0.05, (channels, len(moment)))
     tones = [0.3 * np.sin(2 * np.pi * (200 + 300 * channel + 40 * moment) * moment) for channel in range(channels)]

@@ -28,7 +28,7 @@ def of(seconds: float, rate: int, channels: int = 1) -> ArraySound:
     st.floats(0, 1, exclude_max=True),
     st.floats(0.1, 0.9),
 )
-def test_a_clip_is_cut_out_of_the_resampled_sound(
+def test_a_clip_equals_a_slice_of_the_resampled_sound(
     source: int, rate: int, quality: str, length: float, position: float, seconds: float
 ) -> None:
     whole = of(length, source)
@@ -47,7 +47,7 @@ def test_a_clip_is_cut_out_of_the_resampled_sound(
 @pytest.mark.parametrize(
     ("frames", "source", "rate"), [(60_000, 24_000, 11_025), (3, 16_000, 8000), (7, 48_000, 24_000)]
 )
-def test_half_a_frame_is_rounded_as_soxr_does(frames: int, source: int, rate: int) -> None:
+def test_half_a_frame_is_rounded_like_soxr_does(frames: int, source: int, rate: int) -> None:
     assert 2 * frames * rate % (2 * source) == source
     resampled = soxr.resample(np.zeros(frames, np.float32), source, rate)
     assert Clip(AudioInfo("WAV", source, 1, frames), rate).total == len(resampled)
@@ -55,7 +55,7 @@ def test_half_a_frame_is_rounded_as_soxr_does(frames: int, source: int, rate: in
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
 @pytest.mark.parametrize("short", ["pad", "repeat", "keep"])
-def test_a_sound_of_less_than_half_a_frame_keeps_one(frames: int, short: str) -> None:
+def test_a_sound_of_less_than_half_a_frame_keeps_one_frame(frames: int, short: str) -> None:
     whole = ArraySound(np.full((2, frames), 0.5, np.float32), 48_000)
     first = soxr.resample(np.pad(np.full(frames, 0.5, np.float32), (0, 100)), 48_000, 6000)[0]
     assert first > 0.01
@@ -64,7 +64,7 @@ def test_a_sound_of_less_than_half_a_frame_keeps_one(frames: int, short: str) ->
 
 
 class Recorded:
-    """A sound that notes what is read of it."""
+    """A sound that records what is read."""
 
     name = "recorded"
 
@@ -88,7 +88,7 @@ def test_only_the_clip_and_a_margin_are_read(rate: int) -> None:
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 20_000), st.integers(1, 20_000))
-def test_every_place_is_possible_and_none_is_outside(position: float, frames: int, wanted: int) -> None:
+def test_a_clip_is_never_outside_of_the_sound(position: float, frames: int, wanted: int) -> None:
     clip = Clip(AudioInfo("WAV", 1000, 1, frames), 1000, seconds=wanted / 1000, position=position)
     start, stop = clip.window()
     assert 0 <= start <= max(0, frames - wanted)
@@ -106,7 +106,7 @@ def test_the_first_and_the_last_place() -> None:
     ("short", "expected"),
     [("pad", [1, 2, 3, 0, 0, 0, 0, 0]), ("repeat", [1, 2, 3, 1, 2, 3, 1, 2]), ("keep", [1, 2, 3])],
 )
-def test_sounds_that_are_shorter_than_the_clip(short: str, expected: list[int]) -> None:
+def test_sounds_shorter_than_the_clip(short: str, expected: list[int]) -> None:
     whole = ArraySound(np.array([[1, 2, 3], [-1, -2, -3]], np.float32), 4)
     samples = render(whole, Clip(whole.info, 4, seconds=2, position=0.7, short=short))
     assert samples.tolist() == [expected, [-value for value in expected]]
@@ -119,7 +119,7 @@ def test_channels_are_mixed_before_they_are_resampled() -> None:
     assert np.abs(samples[0] - soxr.resample(mixed, 44_100, 16_000)).max() < 1e-5
 
 
-def test_a_clip_larger_than_a_sample_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_clip_larger_than_a_sample_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
     whole = of(0.5, 16_000)
     with pytest.raises(CorruptSource, match="FEEDLINE_MAX_SAMPLE_BYTES"):
@@ -127,6 +127,6 @@ def test_a_clip_larger_than_a_sample_may_be(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("samples", [np.zeros(0, np.float32), np.zeros((1, 2, 3), np.float32), np.zeros(4, np.int16)])
-def test_arrays_that_are_no_sound(samples: Any) -> None:
+def test_rejects_arrays_that_are_not_sounds(samples: Any) -> None:
     with pytest.raises(BadOption, match="array of floats"):
         ArraySound(samples, 16_000)

@@ -20,7 +20,7 @@ TRAIN = [audio.RandomClip(0.75), audio.Resample(RATE), audio.Mono()]
 
 
 def by_hand(data: bytes, pipeline: audio.Compose, start: int) -> Sound:
-    """Return the clip as people make it: the whole file is decoded, mixed and resampled, and then cut."""
+    """Return the clip in the usual way: decode, mix and resample the whole file, and then cut it."""
     import soxr
 
     mixed = decoded(data).mean(axis=0)
@@ -30,7 +30,7 @@ def by_hand(data: bytes, pipeline: audio.Compose, start: int) -> Sound:
 
 
 @given(st.integers(0, 1 << 30), st.permutations(TRAIN))
-def test_a_clip_equals_that_of_the_whole_file_in_any_order(key: int, transforms: Any) -> None:
+def test_a_clip_equals_that_of_the_whole_file_for_any_order_of_transforms(key: int, transforms: Any) -> None:
     pipeline = audio.Compose(transforms)
     samples = drawn(pipeline, STEREO, key)
     position = drawn(lambda _: __import__("feedline").rng().random(), None, key)
@@ -46,7 +46,7 @@ def test_every_format(format_: str) -> None:
     assert audio.Compose([audio.RandomClip(0.5), audio.Resample(8000)])(data).shape == (2, 4000)
 
 
-def test_a_sound_comes_in_any_form(tmp_path: Path) -> None:
+def test_a_sound_may_have_any_form(tmp_path: Path) -> None:
     data = encoded(sound(1.0))
     path = tmp_path / "a.flac"
     path.write_bytes(data)
@@ -62,7 +62,7 @@ def test_a_sound_comes_in_any_form(tmp_path: Path) -> None:
     assert [one.shape for one in pipeline({"audio": [file, file]})["audio"]] == [(1, RATE)] * 2
 
 
-def test_other_fields_stay() -> None:
+def test_other_fields_are_unchanged() -> None:
     data = encoded(sound(1.0))
     pipeline = audio.Compose([audio.CenterClip(0.5)])
     assert pipeline((data, 7, "text"))[1:] == (7, "text")
@@ -81,7 +81,7 @@ def test_a_path_in_a_field_of_text(tmp_path: Path) -> None:
     assert audio.Compose([]).on("file")(sample)["file"].shape == (1, RATE)
 
 
-def test_functions_get_the_array_where_they_stand() -> None:
+def test_functions_receive_the_array_at_their_position() -> None:
     seen: list[tuple[int, ...]] = []
 
     def louder(samples: Sound) -> Sound:
@@ -93,7 +93,7 @@ def test_functions_get_the_array_where_they_stand() -> None:
     assert seen == [(1, 16_000), (1, 4000)]
 
 
-def test_a_second_clip_or_rate_is_a_stage_of_its_own() -> None:
+def test_a_second_clip_or_rate_is_a_separate_stage() -> None:
     data = encoded(sound(3.0))
     twice = audio.Compose([audio.CenterClip(2.0), audio.Resample(8000), audio.CenterClip(1.0), audio.Resample(RATE)])
     once = audio.Compose([audio.CenterClip(1.0)])
@@ -101,19 +101,19 @@ def test_a_second_clip_or_rate_is_a_stage_of_its_own() -> None:
     assert np.corrcoef(twice(data)[0, 500:-500], once(data)[0, 500:-500])[0, 1] > 0.9
 
 
-def test_pipelines_in_pipelines() -> None:
+def test_pipelines_can_be_nested() -> None:
     inner = audio.Compose([audio.CenterClip(0.5)])
     assert audio.Compose([inner, audio.Mono()]).transforms == (audio.CenterClip(0.5), audio.Mono())
 
 
 class Library:
-    """Stands for a transform of a library that is not installed; which one, its module says."""
+    """Stands in for a transform of a library that is not installed; its module decides which."""
 
     def __call__(self, *samples: Any, **named: Any) -> Any:
         return [*samples, named]
 
 
-def test_transforms_of_other_libraries_get_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transforms_of_other_libraries_receive_what_they_expect(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(sound(0.5))
     monkeypatch.setattr(Library, "__module__", "torchaudio.transforms")
     (tensor, named) = audio.Compose([Library()])(data)
@@ -125,13 +125,13 @@ def test_transforms_of_other_libraries_get_what_they_take(monkeypatch: pytest.Mo
     assert named["samples"].shape == (1, 4000)
 
 
-def test_the_rate_of_an_array_has_to_be_known() -> None:
+def test_the_rate_of_an_array_must_be_known() -> None:
     with pytest.raises(BadOption, match=r"rate=16000"):
         audio.RandomClip(1.0)(sound())
     assert audio.Compose([])(sound()).shape == sound().shape
 
 
-def test_a_damaged_field_names_its_sample() -> None:
+def test_the_error_for_a_damaged_field_names_its_sample() -> None:
     sample = {"__key__": "0007", "__url__": "train-3.tar", "flac": encoded(sound())[:5000], "cls": 3}
     with pytest.raises(CorruptSource) as caught:
         audio.Compose([])(sample)
@@ -139,19 +139,19 @@ def test_a_damaged_field_names_its_sample() -> None:
 
 
 @pytest.mark.parametrize("given_", [[3], ["mono"], [None]])
-def test_what_is_not_a_transform(given_: Any) -> None:
+def test_rejects_values_that_are_not_transforms(given_: Any) -> None:
     with pytest.raises(BadOption, match="not a transform"):
         audio.Compose(given_)
 
 
 @pytest.mark.parametrize("late", [audio.RandomClip(1.0), audio.Resample(8000), audio.Mono()])
-def test_a_spectrogram_is_no_sound_any_more(late: Any) -> None:
+def test_rejects_transforms_of_sound_after_a_spectrogram(late: Any) -> None:
     with pytest.raises(BadOption, match=r"comes after LogMel.*Put it before"):
         audio.Compose([audio.LogMel(RATE), late])
 
 
 @pytest.mark.parametrize("rate", [0, -5, 2.5, True])
-def test_what_is_not_a_rate(rate: Any) -> None:
+def test_bad_rates_are_rejected(rate: Any) -> None:
     with pytest.raises(BadOption, match="rate="):
         audio.Compose([], rate=rate)
 
@@ -165,7 +165,7 @@ def test_it_can_be_pickled_and_printed() -> None:
     )
 
 
-def test_sound_that_a_table_stores_as_a_list() -> None:
+def test_sound_stored_as_a_list_in_a_table() -> None:
     samples = sound(0.5)[0]
     stored = {"audio": {"array": samples.tolist(), "sampling_rate": RATE, "path": None}}
     found = audio.Compose([audio.Resample(RATE // 2)])(stored)["audio"]
@@ -186,7 +186,7 @@ def test_the_rate_after_the_resample_of_torchaudio(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("rate", [None, RATE])
-def test_a_function_that_works_in_place_does_not_change_the_array_of_the_dataset(rate: int | None) -> None:
+def test_a_function_that_works_in_place_does_not_change_the_datasets_array(rate: int | None) -> None:
     samples = sound(0.5).copy()
     halved = audio.Compose([lambda part: np.multiply(part, 0.5, out=part)], rate=rate)(samples)
     assert np.array_equal(samples, sound(0.5))

@@ -16,33 +16,33 @@ def check(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("format_", [*FORMATS, "RF64"])
-def test_formats_are_recognised_and_whole_files_complete(format_: str) -> None:
+def test_formats_are_recognised_and_whole_files_are_accepted(format_: str) -> None:
     data = encoded(sound(), format_)
     assert format_of(data[:12]) == format_
     check(data)
 
 
 @pytest.mark.parametrize("head", [b"", b"R", b"\xff", b"RIFF\0\0\0\0WEBP", b"\x89PNG", b"caff", b".snd", b"text text"])
-def test_other_files_are_not_audio(head: bytes) -> None:
+def test_other_files_are_not_recognised_as_audio(head: bytes) -> None:
     assert format_of(head) is None
 
 
 @pytest.mark.parametrize("format_", ["WAV", "RF64", "AIFF", "OGG"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_a_file_that_is_cut_off_is_noticed(format_: str, share: float) -> None:
+def test_a_truncated_file_is_detected(format_: str, share: float) -> None:
     data = encoded(sound(), format_)
     with pytest.raises(CorruptSource, match="a file is cut off"):
         check(data[: int(len(data) * share)])
 
 
 @pytest.mark.parametrize("format_", ["WAV", "RF64", "AIFF", "OGG"])
-def test_the_last_byte_counts(format_: str) -> None:
+def test_a_missing_last_byte_is_detected(format_: str) -> None:
     with pytest.raises(CorruptSource, match="missing"):
         check(encoded(sound(), format_)[:-1])
 
 
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0x7FFFFFFF])
-def test_sizes_that_mean_until_the_end_are_accepted(size: int) -> None:
+def test_sizes_that_mean_up_to_the_end_are_accepted(size: int) -> None:
     data = encoded(sound(), "WAV")
     place = data.index(b"data") + 4
     check(data[:place] + struct.pack("<I", size) + data[place + 4 :])
@@ -57,5 +57,5 @@ def test_chunks_before_the_sound_are_skipped() -> None:
         check(odd[:-10])
 
 
-def test_bytes_after_the_last_page_do_no_harm() -> None:
+def test_bytes_after_the_last_page_are_ignored() -> None:
     check(encoded(sound(), "OGG") + bytes(100))

@@ -19,7 +19,7 @@ from tests.audio.sounds import FORMATS, RATE, decoded, encoded, sound
 
 
 class Unseekable(io.BytesIO):
-    """A file object on a store that fails."""
+    """A file object whose store fails."""
 
     def seek(self, place: int, whence: int = 0) -> int:
         raise ConnectionResetError("the store has gone away")
@@ -40,7 +40,7 @@ def in_form(form: str, data: bytes, folder: Path) -> Any:
 
 @pytest.mark.parametrize("form", ["path", "str", "bytes", "memoryview", "array", "object"])
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_file_comes_in_any_form(format_: str, form: str, tmp_path: Path) -> None:
+def test_a_file_may_have_any_form(format_: str, form: str, tmp_path: Path) -> None:
     data = encoded(sound(1.0, 2), format_)
     samples, rate = decode_audio(in_form(form, data, tmp_path))
     assert rate == RATE
@@ -85,7 +85,7 @@ def test_only_the_wanted_seconds_are_read(format_: str) -> None:
     assert header.count < 100_000
 
 
-def test_more_values_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sounds_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.audio.decoding._BLOCK", 1000)
     data = encoded(sound(1.0, 2), "FLAC")
     assert np.array_equal(decode_audio(data)[0], decoded(data))
@@ -106,7 +106,7 @@ def test_opus_is_close_after_a_seek() -> None:
 
 @pytest.mark.parametrize("format_", ["WAV", "FLAC", "OGG", "AIFF", "MP3"])
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
-def test_a_file_that_is_cut_off_is_named(format_: str, share: float, tmp_path: Path) -> None:
+def test_the_error_names_a_truncated_file(format_: str, share: float, tmp_path: Path) -> None:
     data = encoded(sound(), format_)
     path = tmp_path / "victim.audio"
     path.write_bytes(data[: int(len(data) * share)])
@@ -116,7 +116,7 @@ def test_a_file_that_is_cut_off_is_named(format_: str, share: float, tmp_path: P
         decode_audio(path.read_bytes())
 
 
-def test_damage_in_the_middle_of_flac_is_noticed_where_it_is() -> None:
+def test_damage_in_the_middle_of_a_flac_file_is_detected_only_there() -> None:
     data = bytearray(encoded(sound(10.0)))
     place = len(data) // 2
     data[place : place + 4] = bytes(4)
@@ -140,7 +140,9 @@ def test_damage_in_the_middle_of_flac_is_noticed_where_it_is() -> None:
         (encoded(sound()[:, :0], "WAV"), "holds no sound"),
     ],
 )
-def test_files_without_sound(data: bytes, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rejects_files_without_sound(
+    data: bytes, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with pytest.raises(CorruptSource, match=message):
         decode_audio(data)
     (tmp_path / "victim").write_bytes(data)
@@ -150,7 +152,7 @@ def test_files_without_sound(data: bytes, message: str, capfd: pytest.CaptureFix
 
 
 def with_total(frames: int) -> bytes:
-    """Return a FLAC file whose header declares so many frames."""
+    """Return a FLAC file whose header declares this number of frames."""
     data = bytearray(encoded(sound(1.0)))
     data[21] = data[21] & 0xF0 | frames >> 32
     data[22:26] = (frames & 0xFFFFFFFF).to_bytes(4, "big")
@@ -168,12 +170,12 @@ def test_a_header_that_declares_billions_of_frames_allocates_nothing(frames: int
     assert peak < 20_000_000
 
 
-def test_a_file_that_does_not_say_how_long_it_is() -> None:
+def test_rejects_a_file_that_does_not_declare_its_length() -> None:
     with pytest.raises(CorruptSource, match="does not declare how many frames"):
         info(with_total(0))
 
 
-def test_the_limit_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_sample_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(sound(1.0))
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "32000")
     with pytest.raises(CorruptSource, match="FEEDLINE_MAX_SAMPLE_BYTES"):
@@ -186,7 +188,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         decode_audio(tmp_path / "missing.flac")
     with pytest.raises(SourceError, match="folder"):
         decode_audio(tmp_path)
-    os.mkfifo(tmp_path / "pipe.wav")  # opening it would wait for somebody who writes
+    os.mkfifo(tmp_path / "pipe.wav")  # opening it would wait for a writer
     with pytest.raises(SourceError, match=r"pipe\.wav"):
         decode_audio(tmp_path / "pipe.wav")
     with pytest.raises(BadOption, match="address"):
@@ -201,13 +203,13 @@ def test_an_error_of_the_file_object_is_not_damage() -> None:
 
 
 @pytest.mark.parametrize("source", [3, None, object()])
-def test_what_is_not_a_file(source: Any) -> None:
+def test_rejects_values_that_are_not_files(source: Any) -> None:
     with pytest.raises(BadOption, match="not an audio file"):
         decode_audio(source)
 
 
 @pytest.mark.parametrize("options", [{"start": -1}, {"seconds": -0.5}, {"start": float("nan")}, {"seconds": "1"}])
-def test_options_that_cannot_work(options: Any) -> None:
+def test_bad_options_are_rejected(options: Any) -> None:
     with pytest.raises(BadOption, match="seconds"):
         decode_audio(encoded(sound()), **options)
 
@@ -232,7 +234,7 @@ def test_threads_decode_at_the_same_time(tmp_path: Path) -> None:
     assert not wrong
 
 
-def test_soundfile_is_asked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_soundfile_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(MissingExtra, match=r"feedline\[audio\]"):
         decode_audio(b"fLaC")

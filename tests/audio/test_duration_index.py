@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files whose headers are read."""
+    """Return a list that collects the names of files whose headers are read."""
     names: list[str] = []
     real = audio.info
 
@@ -37,14 +37,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_seconds_of_a_dataset_a_part_and_paths(root: Path) -> None:
+def test_durations_of_a_dataset_a_part_and_paths(root: Path) -> None:
     dataset = audio.AudioFolder(root)
     expected = [samples.shape[1] / 16_000 for samples, _ in dataset]
     assert audio.durations(dataset).tolist() == expected
     assert audio.durations([path for path, _ in dataset.samples]).tolist() == expected
     part, _ = feedline.split(dataset, [0.5, 0.5], seed=0)
     assert audio.durations(part).tolist() == [expected[index] for index in part.indices]
-    given: Any = dataset  # Any: torch's types ask for its own class
+    given: Any = dataset  # Any: torch's annotations require its own class
     subset = torch.utils.data.Subset[Any](given, [2, 0])
     assert audio.durations(subset).tolist() == [expected[2], expected[0]]
     assert audio.durations([]).tolist() == []
@@ -68,7 +68,7 @@ def test_a_part_reads_only_its_own_headers(root: Path, tmp_path: Path, read: lis
     assert [whole[1], whole[3], whole[5]] == [0.5, 1.5, 0.25]
 
 
-def test_samples_that_are_not_files_are_refused_at_the_first_one() -> None:
+def test_samples_that_are_not_files_are_rejected_at_the_first_one() -> None:
     def samples() -> Any:
         yield np.zeros(3), 1
         raise AssertionError("a second sample was made")
@@ -84,7 +84,7 @@ def test_every_format_and_any_number_of_threads(tmp_path: Path, threads: int) ->
     assert audio.durations([tmp_path / name for name in FORMATS], threads=threads).tolist() == [1.5] * len(FORMATS)
 
 
-def test_they_are_lengths_for_a_sampler(root: Path) -> None:
+def test_durations_serve_as_lengths_for_a_sampler(root: Path) -> None:
     sampler = LengthBucketBatchSampler(audio.durations(audio.AudioFolder(root)), 3, seed=0)
     assert sorted(index for batch in sampler for index in batch) == list(range(9))
 
@@ -98,7 +98,7 @@ def test_headers_are_read_once(root: Path, tmp_path: Path, read: list[str]) -> N
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-def test_a_file_that_changed_is_read_again(root: Path, tmp_path: Path, read: list[str], change: str) -> None:
+def test_a_changed_file_is_read_again(root: Path, tmp_path: Path, read: list[str], change: str) -> None:
     dataset = audio.AudioFolder(root)
     before = audio.durations(dataset, cache=tmp_path / "cache")
     victim = root / "cat" / "3.flac"
@@ -115,7 +115,7 @@ def test_a_file_that_changed_is_read_again(root: Path, tmp_path: Path, read: lis
     assert read == ["3.flac"]
 
 
-def test_other_files_have_an_index_of_their_own(root: Path, tmp_path: Path, read: list[str]) -> None:
+def test_other_files_have_their_own_index(root: Path, tmp_path: Path, read: list[str]) -> None:
     paths = sorted(root.rglob("*.flac"))
     audio.durations(paths, cache=tmp_path / "cache")
     read.clear()
@@ -124,7 +124,7 @@ def test_other_files_have_an_index_of_their_own(root: Path, tmp_path: Path, read
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
-def test_a_damaged_index_is_made_anew(root: Path, tmp_path: Path, read: list[str], content: bytes | None) -> None:
+def test_a_damaged_index_is_rebuilt(root: Path, tmp_path: Path, read: list[str], content: bytes | None) -> None:
     dataset = audio.AudioFolder(root)
     first = audio.durations(dataset, cache=tmp_path / "cache")
     (file,) = (tmp_path / "cache").iterdir()
@@ -133,7 +133,7 @@ def test_a_damaged_index_is_made_anew(root: Path, tmp_path: Path, read: list[str
     assert len(read) == 18
 
 
-def test_few_files_are_not_worth_an_index(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_index_is_stored_for_few_files(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "home"))
     audio.durations(audio.AudioFolder(root))
     assert not (tmp_path / "home").exists()
@@ -157,12 +157,12 @@ def test_damaged_files(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [3, "a.flac", Path("a.flac"), [b"fLaC"], [("a", 1)]])
-def test_what_has_no_durations(given: Any) -> None:
+def test_rejects_values_without_durations(given: Any) -> None:
     with pytest.raises(BadOption, match="path"):
         audio.durations(given)
 
 
-def test_options_that_cannot_work(tmp_path: Path) -> None:
+def test_bad_options_are_rejected(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{"threads": 0}, {"damaged": -1.0}, {"damaged": "0"}, {"cache": 3}]
     for options in wrong:
         with pytest.raises(BadOption):
@@ -171,7 +171,7 @@ def test_options_that_cannot_work(tmp_path: Path) -> None:
         audio.durations([tmp_path / "missing.flac"])
 
 
-def test_soundfile_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_soundfile_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(MissingExtra, match=r"feedline\[audio\]"):
         audio.durations([])

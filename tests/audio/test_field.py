@@ -52,18 +52,18 @@ def test_the_sound_is_found(sample: Any, field: Any) -> None:
         ((sound(), sound()), "Several"),
     ],
 )
-def test_samples_in_which_it_is_not_clear(sample: Any, message: str) -> None:
+def test_rejects_samples_with_no_or_several_sounds(sample: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         audio_field(sample)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"<html>404</html>"])
-def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+def test_damage_of_the_only_file_of_a_sample_is_reported(damaged: bytes) -> None:
     with pytest.raises(CorruptSource):
         audio.Compose([])({"flac": damaged, "txt": "a text"})
 
 
-def test_a_chosen_field() -> None:
+def test_the_field_can_be_named() -> None:
     assert audio_field({"a": FILE, "b": FILE}, "b") == "b"
     with pytest.raises(BadOption, match="it has 'a'"):
         audio_field({"a": FILE}, "c")

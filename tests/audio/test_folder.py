@@ -34,7 +34,7 @@ def test_a_sample_is_a_sound_and_a_label(root: Path) -> None:
     assert repr(dataset) == "AudioFolder(9 samples of (file, class of 2))"
 
 
-def test_the_rate_is_a_field(root: Path) -> None:
+def test_the_rate_can_be_a_field(root: Path) -> None:
     (root / "cat" / "high.wav").write_bytes(encoded(sound(0.5, 2, 44_100), "WAV", 44_100))
     dataset = audio.AudioFolder(root, ("audio", "rate", "label"))
     assert {sample[1] for sample in dataset} == {RATE, 44_100}
@@ -45,14 +45,14 @@ def test_the_rate_is_a_field(root: Path) -> None:
     assert audio.AudioFolder(root, "path")[0].endswith("0.flac")
 
 
-def test_transforms_of_other_kinds_get_the_sample(root: Path) -> None:
+def test_other_transforms_receive_the_whole_sample(root: Path) -> None:
     dataset = audio.AudioFolder(root, transform=lambda sample: (sample[0].shape, sample[1]))
     assert dataset[0] == ((1, RATE), 0)
-    dataset.transform = audio.RandomClip(0.5)  # a loader's user may change it later
+    dataset.transform = audio.RandomClip(0.5)  # users may change it later
     assert dataset[0][0].shape == (1, 8000)
 
 
-def test_other_labels_and_none(root: Path) -> None:
+def test_other_labels_and_no_labels(root: Path) -> None:
     assert audio.AudioFolder(root, labels=None)[0].shape == (1, RATE)
     by_name = audio.AudioFolder(root, labels=lambda path: int(Path(path).stem))
     assert [label for _, label in by_name] == [0, 1, 2, 3, 4, 0, 1, 2, 3]
@@ -62,7 +62,7 @@ def test_other_labels_and_none(root: Path) -> None:
         audio.AudioFolder(root, extensions=".mp3")
 
 
-def test_only_audio_files_are_taken(root: Path) -> None:
+def test_only_audio_files_are_listed(root: Path) -> None:
     (root / "cat" / "readme.txt").write_text("hello")
     assert len(audio.AudioFolder(root)) == 9
 
@@ -89,12 +89,12 @@ def test_clips_are_the_same_on_every_engine(root: Path, engine: Any) -> None:
     assert not same(expected, batches(DataLoader(dataset, 2, shuffle=True, seed=6)))
 
 
-def test_epochs_hear_other_clips(root: Path) -> None:
+def test_each_epoch_has_other_clips(root: Path) -> None:
     loader = DataLoader(audio.AudioFolder(root, transform=TRAIN), 9, seed=5)
     assert not same(batches(loader), batches(loader))
 
 
-def test_resuming_at_every_step_continues_exactly(root: Path, engine: Any) -> None:
+def test_resumes_exactly_at_every_step(root: Path, engine: Any) -> None:
     dataset = audio.AudioFolder(root, transform=TRAIN)
     workers = 0 if engine == "inline" else 2
 
@@ -130,7 +130,7 @@ def test_padding_with_lengths(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not audio", encoded(sound())[:2000], encoded(sound(), "WAV")[:2000]])
-def test_a_damaged_file_is_named_and_can_be_skipped(root: Path, content: bytes, engine: Any) -> None:
+def test_the_error_names_a_damaged_file_which_can_be_skipped(root: Path, content: bytes, engine: Any) -> None:
     (root / "cat" / "victim.wav").write_bytes(content)
     dataset = audio.AudioFolder(root, transform=TRAIN)
     workers = 0 if engine == "inline" else 2
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_named_and_can_be_skipped(root: Path, content: bytes, 
     assert sum(len(labels) for _, labels in loader) == 9
 
 
-def test_a_file_that_goes_away_is_named(root: Path) -> None:
+def test_the_error_names_a_deleted_file(root: Path) -> None:
     dataset = audio.AudioFolder(root)
     (root / "cat" / "3.flac").unlink()
     with pytest.raises(SourceError, match=r"3\.flac"):
@@ -182,7 +182,7 @@ def test_fields_of_tar_shards(tmp_path: Path, engine: Any, way: str) -> None:
         assert same(found, batches(DataLoader(dataset, 4, seed=3)))
 
 
-def test_a_damaged_field_of_a_shard_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_field_of_a_shard(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", 2)
     data = bytearray((tmp_path / "a.tar").read_bytes())
     place = data.index(b"fLaC") + 3000
@@ -209,6 +209,6 @@ def test_bytes_in_parquet_files(tmp_path: Path, is_struct: bool) -> None:
     assert same(found, batches(DataLoader(dataset, 3, seed=3)))
 
 
-def test_pipes_of_audio(root: Path) -> None:
+def test_audio_in_pipes(root: Path) -> None:
     files = feedline.pipe(audio.AudioFolder(root)).map(audio.Compose([audio.CenterClip(0.5)], rate=RATE))
     assert [sample[0].shape for sample in files] == [(1, 8000)] * 9

@@ -32,7 +32,7 @@ def mel_to_hertz(mel: float, scale: str) -> float:
 
 
 def reference(samples: NDArray[np.float32], one: audio.LogMel) -> NDArray[np.float64]:
-    """Return the mel spectrogram before its logarithm, by the definition: one window and one frequency at a time."""
+    """Return the mel spectrogram before its logarithm, from its definition: one window and frequency at a time."""
     window_length = one.win_length or one.n_fft
     hop, half = one.hop_length or window_length // 2, one.n_fft // 2
     left = (one.n_fft - window_length) // 2
@@ -72,7 +72,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("one", SETTINGS, ids=range(len(SETTINGS)))
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_values_are_those_of_the_definition(one: audio.LogMel, kind: str) -> None:
+def test_values_follow_the_definition(one: audio.LogMel, kind: str) -> None:
     samples = sound(0.2)[0] + np.random.default_rng(1).normal(0, 0.1, 3200).astype(np.float32)
     expected = reference(samples, one)
     found = one(samples if kind == "numpy" else torch.from_numpy(samples))
@@ -81,7 +81,7 @@ def test_values_are_those_of_the_definition(one: audio.LogMel, kind: str) -> Non
     assert np.abs(np.asarray(found) - np.log(np.maximum(expected, 1e-10))).max() < 1e-3
 
 
-def test_values_are_those_of_torchaudio() -> None:
+def test_values_equal_those_of_torchaudio() -> None:
     torchaudio = pytest.importorskip("torchaudio")
     samples = torch.randn(2, 8000, generator=torch.Generator().manual_seed(0))
     options: dict[str, Any] = {"n_fft": 512, "hop_length": 160, "n_mels": 64, "mel_scale": "slaney", "norm": "slaney"}
@@ -89,7 +89,7 @@ def test_values_are_those_of_torchaudio() -> None:
     assert torch.allclose(audio.LogMel(RATE, **options)(samples), expected, atol=1e-3)
 
 
-def test_the_middles_of_bands_are_librosas() -> None:
+def test_the_centers_of_bands_equal_those_of_librosa() -> None:
     # A pure tone in the middle of a band is loudest in this band: librosa's published frequencies, from 11 of 40 on.
     one = audio.LogMel(22_050, 8192, n_mels=38, mel_scale="slaney", f_max=11_025)
     for band, frequency in enumerate(SLANEY_40[1:-1]):
@@ -98,7 +98,7 @@ def test_the_middles_of_bands_are_librosas() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_a_batch_has_the_values_of_its_sounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_gives_the_values_of_its_single_sounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = np.stack([np.roll(sound(0.5, 2), 500 * place, axis=1) for place in range(5)])
     one = audio.LogMel(RATE, n_mels=40)
     monkeypatch.setattr("feedline.audio.log_mel._BLOCK", 40_000)  # so that there are several blocks
@@ -116,7 +116,7 @@ def test_a_batch_without_sounds(make: Any) -> None:
     assert str(found.dtype).endswith("float32")
 
 
-def test_logarithms_and_the_floor() -> None:
+def test_logarithms_and_their_floor() -> None:
     natural = audio.LogMel(RATE, floor=1e-5)(sound(0.3))
     assert natural.min() >= np.log(1e-5) - 1e-4
     assert np.allclose(audio.LogMel(RATE, floor=1e-5, log="log10")(sound(0.3)) * np.log(10), natural, atol=1e-4)
@@ -125,14 +125,14 @@ def test_logarithms_and_the_floor() -> None:
     assert np.allclose(silence, np.log(1e-10))
 
 
-def test_the_steps_of_a_padded_batch() -> None:
+def test_the_number_of_steps() -> None:
     one = audio.LogMel(RATE, hop_length=160)
     for frames in (201, 1000, 1599, 1600, 1601):
         assert one(np.zeros(frames, np.float32)).shape[-1] == one.steps(frames)
     assert one.steps(torch.tensor([320, 1600])).tolist() == [3, 11]
 
 
-def test_in_a_pipeline_it_knows_the_rate() -> None:
+def test_the_rate_is_checked_in_a_pipeline() -> None:
     file = encoded(sound(1.0, 2, 44_100), rate=44_100)
     pipeline = audio.Compose([audio.Mono(), audio.Resample(RATE), audio.LogMel(RATE)])
     mel, label = pipeline((file, 3))
@@ -156,7 +156,7 @@ def test_on_a_loaders_device(tmp_path: Any) -> None:
     assert first["label"].tolist() == [0, 0, 0]
 
 
-def test_a_batch_with_several_fields_of_floats() -> None:
+def test_rejects_a_batch_with_several_fields_of_floats() -> None:
     batch = {"audio": torch.zeros(2, 4000), "target": torch.zeros(2, 5)}
     with pytest.raises(BadOption, match="'audio', 'target'"):
         audio.LogMel(RATE)(batch)
@@ -187,17 +187,17 @@ def test_it_can_be_pickled_and_printed() -> None:
         ({"floor": 0}, "floor=0"),
     ],
 )
-def test_options_that_cannot_work(options: Any, message: str) -> None:
+def test_bad_options_are_rejected(options: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         audio.LogMel(RATE, **options)
 
 
-def test_a_sound_that_is_too_short() -> None:
+def test_rejects_a_sound_that_is_too_short() -> None:
     with pytest.raises(BadOption, match="200 frames of sound, and needs at least 201"):
         audio.LogMel(RATE)(np.zeros(200, np.float32))
 
 
-def test_autocast_does_not_make_it_less_exact() -> None:
+def test_autocast_does_not_reduce_precision() -> None:
     loud = torch.from_numpy(1000 * sound(0.5))
     one = audio.LogMel(RATE)
     with torch.autocast("cpu", torch.bfloat16):
@@ -207,7 +207,7 @@ def test_autocast_does_not_make_it_less_exact() -> None:
 
 
 def test_gradients_flow_after_a_first_use_in_inference_mode() -> None:
-    one = audio.LogMel(RATE, n_mels=17)  # not used by another test: its tables are cached
+    one = audio.LogMel(RATE, n_mels=17)  # settings of no other test, since the tables are cached
     with torch.inference_mode():
         one(torch.from_numpy(sound(0.5).copy()))
     samples = torch.from_numpy(sound(0.5).copy()).requires_grad_()

@@ -10,7 +10,7 @@ from tests.audio.sounds import sound
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
-def test_true_where_there_is_sound(kind: str) -> None:
+def test_the_mask_is_true_where_there_is_sound(kind: str) -> None:
     lengths = {"numpy": np.array([2, 0, 3]), "torch": torch.tensor([2, 0, 3]), "list": [2, 0, 3]}[kind]
     mask = length_mask(lengths, 4)
     assert isinstance(mask, torch.Tensor) == (kind == "torch")
@@ -27,6 +27,6 @@ def test_the_mask_of_a_padded_batch() -> None:
     assert np.array_equal(padded[:, 0][mask], np.concatenate([sound(0.2)[0], sound(0.1)[0]]))
 
 
-def test_the_mask_of_nothing_is_empty() -> None:
+def test_the_mask_of_an_empty_batch_is_empty() -> None:
     assert length_mask(torch.zeros(0, dtype=torch.int64)).shape == (0, 0)
     assert length_mask([]).shape == (0, 0)

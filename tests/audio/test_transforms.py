@@ -66,12 +66,12 @@ def test_resampling_to_the_same_rate_changes_nothing() -> None:
         (lambda: audio.Resample(16_000, quality="best"), "quality='best'"),
     ],
 )
-def test_options_that_cannot_work(make: Any, message: str) -> None:
+def test_bad_options_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make()
 
 
-def test_soxr_is_asked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_soxr_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soxr", None)
     assert audio.Resample(RATE)(encoded(sound(0.1))).shape == (1, 1600)
     with pytest.raises(MissingExtra, match=r"feedline\[audio\]"):

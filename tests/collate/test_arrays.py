@@ -13,7 +13,7 @@ from feedline.collate.arrays import arrays_named, framework_of, stack
 
 
 class Room:
-    """Memory of a task that remembers what was asked of it."""
+    """Memory of a task that records the requested sizes."""
 
     crosses = True
     has_space = True
@@ -43,7 +43,7 @@ def test_arrays_are_stacked_in_the_slot(room: Room) -> None:
 
 
 @pytest.mark.parametrize("room", [100], indirect=True)
-def test_without_room_in_ordinary_memory(room: Room) -> None:
+def test_arrays_without_room_in_the_slot_use_ordinary_memory(room: Room) -> None:
     batch = stack([np.arange(10), np.arange(10)])
     assert not np.shares_memory(batch, room.buffer)
     assert batch.tolist() == [list(range(10))] * 2
@@ -55,19 +55,19 @@ def test_objects_never_go_into_a_slot(room: Room) -> None:
     assert batch[0, 1] is None
 
 
-def test_empty_arrays_need_no_room(room: Room) -> None:
+def test_empty_arrays_need_no_space_in_the_slot(room: Room) -> None:
     assert stack([np.zeros((0, 3)), np.zeros((0, 3))]).shape == (2, 0, 3)
     assert room.asked == []
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
-def test_what_torch_adopts_shares_memory(kind: Any) -> None:
+def test_arrays_that_torch_adopts_share_memory(kind: Any) -> None:
     array = np.arange(3)
     assert np.shares_memory(arrays_named("torch").adopt(kind(array)).numpy(), array)
     assert np.shares_memory(arrays_named("numpy").adopt(kind(array)), array)
 
 
-def test_torch_leaves_arrays_of_types_it_lacks() -> None:
+def test_arrays_of_types_that_torch_lacks_stay_arrays() -> None:
     names = np.array(["a", "b"])
     assert arrays_named("torch").adopt(names) is names
 

@@ -1,4 +1,4 @@
-"""How collate functions come to serve a framework."""
+"""Binding collate functions to a framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAKERS: list[Callable[[], Any]] = [collate.pad, collate.detection, collate.drop_
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_binding_leaves_the_original_as_it_is(make: Callable[[], Any]) -> None:
+def test_binding_does_not_change_the_original(make: Callable[[], Any]) -> None:
     original = make()
     samples = [(np.ones(2), np.ones(1))]
     bound = original.bound_to("torch")
@@ -29,17 +29,17 @@ def test_binding_leaves_the_original_as_it_is(make: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("inner", [collate.default, default_collate])
-def test_a_framework_brings_its_own_default(inner: Any) -> None:
+def test_binding_replaces_the_default_with_that_of_the_framework(inner: Any) -> None:
     framework = TorchFramework()
     assert collate.drop_none(inner).bound_to(framework)._inner is framework.bind_collate(default_collate)
 
 
-def test_a_function_of_the_user_stays_what_it_is() -> None:
+def test_a_user_function_is_unchanged() -> None:
     for framework in (TorchFramework(), NumpyFramework(), "torch", "numpy"):
         assert collate.drop_none(list).bound_to(framework)._inner is list
 
 
 @pytest.mark.parametrize("make", [lambda: collate.default, *MAKERS])
-def test_a_framework_that_does_not_exist(make: Callable[[], Any]) -> None:
+def test_rejects_an_unknown_framework(make: Callable[[], Any]) -> None:
     with pytest.raises(BadOption, match="Use 'numpy' or 'torch'"):
         make().bound_to("tensorflow")

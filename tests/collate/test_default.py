@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    image: Any  # an array, with one axis more in a batch
+    image: Any  # an array, with one more axis in a batch
     name: Any
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Triple(Pair):
 
 
 def same(ours: Any, torchs: Any) -> bool:
-    """Whether a NumPy batch equals torch's, apart from tuples, which torch turns into lists."""
+    """Return whether a NumPy batch equals torch's, apart from tuples, which torch turns into lists."""
     if isinstance(torchs, torch.Tensor):
         return (
             isinstance(ours, np.ndarray)
@@ -76,7 +76,7 @@ dtypes = st.sampled_from(["float32", "float64", "float16", "int64", "int32", "ui
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Any]:
-    """Samples of one random structure with random values in it."""
+    """Draw samples of one random structure with random values."""
     count = draw(st.integers(1, 4))
 
     def column(depth: int) -> st.SearchStrategy[list[Any]]:
@@ -103,14 +103,14 @@ def test_numpy_batches_equal_torchs(samples: list[Any]) -> None:
 
 
 @given(batches())
-def test_bound_to_torch_it_is_torchs(samples: list[Any]) -> None:
+def test_bound_to_torch_it_equals_torchs(samples: list[Any]) -> None:
     for bound in (to_torch, TorchFramework().bind_collate(default)):
         ours, torchs = bound(samples), default_collate(samples)
         assert repr(ours) == repr(torchs)
 
 
 @given(hnp.arrays("int16", hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)).filter(len))
-def test_rows_of_the_batch_are_the_samples(array: NDArray[np.int16]) -> None:
+def test_rows_of_the_batch_equal_the_samples(array: NDArray[np.int16]) -> None:
     batch = to_numpy(list(array))
     assert batch.dtype == array.dtype
     assert batch.shape == array.shape
@@ -138,7 +138,7 @@ def test_named_tuples() -> None:
     assert batch.y == ["a", "b"]
 
 
-def test_dataclasses_even_frozen_ones_that_check_their_values() -> None:
+def test_dataclasses_including_frozen_ones_that_check_their_values() -> None:
     batch = to_numpy([Picture(np.zeros((2, 2)), "a"), Picture(np.ones((2, 2)), "b")])
     assert isinstance(batch, Picture)
     assert batch.image.shape == (2, 2, 2)
@@ -170,7 +170,7 @@ def test_numbers(values: list[Any], dtype: str) -> None:
     assert batch.tolist() == [np.asarray(value).tolist() for value in values]
 
 
-def test_types_are_promoted_so_that_no_value_changes() -> None:
+def test_types_are_promoted_without_changing_values() -> None:
     batch = to_numpy([np.array([1], np.uint8), np.array([300], np.int16), np.array([0.5], np.float32)])
     assert batch.dtype == np.float32
     assert batch.tolist() == [[1], [300], [0.5]]
@@ -188,26 +188,26 @@ def test_tensors_become_arrays_when_bound_to_numpy() -> None:
     assert batch["x"].tolist() == [[1, 1], [0, 0]]
 
 
-def test_by_hand_it_follows_its_samples() -> None:
+def test_unbound_it_uses_the_framework_of_the_samples() -> None:
     assert isinstance(default([{"a": np.ones(2)}, {"a": np.ones(2)}])["a"], np.ndarray)
     assert isinstance(default([{"a": torch.ones(2)}, {"a": torch.ones(2)}])["a"], torch.Tensor)
 
 
-# Errors say which field, which sample, and what to do.
+# Errors name the field and the sample, and say what to do.
 
 
-def test_shapes_that_differ() -> None:
+def test_the_error_for_different_shapes_names_samples_and_field() -> None:
     samples = [{"image": np.zeros((2, 3))}, {"image": np.zeros((2, 3))}, {"image": np.zeros((2, 4))}]
     with pytest.raises(CollateError, match=r"Samples 0 and 2 .* \(2, 3\) and \(2, 4\) in field 'image'.*collate.pad"):
         to_numpy(samples)
 
 
-def test_shapes_that_only_agree_in_sum() -> None:
+def test_rejects_shapes_that_agree_only_in_sum() -> None:
     with pytest.raises(CollateError, match=r"Samples 0 and 1 .* \(3,\) and \(2,\), and"):
         to_numpy([np.zeros(3), np.zeros(2), np.zeros(4)])
 
 
-def test_a_nested_field_is_named_from_the_outside_in() -> None:
+def test_errors_name_nested_fields_from_the_outside_in() -> None:
     with pytest.raises(CollateError, match="in field 'inputs' / 1 / 'ids'"):
         to_numpy([{"inputs": (0, {"ids": np.zeros(size)})} for size in (1, 2)])
 
@@ -252,7 +252,7 @@ def test_a_nested_field_is_named_from_the_outside_in() -> None:
         ([{"a": 2**63}, {"a": -1}], "numbers in field 'a' do not fit into one 64-bit integer type"),
     ],
 )
-def test_samples_that_do_not_fit_together(samples: list[Any], message: str) -> None:
+def test_rejects_samples_that_cannot_be_stacked(samples: list[Any], message: str) -> None:
     with pytest.raises(CollateError, match=message):
         to_numpy(samples)
 
@@ -265,14 +265,14 @@ class Rows:
 
 
 LATE = [{"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2}]
-"""A field that only later samples have."""
+"""Samples with a field that only a later sample has."""
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("dataset", [LATE, Rows()])
 def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: EngineName) -> None:
-    """Also where batches are made in shared memory. With torch's rules it is left out, as by torch's loader."""
+    """Also if batches are made in shared memory. With torch's rules it is left out, as in torch's loader."""
     loader = Loader(dataset, 2, engine=engine, workers=0 if engine == "inline" else 1)
     with pytest.raises(CollateError, match="has a field 'b' that sample 0 lacks"):
         list(loader)
@@ -280,12 +280,12 @@ def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: 
     assert list(next(iter(torchs))) == ["a"]
 
 
-def test_no_samples() -> None:
+def test_rejects_an_empty_batch() -> None:
     with pytest.raises(EmptyBatch, match="batch sampler"):
         to_numpy([])
 
 
-def test_it_is_one_object_wherever_it_goes() -> None:
+def test_pickling_returns_the_same_object() -> None:
     assert pickle.loads(pickle.dumps(default)) is default
     assert repr(default) == "feedline.collate.default"
     for framework in (NumpyFramework(), TorchFramework()):

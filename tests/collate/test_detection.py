@@ -43,7 +43,7 @@ def test_images_are_listed(stack: Literal["auto", False], samples: list[Any]) ->
     assert [image.shape for image in images] == [image.shape for image, _ in samples]
 
 
-def test_shapes_that_differ_and_have_to_be_stacked() -> None:
+def test_rejects_different_shapes_if_images_must_be_stacked() -> None:
     with pytest.raises(CollateError, match=r"Samples 0 and 1 .* \(3, 5, 4\) and \(3, 6, 4\) in field 0"):
         detection(True)(UNEQUAL)
 
@@ -71,7 +71,7 @@ def test_read_only_arrays_become_tensors_without_a_warning() -> None:
     assert targets[0]["boxes"].tolist() == boxes.tolist()
 
 
-def test_samples_that_are_dicts_or_longer_tuples() -> None:
+def test_samples_may_be_dicts_or_longer_tuples() -> None:
     batch = detection(image="pixels")([{"pixels": image, **target} for image, target in EQUAL])
     assert batch["pixels"].shape == (3, 3, 5, 4)
     assert batch["id"] == [2, 0, 7]
@@ -80,12 +80,12 @@ def test_samples_that_are_dicts_or_longer_tuples() -> None:
 
 
 @pytest.mark.parametrize("samples", [[np.zeros((3, 4, 4))], [{"image": np.zeros((3, 4, 4))}], [7]])
-def test_samples_without_the_field(samples: list[Any]) -> None:
+def test_rejects_samples_without_the_image_field(samples: list[Any]) -> None:
     with pytest.raises(CollateError, match="no field 0 with the image"):
         detection()(samples)
 
 
-def test_a_field_that_only_later_samples_have() -> None:
+def test_rejects_a_field_that_only_later_samples_have() -> None:
     image = np.zeros((3, 4, 4))
     with pytest.raises(CollateError, match="Sample 1 of the batch has a field 'boxes' that sample 0 lacks"):
         detection(image="image")([{"image": image}, {"image": image, "boxes": np.zeros((1, 4))}])
@@ -93,14 +93,14 @@ def test_a_field_that_only_later_samples_have() -> None:
         detection()([(image,), (image, {})])
 
 
-def test_images_that_are_no_arrays() -> None:
+def test_rejects_images_that_are_not_arrays() -> None:
     with pytest.raises(CollateError, match="Sample 0 of the batch has a str as its image"):
         detection()([("a.jpg", {})])
     assert detection(False)([("a.jpg", {})])[0] == ["a.jpg"]
 
 
 @pytest.mark.parametrize("stack", ["yes", None, EQUAL])
-def test_an_option_that_does_not_exist(stack: Any) -> None:
+def test_bad_options_are_rejected(stack: Any) -> None:
     with pytest.raises(BadOption, match="is not 'auto', True or False"):
         detection(stack)
 

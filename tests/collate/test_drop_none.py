@@ -1,4 +1,4 @@
-"""Leaving samples out."""
+"""Dropping samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def count_and_sum(samples: list[int]) -> tuple[int, int]:
 
 
 @given(st.lists(st.none() | st.integers(-100, 100)))
-def test_what_stays_is_what_inner_gets_in_order(samples: list[int | None]) -> None:
+def test_inner_receives_the_remaining_samples_in_order(samples: list[int | None]) -> None:
     kept = [sample for sample in samples if sample is not None]
     if kept:
         assert drop_none(tuple)(samples) == tuple(kept)
@@ -34,7 +34,7 @@ def test_what_stays_is_what_inner_gets_in_order(samples: list[int | None]) -> No
             drop_none(tuple)(samples)
 
 
-def test_samples_that_a_predicate_rejects() -> None:
+def test_samples_that_a_predicate_rejects_are_dropped() -> None:
     assert drop_none(count_and_sum, drop=is_odd)([1, None, 2, 3, 4]) == (2, 6)
 
 
@@ -45,12 +45,12 @@ def test_an_inner_collate_function_is_bound_too() -> None:
     assert lengths.tolist() == [1, 3]
 
 
-def test_by_hand_it_follows_its_samples() -> None:
+def test_unbound_it_uses_the_framework_of_the_samples() -> None:
     assert isinstance(drop_none()([None, torch.ones(2)]), torch.Tensor)
     assert isinstance(drop_none()([None, np.ones(2)]), np.ndarray)
 
 
-def test_nothing_left() -> None:
+def test_the_error_for_an_empty_batch_says_why() -> None:
     with pytest.raises(EmptyBatch, match=r"batch of 3 samples: 3 are None\. .*larger batch.*sampler"):
         drop_none()([None, None, None])
     with pytest.raises(EmptyBatch, match="1 are None and `drop` rejected 2"):
@@ -58,12 +58,12 @@ def test_nothing_left() -> None:
 
 
 @pytest.mark.parametrize("inner", [None, 5, [1, None]])
-def test_an_inner_that_is_no_function(inner: Any) -> None:
+def test_rejects_an_inner_function_that_is_not_callable(inner: Any) -> None:
     with pytest.raises(BadOption, match="not a collate function"):
         drop_none(inner)
 
 
-def test_a_predicate_that_is_no_function() -> None:
+def test_rejects_a_predicate_that_is_not_callable() -> None:
     with pytest.raises(BadOption, match="drop=3"):
         drop_none(drop=3)  # type: ignore[arg-type]
 
@@ -79,6 +79,6 @@ def test_repr() -> None:
     assert repr(drop_none(pad(fields=["a"]))).startswith("drop_none(pad(0, fields=('a',)")
 
 
-def test_a_function_without_parentheses_is_named_as_the_user_wrote_it() -> None:
+def test_the_error_for_missing_parentheses_names_the_function() -> None:
     with pytest.raises(BadOption, match=r"write drop_none\(\), with parentheses"):
         drop_none([1, 2])  # type: ignore[arg-type]  # samples, as a loader would pass them

@@ -1,4 +1,4 @@
-"""Fields of samples, whatever holds them."""
+"""Fields of samples in any container."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLES = [{"a": 1, "b": 2}, (1, 2), [1, 2], Pair(1, 2), Record(1, 2)]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_taking_apart_and_putting_together(sample: Any) -> None:
+def test_samples_can_be_taken_apart_and_rebuilt(sample: Any) -> None:
     names = fields.names_of(sample)
     assert names is not None
     values = {name: fields.column([sample, sample], name)[0] for name in names}
@@ -42,10 +42,10 @@ def test_single_values_have_no_fields(value: Any) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
-def test_a_field_that_is_missing(sample: Any) -> None:
+def test_the_error_names_a_missing_field(sample: Any) -> None:
     with pytest.raises(CollateError, match="The samples have no field 'c': sample 0 of the batch has "):
         fields.column([sample], "c")
 
 
-def test_a_string_is_a_key_of_a_mapping_also_where_it_names_an_attribute() -> None:
+def test_a_string_is_a_key_of_a_mapping_even_if_it_names_an_attribute() -> None:
     assert fields.column([{"keys": 1}], "keys") == [1]

@@ -20,7 +20,7 @@ from feedline.errors import BadOption, CollateError, EmptyBatch
 
 @st.composite
 def ragged(draw: st.DrawFn) -> tuple[list[NDArray[Any]], int]:
-    """Arrays that differ in the length of one axis, and that axis."""
+    """Draw arrays that differ in the length of one axis, and that axis."""
     dimensions = draw(st.integers(1, 3))
     axis = draw(st.integers(-dimensions, dimensions - 1))
     shape = draw(st.lists(st.integers(1, 3), min_size=dimensions, max_size=dimensions))
@@ -39,7 +39,7 @@ def ragged(draw: st.DrawFn) -> tuple[list[NDArray[Any]], int]:
     framework=st.sampled_from(["numpy", "torch"]),
     tensors=st.booleans(),
 )
-def test_padded_and_trimmed_again_gives_the_samples(
+def test_trimming_a_padded_batch_gives_the_samples(
     arrays_and_axis: tuple[list[NDArray[Any]], int],
     multiple_of: int | None,
     side: Literal["left", "right"],
@@ -66,7 +66,7 @@ def test_padded_and_trimmed_again_gives_the_samples(
 
 
 @given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=8))
-def test_equal_to_pad_sequence_of_torch(lengths: list[int]) -> None:
+def test_equals_pad_sequence_of_torch(lengths: list[int]) -> None:
     samples = [torch.arange(length) for length in lengths]
     padded, _ = pad(-1)(samples)
     assert torch.equal(padded, torch.nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-1))
@@ -78,7 +78,7 @@ def test_sorted_longest_first_together_with_the_other_fields(lengths: list[int])
     assert batch["ids_lengths"].tolist() == sorted(lengths, reverse=True)
     assert [lengths[i] for i in batch["number"]] == batch["ids_lengths"].tolist()
     ties = [(-lengths[i], i) for i in batch["number"]]
-    assert ties == sorted(ties), "samples of one length stay in order"
+    assert ties == sorted(ties), "samples of the same length must stay in order"
 
 
 TOKENS = [
@@ -87,7 +87,7 @@ TOKENS = [
 ]
 
 
-def test_a_value_for_each_field() -> None:
+def test_each_field_may_have_its_own_padding_value() -> None:
     batch = pad({"ids": 0, "labels": -100})(TOKENS)
     assert list(batch) == ["ids", "labels", "weight", "text", "ids_lengths", "labels_lengths"]
     assert batch["ids"].tolist() == [[1, 2, 3], [7, 0, 0]]
@@ -140,7 +140,7 @@ class Record:
 
 
 @pytest.mark.parametrize("kind", [Pair, Record])
-def test_samples_with_no_place_for_lengths(kind: Any) -> None:
+def test_rejects_samples_without_a_place_for_lengths(kind: Any) -> None:
     samples = [kind(np.arange(n), n) for n in (1, 3)]
     batch = pad(lengths=False)(samples)
     assert type(batch) is kind
@@ -159,7 +159,7 @@ def test_lists_of_numbers_are_sequences(framework: str) -> None:
     assert str(batch["ids"].dtype) == {"numpy": "float64", "torch": "torch.float32"}[framework]
 
 
-def test_types_are_promoted_as_the_framework_does() -> None:
+def test_types_are_promoted_as_in_the_framework() -> None:
     samples = [np.array([1], np.int64), np.array([0.5, 2], np.float32)]
     assert pad()(samples)[0].dtype == np.float64
     padded, _ = pad().bound_to("torch")(samples)
@@ -183,14 +183,14 @@ def test_gradients_pass_through() -> None:
     assert sample.grad.tolist() == [1, 1]
 
 
-def test_read_only_arrays_bound_to_torch_without_a_warning() -> None:
+def test_read_only_arrays_become_tensors_without_a_warning() -> None:
     array = np.arange(3)
     array.flags.writeable = False
     padded, _ = pad().bound_to("torch")([array, array[:1]])
     assert padded.tolist() == [[0, 1, 2], [0, 0, 0]]
 
 
-def test_the_other_fields_go_through_the_inner_function() -> None:
+def test_other_fields_are_passed_to_the_inner_function() -> None:
     def inner(samples: list[dict[Any, Any]]) -> dict[Any, Any]:
         return {"label": [sample["label"] for sample in samples], "count": len(samples)}
 
@@ -199,7 +199,7 @@ def test_the_other_fields_go_through_the_inner_function() -> None:
     assert (batch["label"], batch["count"]) == ([1, 2], 2)
 
 
-def test_an_inner_function_that_loses_fields() -> None:
+def test_rejects_an_inner_function_that_loses_fields() -> None:
     with pytest.raises(CollateError, match=r"inner collate function of pad\(\).*returned a list without 'label'"):
         pad(inner=list)([{"label": 1, "ids": np.arange(1)}])
 
@@ -249,18 +249,18 @@ def test_the_batch_is_written_into_the_slot(framework: str) -> None:
         ([{"a": [1], "a_lengths": 1}], "adds the lengths as 'a_lengths', but.*lengths='name'"),
     ],
 )
-def test_samples_that_cannot_be_padded(samples: list[Any], message: str) -> None:
+def test_rejects_samples_that_cannot_be_padded(samples: list[Any], message: str) -> None:
     with pytest.raises(CollateError, match=message):
         pad()(samples)
 
 
-def test_fields_that_the_samples_do_not_have() -> None:
+def test_the_error_names_missing_fields() -> None:
     samples = [{"tokens": np.arange(2), "label": 1}, {"tokens": np.arange(3), "label": 2}]
     for padding in (pad(fields=["ids"]), pad({"ids": 0}), pad({"tokens": 0, "ids": 0})):
         with pytest.raises(CollateError, match=r"no field 'ids'.*has 'tokens', 'label'\. Is the name spelled"):
             padding(samples)
     with pytest.raises(CollateError, match=r"no field 'count'.*has 0, 1\. Is the name spelled"):
-        pad(fields=["count"])([(np.arange(2), 1)])  # which tuples have, as a method
+        pad(fields=["count"])([(np.arange(2), 1)])  # tuples have it, as a method
     with pytest.raises(CollateError, match=r"Sample 1 of the batch has a field 'ids' that sample 0 lacks"):
         pad(fields=["ids"])([{"label": 1}, {"label": 2, "ids": np.arange(2)}])
     with pytest.raises(CollateError, match="Samples 0 and 1 of the batch have 1 and 2 fields"):
@@ -271,7 +271,7 @@ def test_fields_that_the_samples_do_not_have() -> None:
         pad(lengths="n")([np.arange(2)])
 
 
-def test_no_samples() -> None:
+def test_rejects_an_empty_batch() -> None:
     with pytest.raises(EmptyBatch):
         pad()([])
 
@@ -281,7 +281,7 @@ def test_no_samples() -> None:
     ("value", "dtype"),
     [(-1, "uint8"), (256, "uint8"), (0.5, "int64"), (2, "bool"), (float("nan"), "int32"), (float("inf"), "int32")],
 )
-def test_a_padding_value_that_the_array_cannot_hold(value: float, dtype: str, framework: str) -> None:
+def test_rejects_a_padding_value_that_does_not_fit_the_dtype(value: float, dtype: str, framework: str) -> None:
     with pytest.raises(CollateError, match="does not fit into"):
         pad(value).bound_to(framework)([np.zeros(1, dtype), np.zeros(2, dtype)])
 
@@ -302,7 +302,7 @@ def test_a_padding_value_that_the_array_cannot_hold(value: float, dtype: str, fr
         ({"inner": 3}, "inner=3"),
     ],
 )
-def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         pad(**arguments)
 

@@ -1,4 +1,4 @@
-"""The contract of sources as most test files subclass it: new interpreters are started for a source by `make slow`."""
+"""The source contract that most test files subclass; only `make slow` starts new interpreters for each source."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from feedline.testing import SourceContract as WholeContract
 
 
 class SourceContract(WholeContract):
-    """What every source must do; the start methods take 3 s of a core."""
+    """What every source must do; the test of start methods takes 3 s of CPU time."""
 
     @pytest.mark.slow
     def test_batches_are_the_same_with_every_start_method(self) -> None:

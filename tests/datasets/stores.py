@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 COUNT = 3
-"""Samples of a file."""
+"""Samples per file."""
 
 
 def tar(path: Path, number: int) -> None:
@@ -47,4 +47,4 @@ MAKERS: dict[str, Callable[[Path, int], object]] = {
     ".parquet": lambda path, number: pq.write_table(pa.table({"x": range(COUNT)}), path),
     ".arrow": lambda path, number: feather.write_feather(pa.table({"x": range(COUNT)}), str(path)),
 }
-"""A function for each suffix that writes a file at a path; the number tells the files of a folder apart."""
+"""A function for each suffix that writes a file to a path; the number makes the files of a folder different."""

@@ -29,7 +29,7 @@ LABELS = np.arange(COUNT)
 
 
 class MappedContract(SourceContract):
-    """What holds for every source, of files that hold images and labels."""
+    """The contract of sources, for files that contain images and labels."""
 
     table: Any
 
@@ -39,7 +39,7 @@ class MappedContract(SourceContract):
     def samples(self) -> list[Any]:
         return [{"image": image, "label": label} for image, label in zip(IMAGES, LABELS, strict=True)]
 
-    # It has arrays to take columns from; and an array has its own words for indices.
+    # It takes columns from arrays; and arrays have their own messages about indices.
     test_columns_are_what_the_default_collate_function_makes_of_samples = None  # type: ignore[assignment]
     test_an_index_out_of_range = None  # type: ignore[assignment]
     test_an_index_that_is_no_number = None  # type: ignore[assignment]
@@ -94,7 +94,7 @@ def test_forms(tmp_path: Path) -> None:
     assert repr(ArrayDataset(tmp_path)) == "ArrayDataset(30 samples of {'x': int64[]})"
 
 
-def test_pickled_by_path_and_not_opened_before_it_is_read(tmp_path: Path) -> None:
+def test_pickled_by_path_and_opened_only_when_it_is_read(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1000, 100)))
     source = ArrayDataset(tmp_path / "x.npy")
     assert source.__dict__["_opened"] is None
@@ -106,7 +106,7 @@ def test_pickled_by_path_and_not_opened_before_it_is_read(tmp_path: Path) -> Non
     assert len(pickle.dumps(mapped)) < 800 + LABELS.nbytes * 33
 
 
-def test_samples_of_files_may_be_written_to(tmp_path: Path) -> None:
+def test_samples_of_files_are_writable(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES)
     for table in (tmp_path / "x.npy", np.load(tmp_path / "x.npy", mmap_mode="r+")):
         source = ArrayDataset(table)
@@ -119,7 +119,7 @@ def test_samples_of_files_may_be_written_to(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), mode=st.sampled_from(["r", "r+", "c"]))
-def test_parts_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, mode: Any) -> None:
+def test_slices_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, mode: Any) -> None:
     path = tmp_path_factory.mktemp("mapped") / "x.npy"
     np.save(path, np.arange(24 * 5, dtype=data.draw(st.sampled_from(["i2", ">f8", "u1"]))).reshape(24, 5))
     array = np.load(path, mmap_mode=mode)
@@ -132,12 +132,12 @@ def test_parts_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: 
     place = find_mapped(part)
     assert (place is None) == (mode == "c")
     other = pickle.loads(pickle.dumps(ArrayDataset(part)))
-    if mode != "c":  # else NumPy pickles it, in the byte order that it likes
+    if mode != "c":  # otherwise NumPy pickles it, in a byte order of its choice
         assert other.arrays.dtype == part.dtype
     assert np.array_equal(other.arrays, part)
 
 
-def test_bare_numbers_that_numpy_mapped(tmp_path: Path) -> None:
+def test_raw_numbers_mapped_with_numpy(tmp_path: Path) -> None:
     IMAGES.tofile(tmp_path / "x.bin")
     mapped = np.memmap(tmp_path / "x.bin", np.float32, "r", 48, (COUNT - 1, 3, 4))
     text = pickle.dumps(ArrayDataset(mapped))
@@ -148,12 +148,14 @@ def test_bare_numbers_that_numpy_mapped(tmp_path: Path) -> None:
         pickle.loads(text)[5]
 
 
-def test_arrays_that_live_in_memory_travel_as_they_are(tmp_path: Path) -> None:
+def test_arrays_in_memory_are_pickled_by_value(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES)
     changed = np.load(tmp_path / "x.npy", mmap_mode="c")
     changed[0] = 7
     assert (pickle.loads(pickle.dumps(ArrayDataset(changed)))[0] == 7).all()
-    copied = np.array(np.load(tmp_path / "x.npy", mmap_mode="r"), subok=True)  # a memmap that is none any more
+    copied = np.array(
+        np.load(tmp_path / "x.npy", mmap_mode="r"), subok=True
+    )  # a memmap object that no longer maps a file
     os.remove(tmp_path / "x.npy")
     assert (pickle.loads(pickle.dumps(ArrayDataset(copied)))[1] == IMAGES[1]).all()
 
@@ -168,7 +170,7 @@ class TestOddArrays:
             (np.array(3.0), "single number"),
         ],
     )
-    def test_refused(self, tmp_path: Path, array: Any, message: str) -> None:
+    def test_unsupported_types_are_rejected(self, tmp_path: Path, array: Any, message: str) -> None:
         np.save(tmp_path / "x.npy", array, allow_pickle=True)
         np.savez(tmp_path / "x.npz", x=array)
         with pytest.raises(BadOption, match=message):
@@ -176,11 +178,11 @@ class TestOddArrays:
         with pytest.raises(BadOption, match=message):
             ArrayDataset(tmp_path / "x.npz")
 
-    def test_compressed(self, tmp_path: Path) -> None:
+    def test_compressed_archives_are_rejected(self, tmp_path: Path) -> None:
         np.savez_compressed(tmp_path / "x.npz", a=LABELS)
         with pytest.raises(BadOption, match=r"'a' of .*x\.npz is compressed.*numpy\.savez"):
             ArrayDataset(tmp_path / "x.npz")
-        loaded = ArrayDataset(dict(np.load(tmp_path / "x.npz")))  # what the message says
+        loaded = ArrayDataset(dict(np.load(tmp_path / "x.npz")))  # the advice of the message
         assert loaded[3]["a"] == 3
 
     def test_no_samples_and_one(self, tmp_path: Path) -> None:
@@ -196,8 +198,8 @@ class TestOddArrays:
             np.lib.format.write_array(file, IMAGES, version)
         assert_same(ArrayDataset(tmp_path / "x.npy")[2], IMAGES[2])
 
-    def test_numbers_anywhere_in_a_zip(self, tmp_path: Path) -> None:
-        """Their addresses are no multiples of anything."""
+    def test_unaligned_arrays_in_a_zip(self, tmp_path: Path) -> None:
+        """Their addresses are not aligned."""
         np.savez(tmp_path / "x.npz", a=np.zeros(3, np.int8), b=IMAGES)
         with pytest.raises(BadOption, match="'a' has 3 and array 'b' has 30"):
             ArrayDataset(tmp_path / "x.npz")
@@ -227,14 +229,14 @@ class TestDamage:
         with pytest.raises(CorruptSource, match="is incomplete"):
             ArrayDataset(tmp_path / "x.npz")
 
-    def test_truncated_after_it_was_looked_at(self, tmp_path: Path) -> None:
+    def test_truncated_after_construction(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         source = ArrayDataset(tmp_path / "x.npy")
         os.truncate(tmp_path / "x.npy", 500)
         with pytest.raises(CorruptSource, match="truncated"):
             source[0]
 
-    def test_no_array_at_all(self, tmp_path: Path) -> None:
+    def test_rejects_files_that_are_not_arrays(self, tmp_path: Path) -> None:
         (tmp_path / "x.npy").write_bytes(b"hello" * 100)
         with pytest.raises(CorruptSource, match=r"not a \.npy file"):
             ArrayDataset(tmp_path / "x.npy")
@@ -243,23 +245,23 @@ class TestDamage:
         with pytest.raises(BadOption, match=r"readme\.txt"):
             ArrayDataset(tmp_path / "x.npz")
 
-    def test_a_header_that_lies(self, tmp_path: Path) -> None:
+    def test_a_header_that_declares_too_much(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(30,30,40)")
         (tmp_path / "x.npy").write_bytes(raw)
         with pytest.raises(CorruptSource, match="ends at byte"):
             ArrayDataset(tmp_path / "x.npy")
 
-    def test_bytes_behind_the_array(self, tmp_path: Path) -> None:
+    def test_bytes_after_the_array(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         with (tmp_path / "x.npy").open("ab") as file:
             np.save(file, LABELS)
         with pytest.raises(CorruptSource, match=r"x\.npy has \d+ bytes too many.*ends at byte \d+"):
             ArrayDataset(tmp_path / "x.npy")
-        whole = np.load(tmp_path / "x.npy", mmap_mode="r")  # NumPy does not mind
+        whole = np.load(tmp_path / "x.npy", mmap_mode="r")  # NumPy ignores them
         assert len(ArrayDataset(whole)) == COUNT
 
-    def test_a_header_that_lies_about_less(self, tmp_path: Path) -> None:
+    def test_a_header_that_declares_too_little(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(20, 3, 4)")
         (tmp_path / "x.npy").write_bytes(raw)
@@ -267,7 +269,7 @@ class TestDamage:
             ArrayDataset(tmp_path / "x.npy")
 
     @pytest.mark.parametrize("place", [-300, 200])
-    def test_checksums_of_a_zip_are_compared(self, tmp_path: Path, place: int) -> None:
+    def test_checksums_of_a_zip_are_verified(self, tmp_path: Path, place: int) -> None:
         path = tmp_path / "x.npz"
         np.savez(path, label=LABELS, image=IMAGES)
         data = bytearray(path.read_bytes())
@@ -277,9 +279,9 @@ class TestDamage:
         with pytest.raises(CorruptSource, match=rf"'{name}' of .*x\.npz is damaged: .*CRC"):
             ArrayDataset(path)
         other = "label" if place < 0 else "image"
-        assert len(ArrayDataset(path, other)) == COUNT  # what is not wanted is not read
+        assert len(ArrayDataset(path, other)) == COUNT  # arrays that are not requested are not read
 
-    def test_a_zip_whose_directory_is_damaged(self, tmp_path: Path) -> None:
+    def test_a_zip_with_a_damaged_directory(self, tmp_path: Path) -> None:
         path = tmp_path / "x.npz"
         np.savez(path, label=LABELS, image=IMAGES)
         data = path.read_bytes()
@@ -288,7 +290,7 @@ class TestDamage:
             with pytest.raises(CorruptSource, match=r"x\.npz"):
                 ArrayDataset(path)
 
-    def test_a_packed_folder_has_as_many_samples_as_were_packed(self, tmp_path: Path) -> None:
+    def test_fewer_samples_than_were_packed_are_detected(self, tmp_path: Path) -> None:
         path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a", format="npy", workers=0).path
         assert len(ArrayDataset(path)) == 9
         np.save(path / "x.npy", np.arange(5))
@@ -328,7 +330,7 @@ class TestDamage:
 
 
 @pytest.mark.slow
-def test_batches_are_those_of_torch_s_loader(tmp_path: Path) -> None:
+def test_batches_equal_those_of_torch_s_loader(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", image=IMAGES, label=LABELS)
     source: Any = ArrayDataset(tmp_path / "x.npz", ("image", "label"))
     tensors: Any = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES.copy()), torch.from_numpy(LABELS.copy()))
@@ -350,8 +352,8 @@ def test_batches_are_those_of_torch_s_loader(tmp_path: Path) -> None:
     source.close()
 
 
-def test_large_arrays_that_do_not_lie_row_by_row_are_not_copied(tmp_path: Path) -> None:
-    """A batch must cost what a batch is, not what the array is."""
+def test_large_arrays_that_are_not_contiguous_are_not_copied(tmp_path: Path) -> None:
+    """The cost of a batch must depend on the size of the batch, not of the array."""
     column = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (1 << 34, 2), (0, 4))  # 128 GB, if copied
     kinds: list[Any] = [feedline.Loader, feedline.DataLoader]
     for kind in kinds:
@@ -363,7 +365,7 @@ def test_large_arrays_that_do_not_lie_row_by_row_are_not_copied(tmp_path: Path) 
 @pytest.mark.parametrize(
     "head", [b"{'descr': '<f8', 'shape': (3,", b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,)}"]
 )
-def test_headers_that_libraries_stumble_over_name_the_file(tmp_path: Path, head: bytes) -> None:
+def test_errors_about_malformed_headers_name_the_file(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
     with pytest.raises(CorruptSource, match=r"x\.npy is not a \.npy file, or is incomplete"):
@@ -373,7 +375,7 @@ def test_headers_that_libraries_stumble_over_name_the_file(tmp_path: Path, head:
 
 
 @pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (0, 1 << 70)])
-def test_arrays_of_nothing_that_numpy_refuses(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_empty_arrays_of_impossible_shapes_are_rejected(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path = tmp_path / "a.npy"
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})

@@ -72,7 +72,7 @@ def test_a_sample_has_the_form_of_the_arrays(table: Any, tensors: bool) -> None:
     indices=st.lists(st.integers(-COUNT, COUNT - 1), min_size=1, max_size=30),
     framework=st.sampled_from([NumpyFramework(), TorchFramework()]),
 )
-def test_gathering_equals_collating(table: Any, tensors: bool, indices: list[int], framework: Any) -> None:
+def test_gathered_batches_equal_collated_batches(table: Any, tensors: bool, indices: list[int], framework: Any) -> None:
     dataset = ArrayDataset(as_tensors(table) if tensors else table)
     gather = framework.gather_for(dataset, default)
     assert gather is not None
@@ -82,7 +82,7 @@ def test_gathering_equals_collating(table: Any, tensors: bool, indices: list[int
 
 @pytest.mark.parametrize("framework", [NumpyFramework(), TorchFramework()])
 @pytest.mark.parametrize("index", [COUNT, -COUNT - 1])
-def test_gathering_beyond_the_end(framework: Any, index: int) -> None:
+def test_indices_out_of_range(framework: Any, index: int) -> None:
     gather = framework.gather_for(ArrayDataset(ARRAYS), default)
     with pytest.raises(IndexError):
         gather(np.array([0, index]))
@@ -94,7 +94,7 @@ class Squared(ArrayDataset):
 
 
 class Unrelated:
-    """Has methods of the names that an ArrayDataset has, with other meanings."""
+    """Has methods with the same names as an ArrayDataset, but other meanings."""
 
     def __len__(self) -> int:
         return 4
@@ -121,16 +121,16 @@ class Unrelated:
     ],
     ids=["transform", "subclass", "unrelated", "strings", "objects"],
 )
-def test_datasets_that_are_asked_sample_by_sample(framework: Any, dataset: Any) -> None:
+def test_datasets_that_cannot_be_gathered_are_read_sample_by_sample(framework: Any, dataset: Any) -> None:
     assert framework.gather_for(dataset, default) is None
 
 
-def test_a_collate_function_of_the_user_sees_samples() -> None:
+def test_a_user_collate_function_receives_samples() -> None:
     assert NumpyFramework().gather_for(ArrayDataset(ARRAYS), list) is None
 
 
 @pytest.mark.sample(5)
-def test_transform_and_subclass_reach_the_batch(engine: EngineName) -> None:
+def test_transforms_and_subclasses_affect_the_batch(engine: EngineName) -> None:
     workers = 0 if engine == "inline" else 2
     for dataset, expected in (
         (ArrayDataset(np.arange(6), transform=double), [0, 2, 4, 6, 8, 10]),
@@ -144,7 +144,7 @@ def test_transform_and_subclass_reach_the_batch(engine: EngineName) -> None:
 @pytest.mark.parametrize("table", TABLES, ids=repr)
 @pytest.mark.parametrize("tensors", [False, True])
 @pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, feedline.DataLoader])
-def test_in_a_torch_loader(table: Any, tensors: bool, kind: Any) -> None:
+def test_batches_of_a_torch_loader(table: Any, tensors: bool, kind: Any) -> None:
     dataset = ArrayDataset(as_tensors(table) if tensors else table)
     ours = list(kind(dataset, batch_size=8))
     samples: Any = [dataset[i] for i in range(COUNT)]
@@ -153,8 +153,8 @@ def test_in_a_torch_loader(table: Any, tensors: bool, kind: Any) -> None:
     assert len(ours) == len(plain)
 
 
-def test_part_of_it_in_a_torch_loader() -> None:
-    dataset: Any = ArrayDataset(ARRAYS)  # torch's annotations ask for a subclass of its own
+def test_a_torch_subset_in_a_torch_loader() -> None:
+    dataset: Any = ArrayDataset(ARRAYS)  # torch's annotations require its own class
     first, second = torch.utils.data.random_split(dataset, [5, 15])
     labels = [batch["label"] for part in (first, second) for batch in feedline.DataLoader(part, batch_size=4)]
     assert sorted(torch.cat(labels).tolist()) == list(range(COUNT))
@@ -190,18 +190,18 @@ def test_arrays_are_not_copied() -> None:
         ({"a": np.zeros(2), "b": np.float32(1)}, "array 'b' is a float32"),
     ],
 )
-def test_what_is_no_dataset(table: Any, message: str) -> None:
+def test_rejects_tables_that_are_not_datasets(table: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         ArrayDataset(table)
 
 
 @pytest.mark.parametrize("name", ["none", "none.npy", "none.npz", "none.bin"])
-def test_a_path_at_which_nothing_is(tmp_path: Path, name: str) -> None:
+def test_rejects_missing_paths(tmp_path: Path, name: str) -> None:
     with pytest.raises(SourceError, match=r"There is (nothing at|no file) .*none"):
         ArrayDataset(tmp_path / name)
 
 
-def test_a_transform_that_is_no_function() -> None:
+def test_rejects_a_transform_that_is_not_callable() -> None:
     with pytest.raises(BadOption, match="transform=3"):
         ArrayDataset(np.zeros(2), transform=3)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What was used last is kept, up to a limit, and what goes is let go of."""
+"""Recently used entries are kept up to a limit, and evicted ones are freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from feedline.datasets.bounded_cache import BoundedCache
 
 
-def test_the_ones_used_last_are_kept() -> None:
+def test_recently_used_entries_are_kept() -> None:
     cache = BoundedCache[str, str](200)
     for key in "abac":
         assert cache.load(key, lambda key=key: (key.upper(), 100)) == key.upper()  # type: ignore[misc]
@@ -22,7 +22,7 @@ def test_the_ones_used_last_are_kept() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5000)), max_size=60), st.integers(0, 20_000))
-def test_the_limit_holds(asked: list[tuple[int, int]], limit: int) -> None:
+def test_the_limit_is_respected(asked: list[tuple[int, int]], limit: int) -> None:
     cache = BoundedCache[int, int](limit)
     sizes: dict[int, int] = {}
     for key, size in asked:
@@ -33,7 +33,7 @@ def test_the_limit_holds(asked: list[tuple[int, int]], limit: int) -> None:
     assert (len(cache), cache.held) == (0, 0)
 
 
-def test_of_several_threads_one_makes_an_entry() -> None:
+def test_one_of_several_threads_loads_an_entry() -> None:
     cache = BoundedCache[str, int](10**6)
     made: list[int] = []
     ready = threading.Barrier(4)
@@ -51,7 +51,7 @@ def test_of_several_threads_one_makes_an_entry() -> None:
     assert made == [1]
 
 
-def test_an_error_is_not_kept() -> None:
+def test_errors_are_not_cached() -> None:
     cache = BoundedCache[str, int](10**6)
     failures = iter([True, False])
 
@@ -66,7 +66,7 @@ def test_an_error_is_not_kept() -> None:
         assert cache.load("a", load) == 1
 
 
-def test_a_fork_while_a_thread_holds_the_lock() -> None:
+def test_works_after_a_fork_while_a_thread_held_the_lock() -> None:
     cache = BoundedCache[str, int](10**6)
     cache.load("a", lambda: (1, 1))
     with cache._lock, cache._doors[hash("b") % len(cache._doors)]:
@@ -77,7 +77,7 @@ def test_a_fork_while_a_thread_holds_the_lock() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_pickled_it_is_empty() -> None:
+def test_a_pickled_cache_is_empty() -> None:
     cache = BoundedCache[str, int](77)
     cache.load("a", lambda: (1, 1))
     other = pickle.loads(pickle.dumps(cache))
@@ -89,7 +89,7 @@ class Value:
 
 
 @given(limit=st.integers(0, 6), steps=st.lists(st.tuples(st.sampled_from("pgd"), st.integers(0, 6)), max_size=60))
-def test_what_goes_is_let_go_of_and_the_longest_unused_goes_first(limit: int, steps: list[tuple[str, int]]) -> None:
+def test_evicted_entries_are_freed_least_recently_used_first(limit: int, steps: list[tuple[str, int]]) -> None:
     alive: weakref.WeakValueDictionary[int, Value] = weakref.WeakValueDictionary()
     cache = BoundedCache[int, Value](limit)
     model: list[int] = []

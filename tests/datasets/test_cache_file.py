@@ -1,4 +1,4 @@
-"""Cache files are whole or not there."""
+"""Cache files are complete, or ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.datasets.parquet.mapped import Unpacked
 from feedline.errors import BadOption, FeedlineWarning
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_reads_what_was_written(tmp_path: Path) -> None:
     file = CacheFile(tmp_path / "deep" / "er", "things", {"a": 1})
     assert file.read() is None
     for value in ({"x": np.arange(3)}, {"x": np.arange(2)}):
@@ -27,7 +27,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert CacheFile(tmp_path / "deep" / "er", "others", {"a": 1}).read() is None
 
 
-def test_any_damage_is_noticed(tmp_path: Path) -> None:
+def test_any_damage_is_detected(tmp_path: Path) -> None:
     file = CacheFile(tmp_path, "things", 1)
     file.write([1, "two", b"three"])
     content = file.path.read_bytes()
@@ -40,14 +40,14 @@ def test_any_damage_is_noticed(tmp_path: Path) -> None:
     assert file.read() == [1, "two", b"three"]
 
 
-def test_a_file_under_the_name_of_another_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_under_the_name_of_another_is_ignored(tmp_path: Path) -> None:
     one, other = CacheFile(tmp_path, "things", 1), CacheFile(tmp_path, "things", 2)
     one.write("one")
     os.rename(one.path, other.path)
     assert other.read() is None
 
 
-def test_writers_at_the_same_time_leave_one_of_their_files(tmp_path: Path) -> None:
+def test_concurrent_writers_leave_one_complete_file(tmp_path: Path) -> None:
     file = CacheFile(tmp_path, "things", 1)
     seen: list[Any] = []
 
@@ -85,7 +85,7 @@ def test_where_cache_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         CacheFile.at(0.5, "things", 1)  # type: ignore[arg-type]
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_warns(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(FeedlineWarning, match="cannot be written"):
         CacheFile(tmp_path / "file", "things", 1).write(1)
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of another user, in which all may write."""
+    """Return a world-writable folder of another user."""
     folder = tmp_path / "foreign"
     folder.mkdir()
     give_away(folder, monkeypatch)
@@ -125,7 +125,7 @@ def test_the_file_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytes
     assert file.read() is None
 
 
-def test_caches_of_samples_refuse_the_folder_of_another_user(foreign: Path) -> None:
+def test_sample_caches_reject_the_folder_of_another_user(foreign: Path) -> None:
     for make in (lambda: CachedDataset([1, 2], disk=foreign), lambda: Unpacked(foreign)):
         with pytest.raises(BadOption, match="foreign belongs to another user"):
             make()

@@ -1,4 +1,4 @@
-"""The form of a sample: one rule for `fields=` of every source."""
+"""The form of a sample: every source treats `fields=` in the same way."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ AVAILABLE = ["image", "label", "name"]
         ({"x": "image", "y": "image"}, ("image", "image"), {"x": 0, "y": 1}, "{'x': A, 'y': B}"),
     ],
 )
-def test_a_sample_has_the_form_in_which_fields_are_named(
-    fields: Fields, names: tuple[str, ...], built: Any, described: str
-) -> None:
+def test_a_sample_has_the_form_of_fields(fields: Fields, names: tuple[str, ...], built: Any, described: str) -> None:
     form = Form.of(fields, AVAILABLE, "store")
     assert form.names == names
     assert form.build(list(range(len(names)))) == built
@@ -64,14 +62,14 @@ def test_a_sample_has_the_form_in_which_fields_are_named(
         ((3, "name"), ["names 3, but a.h5 has 'image'"]),
     ],
 )
-def test_fields_that_are_not_there(fields: Any, words: list[str]) -> None:
+def test_unknown_and_malformed_fields_are_rejected(fields: Any, words: list[str]) -> None:
     with pytest.raises(BadOption) as caught:
         Form.of(fields, AVAILABLE, "a.h5")
     for word in words:
         assert word in str(caught.value)
 
 
-def test_every_source_says_so_when_it_is_made(tmp_path: Path) -> None:
+def test_every_source_checks_fields_at_construction(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["image"] = np.arange(3)
     (tmp_path / "a.lmdb").mkdir()
@@ -91,7 +89,7 @@ def test_every_source_says_so_when_it_is_made(tmp_path: Path) -> None:
             make()
 
 
-def test_a_store_without_fields_and_one_with_many() -> None:
+def test_messages_for_no_fields_and_for_many_fields() -> None:
     with pytest.raises(BadOption, match="no fields"):
         Form.of("x", [], "a.h5")
     with pytest.raises(BadOption, match="and 38 more"):
@@ -110,9 +108,7 @@ def samples() -> list[dict[str, Any]]:
     ("out", "kind"),
     [("a.h5", HDF5Dataset), ("a", ArrayDataset), ("a.parquet", ParquetDataset), ("a.lmdb", LMDBDataset)],
 )
-def test_fields_come_back_in_the_order_that_they_had(
-    tmp_path: Path, samples: list[dict[str, Any]], out: str, kind: Any
-) -> None:
+def test_fields_keep_their_order(tmp_path: Path, samples: list[dict[str, Any]], out: str, kind: Any) -> None:
     feedline.pack(samples, tmp_path / out, format="npy" if out == "a" else None, workers=0)
     dataset = kind(tmp_path / out)
     try:
@@ -122,14 +118,14 @@ def test_fields_come_back_in_the_order_that_they_had(
         dataset.close()
 
 
-def test_shards_too(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
+def test_fields_of_shards_keep_their_order(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
     feedline.pack(samples, tmp_path / "a", format="hdf5", samples_per_shard=2, workers=0)
     with_shards = HDF5Dataset(tmp_path / "a" / "shard-*.h5")
     assert list(with_shards[4]) == NAMES
     with_shards.close()
 
 
-def test_what_was_added_later_comes_last(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
+def test_fields_added_later_come_last(tmp_path: Path, samples: list[dict[str, Any]]) -> None:
     feedline.pack(samples, tmp_path / "a", format="npy", workers=0)
     np.save(tmp_path / "a" / "added.npy", np.zeros(5))
     (tmp_path / "a" / "mid.npy").unlink()
@@ -143,7 +139,7 @@ def test_what_was_added_later_comes_last(tmp_path: Path, samples: list[dict[str,
 
 
 @pytest.mark.parametrize("attribute", [None, "not JSON", "[1, 2]", '{"fields": [{"name": "b"}]}', 7, np.zeros(3)])
-def test_files_of_others_stay_as_they_are(tmp_path: Path, attribute: Any) -> None:
+def test_files_without_valid_metadata_keep_their_own_order(tmp_path: Path, attribute: Any) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name in ("b", "a"):
             file[name] = np.zeros(3)
@@ -167,7 +163,7 @@ def test_files_of_others_stay_as_they_are(tmp_path: Path, attribute: Any) -> Non
         max_leaves=8,
     ),
 )
-def test_nothing_that_is_stored_loses_a_field(names: list[str], stored: Any) -> None:
+def test_no_stored_metadata_makes_a_field_disappear(names: list[str], stored: Any) -> None:
     for text in (json.dumps({"feedline": 1, "fields": stored}), json.dumps(stored), "{", "", None):
         assert sorted(in_packed_order(names, text)) == sorted(names)
 
@@ -175,11 +171,11 @@ def test_nothing_that_is_stored_loses_a_field(names: list[str], stored: Any) -> 
 @pytest.mark.parametrize(
     "stored", [None, "", "{", "[]", '{"count": 3}', '{"feedline": 1}', '{"feedline": 1, "count": "3"}']
 )
-def test_a_count_that_nobody_stored_is_not_compared(stored: str | None) -> None:
+def test_a_missing_or_invalid_count_is_not_compared(stored: str | None) -> None:
     check_count("a.tar", stored, 5)
 
 
-def test_another_count_than_the_stored_one() -> None:
+def test_another_count_than_the_stored_one_is_rejected() -> None:
     for found in (2, 4):
         with pytest.raises(CorruptSource, match=rf"a\.tar has {found} samples, but 3 were packed.*Pack it again"):
             check_count("a.tar", b'{"feedline": 1, "count": 3}', found)

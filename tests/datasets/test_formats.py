@@ -1,4 +1,4 @@
-"""The formats that names indicate. Those that contents indicate are in test_recognition.py."""
+"""Formats recognised by name. Recognition by content is tested in test_recognition.py."""
 
 from __future__ import annotations
 

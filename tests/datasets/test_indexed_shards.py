@@ -1,4 +1,4 @@
-"""Shards behind an index.json, as MDS and LitData share them; the tests of the two formats cover the rest."""
+"""Shards with an index.json, the common part of MDS and LitData; the tests of the two formats cover the rest."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_samples_come_from_their_shards(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_more_shards_than_may_be_open(tmp_path: Path) -> None:
+def test_more_shards_than_the_limit_of_open_files(tmp_path: Path) -> None:
     shards = [shard(tmp_path / f"{number}", [b"%d" % number]) for number in range(200)]
     opened = OpenShards(shards, {}, 100)
     for _ in range(2):
         assert [data for _, data in opened.samples(np.arange(200))] == [b"%d" % number for number in range(200)]
         assert len(list(Path("/proc/self/fd").iterdir())) < 150
-    shard(tmp_path / "0", [b"7"])  # of the same size, and not open now
+    shard(tmp_path / "0", [b"7"])  # the same size, and not open now
     with pytest.raises(SourceChanged):
         opened.samples(np.array([0]))
     opened.close()
@@ -51,7 +51,7 @@ def test_more_shards_than_may_be_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "table", [(2, 16, 17, 18), (1, 12, 14, 0), (1, 11, 13, 0), (1, 13, 12, 0), (1, 12, 1 << 31, 0)]
 )
-def test_tables_that_cannot_be(tmp_path: Path, table: tuple[int, ...]) -> None:
+def test_malformed_tables_are_rejected(tmp_path: Path, table: tuple[int, ...]) -> None:
     data = struct.pack("<3I", *table[:3]) + b"x"
     (tmp_path / "a").write_bytes(data)
     opened = OpenShards([Shard(str(tmp_path / "a"), (len(data),), 1)], {}, 100)
@@ -61,7 +61,7 @@ def test_tables_that_cannot_be(tmp_path: Path, table: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "/a", "a/../b", "a//b", "a\\b", "a\0", "http://a", None, 3])
-def test_names_outside_of_the_folder(tmp_path: Path, name: object) -> None:
+def test_rejects_names_outside_of_the_folder(tmp_path: Path, name: object) -> None:
     folder = Folder(tmp_path, None, 1)
     with pytest.raises(CorruptSource, match="names the file"):
         folder.shard(name, 100, 1)

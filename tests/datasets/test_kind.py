@@ -1,4 +1,4 @@
-"""Map-style or iterable."""
+"""Recognition of map-style and iterable datasets."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def test_kinds(dataset: Any, kind: DatasetKind) -> None:
         ((number for number in [1]), "that is a generator.*only once"),
     ],
 )
-def test_what_is_no_dataset(dataset: Any, message: str) -> None:
+def test_rejects_objects_that_are_not_datasets(dataset: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         kind_of(dataset, "that")

@@ -21,7 +21,7 @@ def test_numbers(tmp_path: Path) -> None:
             file.array(np.dtype("<i4"), count, offset)
     file.close()
     file.close()
-    assert numbers.tolist() == [2, 3, 4]  # the map outlives the file
+    assert numbers.tolist() == [2, 3, 4]  # the mapping outlives the file
 
 
 def test_empty_and_missing_files(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_empty_and_missing_files(tmp_path: Path) -> None:
         MappedFile(str(tmp_path / "nothing"))
 
 
-def test_changes_are_noticed(tmp_path: Path) -> None:
+def test_changes_are_detected(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(8))
     file = MappedFile(str(tmp_path / "x"))
     file.check()

@@ -1,4 +1,4 @@
-"""Pairs of .bin and .idx files: documents and sequences, the contract, damage, and Megatron's own class."""
+"""Pairs of .bin and .idx files: documents and sequences, the source contract, damage, and Megatron's own class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6
 
 
 def write(path: Path, documents: Sequence[Sequence[Sequence[int]]], dtype: str = "uint16") -> Path:
-    """Write documents of sequences, as `_IndexWriter` of megatron-core 0.16 does; compared with it below."""
+    """Write documents of sequences like `_IndexWriter` of megatron-core 0.16; a test below compares the two."""
     sequences = [np.array(sequence, dtype) for document in documents for sequence in document]
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
     pointers = np.concatenate([[0], np.cumsum(sizes.astype(np.int64) * np.dtype(dtype).itemsize)])[: len(sizes)]
@@ -92,7 +92,7 @@ def test_batches(tmp_path: Path, workers: int) -> None:
     dataset.close()
 
 
-def test_either_file_or_none_names_the_pair(tmp_path: Path) -> None:
+def test_the_path_may_be_either_file_or_their_common_stem(tmp_path: Path) -> None:
     path = write(tmp_path / "x.y", texts(3))
     stem = tmp_path / "x"
     for name in (stem, f"{stem}.idx", f"{stem}.bin"):
@@ -126,7 +126,7 @@ def test_options(tmp_path: Path) -> None:
         MegatronDataset(path)
 
 
-def test_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", texts(5))
     for suffix in (".idx", ".bin"):
         whole = path.with_suffix(suffix).read_bytes()
@@ -156,7 +156,7 @@ def test_damage_gives_an_error_or_tokens_of_the_file(
     dataset.close()
 
 
-def test_other_formats_are_named(tmp_path: Path) -> None:
+def test_the_error_names_other_formats(tmp_path: Path) -> None:
     path = write(tmp_path / "x", texts(3))
     whole = path.with_suffix(".idx").read_bytes()
     path.with_suffix(".idx").write_bytes(b"TNTIDX\x00\x00" + whole[8:])
@@ -167,7 +167,7 @@ def test_other_formats_are_named(tmp_path: Path) -> None:
         len(MegatronDataset(path))
 
 
-def test_files_that_change(tmp_path: Path) -> None:
+def test_changed_files_are_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", texts(5))
     dataset, sent = MegatronDataset(path), MegatronDataset(path)
     assert len(dataset[0])
@@ -195,7 +195,7 @@ def test_indices_of_multimodal_datasets(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
-def test_megatron_writes_and_reads_the_same(tmp_path: Path, dtype: str) -> None:
+def test_megatron_writes_and_reads_the_same_documents(tmp_path: Path, dtype: str) -> None:
     theirs = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
     documents = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8, 9], [10]]]
     ours = write(tmp_path / "ours", documents, dtype)
@@ -213,4 +213,4 @@ def test_megatron_writes_and_reads_the_same(tmp_path: Path, dtype: str) -> None:
         assert_same(document, np.concatenate([peer[index] for index in range(ends[number], ends[number + 1])]))
     parts.close()
     whole.close()
-    theirs._IndexReader.__getitem__.cache_clear()  # it would keep the file open
+    theirs._IndexReader.__getitem__.cache_clear()  # otherwise it would keep the file open

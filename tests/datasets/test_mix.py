@@ -1,4 +1,4 @@
-"""`mix`: which mixture comes out, and what cannot be mixed. The mixtures have test files of their own."""
+"""`mix`: which class it returns, and what cannot be mixed. The mixtures have their own test files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Unreadable:
         raise AssertionError("a sample is no weight")
 
 
-def test_map_style_if_all_datasets_are() -> None:
+def test_the_mixture_is_map_style_if_all_datasets_are() -> None:
     mixture = mix(([1, 2], np.arange(5), ArrayDataset(np.arange(3))), (1, 2, 3), size=np.int64(12), seed=4)  # type: ignore[arg-type]
     assert isinstance(mixture, Mixture)
     assert (len(mixture), mixture.seed, mixture.weights) == (12, 4, [1, 2, 3])
@@ -49,7 +49,7 @@ def test_map_style_if_all_datasets_are() -> None:
 
 
 @pytest.mark.parametrize("stream", [Stream(), TorchStream()])
-def test_a_stream_if_one_dataset_is(stream: Any) -> None:
+def test_the_mixture_is_a_stream_if_one_dataset_is(stream: Any) -> None:
     mixture = mix([[1, 2], stream], size=4, seed=2, repeat=True)
     assert isinstance(mixture, MixtureStream)
     assert (mixture.size, mixture.seed, mixture.repeat) == (4, 2, True)

@@ -1,4 +1,4 @@
-"""Mixtures of map-style datasets: a sample follows from its index."""
+"""Mixtures of map-style datasets: the index determines the sample."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ mixtures = st.builds(
 
 @settings(max_examples=examples(40))
 @given(mixtures, st.integers(1, 3))
-def test_a_dataset_is_gone_through_before_it_is_repeated_across_epochs_too(mixture: Mixture, epochs: int) -> None:
+def test_a_dataset_is_exhausted_before_it_repeats_even_across_epochs(mixture: Mixture, epochs: int) -> None:
     samples = []
     for epoch in range(epochs):
         mixture.set_epoch(epoch)
@@ -52,14 +52,14 @@ def test_a_dataset_is_gone_through_before_it_is_repeated_across_epochs_too(mixtu
 
 @settings(max_examples=examples(40))
 @given(mixtures, st.data())
-def test_several_samples_equal_single_ones(mixture: Mixture, data: st.DataObject) -> None:
+def test_getitems_equals_getitem(mixture: Mixture, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(-len(mixture), len(mixture) - 1), max_size=20))
     mixture.set_epoch(data.draw(st.integers(0, 5)))
     assert mixture._several_places(indices) == [mixture.locate(index) for index in indices]
     assert [mixture[index] for index in indices] == [mixture.locate(index) for index in indices]
 
 
-def test_it_is_a_function_of_seed_epoch_and_weights() -> None:
+def test_the_order_depends_only_on_seed_epoch_and_weights() -> None:
     def order(seed: int = 0, epoch: int = 0, weights: Any = (1, 2)) -> list[Any]:
         mixture = Mixture(named(50, 50), None, 60, seed)
         mixture.set_weights(weights)
@@ -72,7 +72,7 @@ def test_it_is_a_function_of_seed_epoch_and_weights() -> None:
     assert order(weights=[10, 20]) == order()
 
 
-def test_equal_parts_by_default_and_as_many_as_there_are() -> None:
+def test_default_weights_are_equal_and_the_default_size_is_the_sum() -> None:
     mixture = Mixture(named(10, 90), None, None, 0)
     assert len(mixture) == 100
     counts = Counter(number for number, _ in mixture)
@@ -80,7 +80,7 @@ def test_equal_parts_by_default_and_as_many_as_there_are() -> None:
 
 
 class Batched:
-    """Gives several samples at a time, and remembers that it did."""
+    """Returns several samples per call, and records the calls."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Batched:
         self.epoch = epoch
 
 
-def test_samples_are_asked_for_together_where_all_datasets_can() -> None:
+def test_samples_are_read_together_if_all_datasets_support_it() -> None:
     parts = [Batched("a", 20), Batched("b", 30)]
     mixture = Mixture(parts, None, None, 0)
     assert mixture.__getitems__ is not None
@@ -114,7 +114,7 @@ def test_samples_are_asked_for_together_where_all_datasets_can() -> None:
     assert Mixture([parts[0], [1, 2]], None, None, 0).__getitems__ is None
 
 
-def test_datasets_are_told_the_epoch() -> None:
+def test_set_epoch_is_passed_on_to_the_datasets() -> None:
     parts: list[Any] = [Batched("a", 2), [1, 2]]
     Mixture(parts, None, None, 0).set_epoch(7)
     assert parts[0].epoch == 7
@@ -140,14 +140,14 @@ def test_indices_out_of_range(index: int) -> None:
         (["a", "b"], "not a list of numbers"),
     ],
 )
-def test_what_is_no_weight(weights: Any, message: str) -> None:
+def test_bad_weights_are_rejected(weights: Any, message: str) -> None:
     mixture = Mixture(named(2, 3), [1, 2], None, 0)
     with pytest.raises(BadOption, match=message):
         mixture.set_weights(weights)
     assert mixture.weights == [1, 2]
 
 
-def test_empty_datasets_have_no_weight() -> None:
+def test_rejects_an_empty_dataset_with_a_weight() -> None:
     with pytest.raises(BadOption, match=r"datasets\[1\] is empty but has the weight 1.0"):
         Mixture(named(2, 0), None, None, 0)
     assert {number for number, _ in Mixture(named(2, 0), [1, 0], 10, 0)} == {0}
@@ -178,7 +178,7 @@ def test_in_torch_s_loaders(kind: Any, parts: Any) -> None:
     assert [sample for batch in loader for sample in batch] == list(mixture)
 
 
-# -- orders: none comes twice before all came once ---
+# -- orders: no index repeats before all have come ---
 
 
 @settings(max_examples=examples(40))
@@ -193,7 +193,7 @@ def test_every_pass_has_each_index_once(sizes: list[int], key: int) -> None:
             assert sorted(one.tolist()) == list(range(size))
 
 
-def test_passes_and_datasets_have_orders_of_their_own() -> None:
+def test_each_pass_and_dataset_has_its_own_order() -> None:
     passes = Orders([20, 20], 1)
     orders = [[passes.one(number, turn + 20 * count) for turn in range(20)] for number in (0, 1) for count in (0, 1, 2)]
     assert len(set(map(tuple, orders))) == 6

@@ -1,4 +1,4 @@
-"""Mixtures with an iterable dataset: deterministic, and resumed at any sample."""
+"""Mixtures with an iterable dataset: they are deterministic, and resume at any sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.sample(5)
 
 
 class Stream:
-    """Yields (name, 0), (name, 1), ..., and counts what was read."""
+    """Yields (name, 0), (name, 1), ..., and counts the samples that were read."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Stream:
 
 
 class StatefulStream(Stream):
-    """Saves and restores itself, as torchdata defines it."""
+    """Saves and restores its own state, with the methods that torchdata defines."""
 
     def __init__(self, name: str, count: int) -> None:
         super().__init__(name, count)
@@ -120,7 +120,7 @@ def test_proportions_and_order() -> None:
         assert own == list(range(len(own)))
 
 
-def test_it_ends_with_the_first_dataset_that_has_ended() -> None:
+def test_a_mixture_ends_with_its_first_exhausted_dataset() -> None:
     mixture = stream_mixture(Stream("a", 10), Stream("b", 1000))
     iterator = iter(mixture)
     samples = list(iterator)
@@ -131,7 +131,7 @@ def test_it_ends_with_the_first_dataset_that_has_ended() -> None:
     assert list(mixture) == samples
 
 
-def test_repeated_until_size() -> None:
+def test_datasets_repeat_until_size() -> None:
     mixture = stream_mixture(Stream("a", 3), ["m0", "m1", "m2", "m3"], size=20, repeat=True)
     samples = list(mixture)
     assert len(samples) == 20
@@ -140,7 +140,7 @@ def test_repeated_until_size() -> None:
     assert sorted(others[:4]) == sorted(others[4:8]) == ["m0", "m1", "m2", "m3"]
 
 
-def test_a_map_style_dataset_in_it_comes_once_in_random_order() -> None:
+def test_a_map_style_dataset_is_read_once_in_random_order() -> None:
     mixture = stream_mixture(Stream("a", 1000), list(range(20)))
     numbers = [sample for sample in mixture if type(sample) is int]
     assert sorted(numbers) == list(range(20))
@@ -164,7 +164,7 @@ def test_a_dataset_that_yields_nothing_cannot_be_repeated() -> None:
     taken=st.integers(0, 60),
     through_pickle=st.booleans(),
 )
-def test_a_state_continues_anywhere(
+def test_resumes_at_any_sample(
     kinds: list[type[Stream]], with_map: bool, repeat: bool, epoch: int, taken: int, through_pickle: bool
 ) -> None:
     def make() -> MixtureStream:
@@ -191,7 +191,7 @@ def test_a_state_continues_anywhere(
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-def test_what_has_a_state_is_not_read_again(kind: type[Stream]) -> None:
+def test_datasets_with_a_state_are_not_read_again(kind: type[Stream]) -> None:
     begun = stream_mixture(kind("a", 100), kind("b", 100))
     list(islice(begun, 50))
     stream = kind("a", 100)
@@ -235,7 +235,7 @@ def test_a_state_before_the_first_sample_and_after_the_last() -> None:
         ),
     ],
 )
-def test_states_that_do_not_fit(state: Any, message: str) -> None:
+def test_malformed_states_and_states_of_other_mixtures_are_rejected(state: Any, message: str) -> None:
     with pytest.raises(BadState, match=message):
         stream_mixture(Stream("a", 5), Stream("b", 5)).load_state_dict(state)
 
@@ -265,7 +265,7 @@ def test_pickle_and_repr() -> None:
     assert repr(stream_mixture(Stream("a", 5))) == "MixtureStream(1 datasets, weights=[1], seed=0)"
 
 
-def test_torch_knows_it_for_an_iterable_dataset() -> None:
+def test_torch_recognises_it_as_an_iterable_dataset() -> None:
     assert isinstance(stream_mixture(Stream("a", 5)), torch.utils.data.IterableDataset)
 
 
@@ -315,7 +315,7 @@ assert "torch" not in sys.modules
 
 
 class Flaky:
-    """Numbers, of which some fail so many times."""
+    """Numbers, some of which fail a given number of times."""
 
     def __init__(self, start: int, fails: dict[int, int], count: int = 20) -> None:
         self._range = range(start, start + count)
@@ -373,19 +373,19 @@ def all_of(loader: Iterable[Any]) -> list[int]:
     return [int(value) for batch in loader for value in batch]
 
 
-def test_samples_that_fail_are_left_out_and_the_others_come() -> None:
+def test_failing_samples_are_skipped_and_the_others_are_delivered() -> None:
     whole = all_of(feedline.Loader(flaky(0), 4, shard=False))
     assert len(whole) > 30
     found = all_of(feedline.Loader(flaky(ALWAYS), 4, shard=False, on_error="skip"))
     assert found == [number for number in whole if number not in (3, 7, 101, 119)]
 
 
-def test_samples_that_fail_are_tried_again() -> None:
+def test_failing_samples_are_retried() -> None:
     whole = all_of(feedline.Loader(flaky(0), 4, shard=False))
     assert all_of(feedline.Loader(flaky(2), 4, shard=False, on_error=Retry(2, wait_s=0))) == whole
 
 
-def test_a_state_among_samples_that_failed() -> None:
+def test_a_state_saved_among_failing_samples() -> None:
     whole = list(flaky(0))
     for taken in range(len(whole)):
         begun = flaky(ALWAYS)
@@ -410,7 +410,7 @@ def _read(iterator: Iterator[int], places: int) -> list[int]:
 
 
 class Torn:
-    """A generator that fails at its sixth sample, if it has not failed before, or does so always."""
+    """A generator that fails at its sixth sample: once if there is a path, otherwise always."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -439,27 +439,27 @@ GOING_ON = ["skip", "retry", Retry(1, then="skip", wait_s=0), None]
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("on_error", GOING_ON)
 @pytest.mark.parametrize("options", [{}, {"repeat": True, "size": 60}])
-def test_a_generator_that_fails_is_raised_whatever_the_policy_is(options: Any, on_error: Any, workers: int) -> None:
+def test_the_error_of_a_generator_is_raised_under_every_policy(options: Any, on_error: Any, workers: int) -> None:
     loader = feedline.Loader(mix([Torn(), Numbers(100)], **options), 3, workers=workers, on_error=on_error)
     found: list[Any] = []
     with pytest.raises(OSError, match="torn") as caught:
         found.extend(loader)
-    assert len(found) == 3  # the ten samples before it, less those of its batch
+    assert len(found) == 3  # the ten samples before it, without those of its batch
     assert sum("datasets[0] is a generator" in note for note in caught.value.__notes__) == 1
     loader.close()
 
 
 @pytest.mark.parametrize("on_error", GOING_ON)
 @pytest.mark.parametrize("shard", [None, False])
-def test_a_generator_that_fails_in_a_mixture_of_mixtures(on_error: Any, shard: Any) -> None:
+def test_the_error_of_a_generator_in_a_mixture_of_mixtures_is_raised(on_error: Any, shard: Any) -> None:
     mixture = mix([mix([Torn(), Numbers(100)]), Numbers(200)])
     with pytest.raises(OSError, match="torn"):
         all_of(feedline.Loader(mixture, 3, on_error=on_error, shard=shard))
 
 
 @pytest.mark.parametrize("on_error", GOING_ON)
-def test_a_generator_that_fails_in_one_worker_ends_no_epoch_in_silence(on_error: Any, tmp_path: Path) -> None:
-    """The batch that the sample belongs to may well be another worker's."""
+def test_a_failing_generator_in_one_worker_does_not_end_the_epoch_silently(on_error: Any, tmp_path: Path) -> None:
+    """The failing sample may belong to a batch of another worker."""
     for number, dataset in enumerate([Torn(tmp_path / "0"), mix([Torn(tmp_path / "1"), Numbers(100)])]):
         loader = feedline.Loader(dataset, 3, workers=2, on_error=on_error)
         with pytest.raises(OSError, match="torn"):
@@ -468,7 +468,7 @@ def test_a_generator_that_fails_in_one_worker_ends_no_epoch_in_silence(on_error:
         assert (tmp_path / str(number)).exists()
 
 
-def test_a_generator_that_fails_while_it_is_read_again() -> None:
+def test_a_generator_that_fails_while_a_resumed_mixture_skips_its_samples() -> None:
     class Fine(Torn):
         def _fails(self) -> bool:
             return False
@@ -483,7 +483,7 @@ def test_a_generator_that_fails_while_it_is_read_again() -> None:
         list(resumed)
 
 
-def test_a_generator_that_failed_fails_again_after_a_resumption() -> None:
+def test_a_generator_that_failed_fails_again_after_resuming() -> None:
     begun = mix([Torn(), Numbers(100)])
     with pytest.raises(OSError, match="torn"):
         list(begun)
@@ -495,22 +495,22 @@ def test_a_generator_that_failed_fails_again_after_a_resumption() -> None:
         list(resumed)
 
 
-def test_a_sample_before_the_break_is_still_left_out() -> None:
-    """Also of the same batch: it is the generator that has to be raised, not what was left out."""
+def test_the_error_of_a_generator_is_raised_after_skipped_samples_of_the_same_batch() -> None:
+    """The generator's error must be raised, not that of a skipped sample."""
     mixture = mix([Torn(), Flaky(100, dict.fromkeys(range(100, 120), ALWAYS))])
     with pytest.raises(OSError, match="torn"):
         all_of(feedline.Loader(mixture, 20, on_error="skip"))
 
 
 @pytest.mark.parametrize("on_error", ["skip", "retry"])
-def test_a_dataset_that_yields_nothing_is_no_sample_to_leave_out(on_error: Literal["skip", "retry"]) -> None:
+def test_the_error_for_a_dataset_that_yields_nothing_is_not_skipped(on_error: Literal["skip", "retry"]) -> None:
     mixture = mix([Numbers(0, 0), Numbers(100)], repeat=True, size=30)
     with pytest.raises(BadOption, match=r"datasets\[0\] yields no samples"):
         all_of(feedline.Loader(mixture, 3, on_error=on_error))
 
 
 class Once:
-    """An iterator that goes on after an exception and cannot go back; it fails at its sixth sample."""
+    """An iterator that fails at its sixth sample, continues after the exception, and cannot go back."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -529,7 +529,7 @@ class Once:
 
 
 @pytest.mark.parametrize("shard", [None, False])
-def test_what_cannot_be_tried_again_gets_the_last_word_of_the_policy(shard: Any) -> None:
+def test_samples_that_cannot_be_retried_follow_the_final_policy(shard: Any) -> None:
     loader = feedline.Loader(mix([Once(None), Numbers(100)]), 3, shard=shard, on_error=Retry(2, wait_s=0))
     with pytest.raises(OSError, match="torn"):
         all_of(loader)
@@ -539,7 +539,7 @@ def test_what_cannot_be_tried_again_gets_the_last_word_of_the_policy(shard: Any)
 
 
 @pytest.mark.slow
-def test_a_failure_in_one_worker_moves_nothing(tmp_path: Path) -> None:
+def test_a_failure_in_one_worker_does_not_change_the_order(tmp_path: Path) -> None:
     whole = all_of(feedline.Loader(mix([Numbers(0), Numbers(100)]), 3))
     policy = Retry(2, then="skip", wait_s=0)
     for number in range(6):
@@ -547,12 +547,12 @@ def test_a_failure_in_one_worker_moves_nothing(tmp_path: Path) -> None:
         loader = feedline.Loader(mixture, 3, workers=2, on_error=policy)
         found = all_of(loader)
         loader.close()
-        assert [x for x in whole if x != 5] == [x for x in found if x != 5]  # in place of which it came or did not
+        assert [x for x in whole if x != 5] == [x for x in found if x != 5]  # sample 5 may or may not be there
 
 
 @pytest.mark.parametrize("shard", [None, False])
 @pytest.mark.parametrize("kind", [lambda: Once(None), lambda: FlakyStream(0, {5: 1})])
-def test_a_resumption_after_a_failure_is_exact(kind: Any, shard: Any) -> None:
+def test_resuming_after_a_failure_is_exact(kind: Any, shard: Any) -> None:
     def loader() -> feedline.Loader:
         mixture = mix([kind(), Numbers(100)])
         return feedline.Loader(mixture, 3, shard=shard, on_error=Retry(2, then="skip", wait_s=0))
@@ -567,7 +567,7 @@ def test_a_resumption_after_a_failure_is_exact(kind: Any, shard: Any) -> None:
         assert found + [batch.tolist() for batch in resumed] == whole
 
 
-def test_a_dataset_that_could_not_be_begun_is_begun_again() -> None:
+def test_a_dataset_that_failed_to_start_is_started_again() -> None:
     class Late(Numbers):
         left = 2
 
@@ -585,7 +585,7 @@ def test_a_dataset_that_could_not_be_begun_is_begun_again() -> None:
         assert on_error == "skip" or found == whole
 
 
-def test_a_state_after_a_dataset_could_not_be_begun() -> None:
+def test_a_state_saved_after_a_dataset_failed_to_start() -> None:
     class Late(Numbers):
         left = 2
 
@@ -609,7 +609,7 @@ def test_a_state_after_a_dataset_could_not_be_begun() -> None:
     assert [x for x in found if x < 100] == list(range(len([x for x in found if x < 100])))
 
 
-def test_an_interrupt_leaves_everything_as_it_was() -> None:
+def test_an_interrupt_loses_nothing() -> None:
     class Interrupted(Flaky):
         left = 3
 
@@ -643,7 +643,7 @@ def test_an_interrupt_leaves_everything_as_it_was() -> None:
 
 
 class Parts(PartedStream):
-    """Numbers by turns."""
+    """Numbers, split round-robin."""
 
     def __init__(self, start: int, count: int) -> None:
         super().__init__()
@@ -660,7 +660,7 @@ def split_mixture(count: int = 240, **options: Any) -> Any:
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_mixture_of_datasets_that_split_themselves_splits_itself(
+def test_a_mixture_of_self_splitting_datasets_splits_itself(
     engine: EngineName, workers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
@@ -679,12 +679,12 @@ def test_a_mixture_of_datasets_that_split_themselves_splits_itself(
     assert len(found) == len(set(found))
 
 
-def test_such_a_mixture_in_torch_s_loader() -> None:
+def test_a_self_splitting_mixture_in_torch_s_loader() -> None:
     found = all_of(torch.utils.data.DataLoader(split_mixture(), 4, num_workers=2))
     assert len(found) == len(set(found)) > 600
 
 
-def test_the_size_of_such_a_mixture_is_that_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_self_splitting_mixture_is_that_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     found = []
     for rank in range(3):
@@ -692,12 +692,12 @@ def test_the_size_of_such_a_mixture_is_that_of_all_parts(monkeypatch: pytest.Mon
         found += list(split_mixture(50, size=400, repeat=True))
     assert len(found) == 400
     maps = Counter(number for number in found if number >= 2000)
-    assert max(maps.values()) - min(maps.values()) <= 1  # passes are gone through together
+    assert max(maps.values()) - min(maps.values()) <= 1  # the parts go through the same passes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_such_a_mixture_is_resumed(workers: int) -> None:
+def test_a_self_splitting_mixture_resumes(workers: int) -> None:
     def make() -> feedline.Loader:
         return feedline.Loader(split_mixture(), 4, workers=workers)
 
@@ -711,7 +711,7 @@ def test_such_a_mixture_is_resumed(workers: int) -> None:
         assert first + [batch.tolist() for batch in other] == whole
 
 
-def test_a_state_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_another_part_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     mixture = split_mixture()
@@ -724,13 +724,13 @@ def test_a_state_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
         iter(other)
 
 
-def test_who_does_not_split_keeps_the_loader_splitting() -> None:
+def test_a_mixture_splits_itself_only_if_all_its_iterable_datasets_do() -> None:
     assert repr(split_mixture()).startswith("ShardedMixtureStream(3 datasets")
     assert type(mix([Parts(0, 5), Numbers(0)])) is MixtureStream
 
 
 class _Drawing:
-    """Iterable, without a state, and its samples draw random numbers."""
+    """An iterable dataset without a state, whose samples draw random numbers."""
 
     def __iter__(self) -> Iterator[int]:
         return (int(feedline.rng().integers(1 << 30)) for _ in range(20))

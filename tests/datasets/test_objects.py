@@ -74,7 +74,7 @@ def test_datasets(module: str, name: str) -> None:
         ("points:x", "neither an existing path"),
     ],
 )
-def test_what_is_no_dataset(module: str, name: str, message: str) -> None:
+def test_rejects_objects_that_are_not_datasets(module: str, name: str, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         open_object(f"{module}:{name}")
 
@@ -99,7 +99,7 @@ def test_modules_that_fail(
         open_object(f"{name}:x")
 
 
-def test_modules_that_are_not_there(module: str) -> None:
+def test_missing_modules(module: str) -> None:
     with pytest.raises(BadOption, match="no module 'not_there_either' in"):
         open_object("not_there_either:x")
     with pytest.raises(BadOption, match=f"no module '{module}.below'"):
@@ -124,15 +124,15 @@ def test_files_in_place_of_modules(tmp_path: Path, module: str, monkeypatch: pyt
         open_object("elsewhere/a.py:points")
 
 
-def test_the_traceback_is_the_users(tmp_path: Path, module: str) -> None:
+def test_the_traceback_contains_only_user_code(tmp_path: Path, module: str) -> None:
     (tmp_path / "deep.py").write_text("def f():\n    return 1 / 0\nf()")
-    for source, said in ((f"{module}:inner", "NameError"), (f"{tmp_path / 'deep.py'}:x", "ZeroDivisionError")):
+    for source, expected in ((f"{module}:inner", "NameError"), (f"{tmp_path / 'deep.py'}:x", "ZeroDivisionError")):
         with pytest.raises(DatasetFailed) as caught:
             open_object(source)
-        told = caught.value.traceback
-        assert told.startswith(f'Traceback (most recent call last):\n  File "{tmp_path}')
-        assert said in told
-        assert "objects.py" not in told
+        formatted = caught.value.traceback
+        assert formatted.startswith(f'Traceback (most recent call last):\n  File "{tmp_path}')
+        assert expected in formatted
+        assert "objects.py" not in formatted
 
 
 def test_an_interrupted_import_is_an_interruption(tmp_path: Path, module: str) -> None:

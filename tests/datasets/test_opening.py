@@ -1,4 +1,4 @@
-"""Paths that are opened: `open_dataset`, `pack` and `inspect` agree on what they are."""
+"""`open_dataset`, `pack` and `inspect` agree on what a path contains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def environment(path: Path) -> None:
         transaction.put(b"a", b"1")
 
 
-def test_stores_that_are_not_read_as_one_are_no_samples(tmp_path: Path) -> None:
+def test_stores_that_cannot_be_read_as_one_dataset_are_not_taken_for_samples(tmp_path: Path) -> None:
     for name in ("npz", "lmdb", "mixed"):
         (tmp_path / name).mkdir()
     for number in range(2):
@@ -77,7 +77,7 @@ def test_precomputed_samples_are_packed(tmp_path: Path) -> None:
         assert file["x"][:].tolist() == list(range(5))
 
 
-def test_what_is_not_known(tmp_path: Path) -> None:
+def test_unknown_formats_and_missing_paths(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_bytes(b"hello")
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
@@ -92,14 +92,14 @@ def test_what_is_not_known(tmp_path: Path) -> None:
         open_dataset(tmp_path / "a.h5")
 
 
-def test_options_are_those_of_the_source(tmp_path: Path) -> None:
+def test_options_are_passed_on_to_the_source(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(4), y=np.arange(4) * 2)
     assert open_dataset(tmp_path / "a.npz", fields=("y", "x"), transform=sum)[3] == 9
     (tmp_path / "a.csv").write_text("x;y\n1;2\n")
     assert open_dataset(tmp_path / "a.csv", fields="y")[0] == 2
 
 
-def test_arrays_that_are_compressed_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_arrays_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10, 100_000)), y=np.arange(10))
     assert int(open_dataset(tmp_path / "a.npz")[3]["y"]) == 3
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")

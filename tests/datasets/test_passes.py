@@ -1,4 +1,4 @@
-"""What passes over streams have in common: going on after an exception, trying again, states."""
+"""What passes over streams have in common: continuing after an exception, retries, states."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NumbersPass(ResumablePass[int]):
         self._place = state["place"]
 
 
-def test_after_an_exception_comes_the_next_sample() -> None:
+def test_the_next_sample_follows_after_an_exception() -> None:
     rows = iter(Numbers(4, {1: ValueError("one")}))
     assert next(rows) == 0
     with pytest.raises(ValueError, match="one"):
@@ -61,7 +61,7 @@ def test_after_an_exception_comes_the_next_sample() -> None:
     assert list(rows) == [2, 3]
 
 
-def test_what_failed_is_tried_again_if_one_says_so() -> None:
+def test_try_again_repeats_the_failed_sample() -> None:
     rows = iter(Numbers(4, {1: ValueError("one")}))
     assert not rows.try_again()
     assert next(rows) == 0
@@ -80,7 +80,7 @@ def test_an_interrupt_loses_nothing() -> None:
     assert list(rows) == [1, 2]
 
 
-def test_states_fit_the_same_options_and_part_only() -> None:
+def test_states_require_the_same_options_and_part() -> None:
     rows = iter(Numbers(5))
     next(rows)
     state = rows.state_dict()

@@ -21,7 +21,7 @@ def make(folder: Path, *names: str) -> list[str]:
     return [str(folder / name) for name in names]
 
 
-def test_numbers_in_names_count_as_numbers(tmp_path: Path) -> None:
+def test_numbers_in_names_are_sorted_as_numbers(tmp_path: Path) -> None:
     expected = make(tmp_path, "part-2.parquet", "part-10.parquet", "part-100.parquet", "sub/part-1.parquet")
     assert found_files(tmp_path, ENDINGS) == tuple(expected)
     assert found_files(str(tmp_path / "part-*.parquet"), ENDINGS) == tuple(expected[:3])
@@ -33,7 +33,7 @@ def test_hidden_files_and_other_endings_are_left_out(tmp_path: Path) -> None:
     assert found_files(tmp_path, ENDINGS) == (str(tmp_path / "a.parquet"),)
 
 
-def test_names_with_brackets_are_names_if_they_exist(tmp_path: Path) -> None:
+def test_names_with_brackets_are_not_patterns_if_the_file_exists(tmp_path: Path) -> None:
     (name,) = make(tmp_path, "a[1].parquet")
     assert found_files(name, ENDINGS) == (name,)
 
@@ -45,12 +45,12 @@ def test_a_list_keeps_its_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("paths", [[], ()])
-def test_no_paths(paths: Any) -> None:
+def test_rejects_empty_lists_of_paths(paths: Any) -> None:
     with pytest.raises(BadOption, match="empty"):
         found_files(paths, ENDINGS)
 
 
-def test_a_file_that_changed(tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(tmp_path: Path) -> None:
     (name,) = make(tmp_path, "a.parquet")
     file = File.at(name)
     file.check()
@@ -63,7 +63,7 @@ def test_a_file_that_changed(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 10**6), unique=True))
-def test_numbers_count_as_numbers(numbers: list[int]) -> None:
+def test_natural_order_equals_the_order_of_numbers(numbers: list[int]) -> None:
     paths = [f"part-{number}.h5" for number in numbers]
     assert sorted(paths, key=natural) == [f"part-{number}.h5" for number in sorted(numbers)]
 
@@ -82,7 +82,7 @@ def test_patterns_paths_and_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert names(["b/*.h5", Path("a.h5")]) == ["b/9.h5", "b/10.h5", "a.h5"]
     assert names("[x].h5") == ["[x].h5"]  # there is a file of that name
     assert names(path for path in ("a.h5", "a.h5")) == ["a.h5", "a.h5"]
-    assert names("nothing.h5") == ["nothing.h5"]  # opening it says what is wrong
+    assert names("nothing.h5") == ["nothing.h5"]  # opening it raises the error
     assert all(map(os.path.isabs, found_files("b/*.h5", (".h5",))))
     assert names("b") == ["b/9.h5", "b/10.h5", "b/c/1.h5"]
     for wrong in ([], 3, [3], b"a.h5", None):

@@ -1,4 +1,4 @@
-"""Rows of Ray Data, with something in its place: tests/workers/ray/test_loader.py has the real one."""
+"""Rows of Ray Data, with a stand-in: tests/workers/ray/test_loader.py uses the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feedline.errors import BadOption
 
 
 class Part:
-    """What `ray.train.get_dataset_shard` returns, as far as it is used."""
+    """Stands in for what `ray.train.get_dataset_shard` returns."""
 
     def iter_rows(self) -> Iterator[dict[str, int]]:
         return iter([{"id": number} for number in range(5)])
@@ -22,17 +22,17 @@ class Whole(Part):
     def streaming_split(self) -> None: ...
 
 
-def test_rows_become_batches_in_every_epoch() -> None:
+def test_rows_are_batched_in_every_epoch() -> None:
     loader = Loader(RayRows(Whole()), batch_size=2)
     for _ in range(2):
         assert [batch["id"].tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
 
 
-def test_a_transform_makes_samples() -> None:
+def test_a_transform_turns_rows_into_samples() -> None:
     assert list(RayRows(Part(), lambda row: row["id"] * 10)) == [0, 10, 20, 30, 40]
 
 
-def test_several_ranks_need_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_needs_its_own_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(list(RayRows(Part()))) == 5
@@ -40,11 +40,11 @@ def test_several_ranks_need_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None
         iter(RayRows(Whole()))
 
 
-def test_workers_are_refused() -> None:
+def test_workers_are_rejected() -> None:
     with pytest.raises(BadOption, match="num_workers=0"):
         next(iter(Loader(RayRows(Part()), batch_size=2, workers=1, engine="thread")))
 
 
-def test_what_has_no_rows_is_refused() -> None:
+def test_rejects_objects_without_iter_rows() -> None:
     with pytest.raises(BadOption, match="has no iter_rows"):
         RayRows([1, 2])

@@ -1,4 +1,4 @@
-"""What a path holds."""
+"""Recognition of the format of a path."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_empty_folders(names: tuple[str, ...], tmp_path: Path) -> None:
         recognise(tmp_path)
 
 
-def test_a_store_among_many_other_files_is_one_of_them(tmp_path: Path) -> None:
+def test_a_store_among_many_other_files_does_not_decide_the_format(tmp_path: Path) -> None:
     folder = tmp_path / "sounds"
     folder.mkdir()
     for number in range(9):

@@ -1,4 +1,4 @@
-"""Rows of .npy files on a web server: the same samples as of local files, and few requests."""
+"""Rows of .npy files on a web server: the same samples as from local files, with few requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def there(server: WebServer, **options: Any) -> RemoteArrays:
 
 
 def asked(server: WebServer) -> list[int]:
-    """Return the bytes of each request since the last call."""
+    """Return how many bytes each request since the last call asked for."""
     sizes = [request.stop - request.start for request in server.requests]
     server.requests.clear()
     return sizes
@@ -78,7 +78,7 @@ class TestContract(SourceContract):
         return [local[index] for index in range(COUNT)]
 
 
-def test_samples_are_those_of_local_files(server: WebServer) -> None:
+def test_samples_equal_those_of_local_files(server: WebServer) -> None:
     local, remote = here(server), there(server)
     assert repr(remote) == repr(local).replace("ArrayDataset", "RemoteArrays")
     indices = [7, 59, 0, -1, 7, 30]
@@ -108,7 +108,7 @@ def test_batches_of_loaders(engine: str, server: WebServer) -> None:
     same(found, list(feedline.Loader(here(server), 8, **options)))
 
 
-def test_streams_come_piece_by_piece_and_resume_exactly(server: WebServer) -> None:
+def test_streams_are_fetched_piece_by_piece_and_resume_exactly(server: WebServer) -> None:
     remote = there(server)
     assert remote.row_group_sizes.tolist() == [PIECE // ROW] * 8 + [COUNT - 8 * (PIECE // ROW)]
     same(list(remote.stream()), [here(server)[index] for index in range(COUNT)])
@@ -163,7 +163,7 @@ def test_only_addresses_and_versions_are_pickled(server: WebServer) -> None:
     assert len(asked(server)) == 2, "one request for each array"
 
 
-def test_a_file_that_changes_gives_no_rows_of_another_version(server: WebServer) -> None:
+def test_a_changed_file_never_mixes_versions(server: WebServer) -> None:
     server.tags["y.npy"] = '"one"'
     remote = there(server)
     assert remote[0]["y"] == 0
@@ -193,7 +193,7 @@ def saved(array: Any, **options: Any) -> bytes:
         (b"", CorruptSource, "not a .npy file"),
     ],
 )
-def test_files_that_cannot_be_read_row_by_row(
+def test_rejects_files_that_cannot_be_read_row_by_row(
     content: bytes, error: type[FeedlineError], message: str, server: WebServer
 ) -> None:
     (server.folder / "bad.npy").write_bytes(content)

@@ -25,30 +25,30 @@ def order(count: int, width: int, key: int = 7) -> list[int]:
 
 
 @given(st.integers(0, 300), st.integers(1, 200), st.integers(0, 2**64 - 1))
-def test_everything_comes_once_and_not_far_from_where_it_was(count: int, width: int, key: int) -> None:
+def test_every_item_comes_once_and_close_to_its_original_place(count: int, width: int, key: int) -> None:
     found = order(count, width, key)
     assert sorted(found) == list(range(count))
     for place, number in enumerate(found):
         assert abs(place - number) < width
 
 
-def test_a_width_of_one_is_no_shuffling() -> None:
+def test_a_width_of_one_does_not_shuffle() -> None:
     assert order(50, 1) == list(range(50))
 
 
 def test_it_is_well_mixed() -> None:
-    """Neighbours are far apart, and which one comes first is a matter of luck."""
+    """Neighbours end up far apart, and either may come first."""
     found = order(20_000, 1000)
     places = {number: place for place, number in enumerate(found)}
     first = sum(places[n] < places[n + 1] for n in range(0, 20_000, 2))
     assert 4700 < first < 5300
     apart = sorted(abs(places[n] - places[n + 1]) for n in range(19_999))
-    assert 200 < apart[10_000] < 450  # of two random delays below 1,000 the median difference is 293
+    assert 200 < apart[10_000] < 450  # the median difference of two random delays below 1,000 is 293
     shifts = Counter((place - number) // 100 for number, place in places.items() if 2000 < number < 18_000)
     assert all(count > 500 for shift, count in shifts.items() if -4 <= shift < 4)
 
 
-def test_about_half_the_width_is_held() -> None:
+def test_the_buffer_holds_about_half_its_width() -> None:
     buffer: ShuffleBuffer[int] = ShuffleBuffer(3, 1000)
     most = 0
     for number in range(20_000):
@@ -60,14 +60,14 @@ def test_about_half_the_width_is_held() -> None:
     assert 450 < most < 600
 
 
-def test_a_buffer_wider_than_the_stream_shuffles_all_of_it() -> None:
-    """Early samples come late as often as others, although the first batch then waits for many samples."""
+def test_a_buffer_wider_than_the_stream_shuffles_the_whole_stream() -> None:
+    """Early samples are as likely to come late as others, although the first batch then waits for many samples."""
     last = Counter(number // 100 for key in range(20) for number in order(400, 4000, key)[-100:])
     assert all(350 < last[quarter] < 650 for quarter in range(4))
 
 
 @given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 300), st.integers(0, 2**64 - 1))
-def test_what_came_is_known_from_the_last_release(count: int, width: int, taken: int, key: int) -> None:
+def test_the_last_release_determines_which_items_came(count: int, width: int, taken: int, key: int) -> None:
     buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
     for number in range(count):
         buffer.add(number)
@@ -76,7 +76,9 @@ def test_what_came_is_known_from_the_last_release(count: int, width: int, taken:
 
 
 @given(st.integers(1, 300), st.integers(1, 200), st.integers(0, 300), st.integers(0, 2**64 - 1))
-def test_it_is_rebuilt_from_the_oldest_and_the_last(count: int, width: int, taken: int, key: int) -> None:
+def test_a_buffer_is_rebuilt_from_its_oldest_item_and_its_last_release(
+    count: int, width: int, taken: int, key: int
+) -> None:
     expected = order(count, width, key)
     wanted = taken = min(taken, count)
     buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)

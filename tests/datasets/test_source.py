@@ -1,4 +1,4 @@
-"""What sources have in common, shown on one that lies in memory."""
+"""What sources have in common, tested with sources in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.datasets.contract import SourceContract
 
 
 class Letters(Source):
-    """Samples that are read as samples."""
+    """A source that reads samples."""
 
     def __len__(self) -> int:
         return 26
@@ -33,7 +33,7 @@ class Letters(Source):
 
 
 class Table(TableSource):
-    """Samples that are read as columns."""
+    """A source that reads columns."""
 
     def __init__(self, count: int = 30, **options: Any) -> None:
         super().__init__(**options)
@@ -79,7 +79,7 @@ class TestTable(SourceContract):
 
 
 parts_of: Any = feedline.split
-of: Any = Table  # torch's loaders are annotated for datasets of torch's own
+of: Any = Table  # torch's loaders are annotated for torch's own datasets
 
 
 def described(batch: Any) -> Any:
@@ -104,12 +104,12 @@ def described(batch: Any) -> Any:
     ],
     ids=["itself", "Subset", "ConcatDataset", "both", "split", "Subset of split"],
 )
-def test_batches_are_those_of_torchs_loader(make: Any, workers: int) -> None:
+def test_batches_equal_those_of_torchs_loader(make: Any, workers: int) -> None:
     expected = [described(batch) for batch in DataLoader(make(), 4)]
     assert [described(batch) for batch in feedline.DataLoader(make(), 4, num_workers=workers)] == expected
 
 
-def test_a_batch_is_one_read() -> None:
+def test_a_batch_takes_one_read() -> None:
     table = of()
     assert len(list(feedline.DataLoader(table, 10))) == 3
     assert table.reads == 3
@@ -117,7 +117,7 @@ def test_a_batch_is_one_read() -> None:
     assert table.reads == 6
 
 
-def test_parts_that_are_not_alike_are_joined_as_samples() -> None:
+def test_concatenated_datasets_with_different_fields_are_collated_as_samples() -> None:
     class Longer(Table):
         def _build(self, values: Sequence[Any]) -> Any:
             return {**super()._build(values), "more": values[1]}
@@ -140,14 +140,14 @@ class DoubledTwice(Doubled):
 
 
 @pytest.mark.parametrize(("kind", "factor"), [(Doubled, 2), (DoubledTwice, 4)])
-def test_a_subclass_with_its_own_samples_is_asked_for_them(kind: Any, factor: int) -> None:
+def test_overridden_sample_methods_of_a_subclass_are_used(kind: Any, factor: int) -> None:
     loaders: Any = (DataLoader(kind(5), 5), feedline.DataLoader(kind(5), 5))
     for loader in loaders:
         [batch] = loader
         assert batch.tolist() == [factor * number for number in range(5)]
 
 
-def test_a_transform_is_applied_although_columns_could_be_read() -> None:
+def test_a_transform_is_applied_even_if_columns_could_be_read() -> None:
     [batch] = feedline.DataLoader(of(3, transform=lambda sample: sample["y"] + 100), 3)
     assert batch.tolist() == [100, 101, 102]
 
@@ -166,7 +166,7 @@ def test_a_transform_is_applied_although_columns_could_be_read() -> None:
     ],
     ids=repr,
 )
-def test_numbers_become_what_the_collate_function_makes_of_them(values: list[Any]) -> None:
+def test_columns_of_numbers_equal_collated_numbers(values: list[Any]) -> None:
     column, expected = stacked(values, np.empty), collate.default(values)
     assert is_column(column)
     assert isinstance(column, np.ndarray)
@@ -174,7 +174,7 @@ def test_numbers_become_what_the_collate_function_makes_of_them(values: list[Any
     np.testing.assert_array_equal(column, expected)
 
 
-def test_texts_are_columns_as_they_are() -> None:
+def test_strings_become_columns_unchanged() -> None:
     for values in (["a", "b"], [b"a", b"b"]):
         assert stacked(values, np.empty) is values
         assert is_column(values)
@@ -197,6 +197,6 @@ def test_texts_are_columns_as_they_are() -> None:
     ],
     ids=repr,
 )
-def test_other_values_are_left_to_the_collate_function(values: list[Any]) -> None:
+def test_other_values_are_passed_to_the_collate_function(values: list[Any]) -> None:
     assert stacked(values, np.empty) is values
     assert not is_column(values)

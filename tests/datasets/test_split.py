@@ -1,4 +1,4 @@
-"""`feedline.split`: no sample twice, sizes and proportions as asked for."""
+"""`feedline.split`: no sample twice, with the requested sizes and proportions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def indices_of(parts: list[Any]) -> list[list[int]]:
 
 @settings(max_examples=examples(40))
 @given(st.integers(5, 300), fraction_lists, seeds)
-def test_sizes_are_the_largest_remainders(count: int, fractions: list[float], seed: int) -> None:
+def test_sizes_follow_the_largest_remainder_method(count: int, fractions: list[float], seed: int) -> None:
     assume(min(fractions) * count >= 1)
     parts = feedline.split(range(count), fractions, seed=seed)
     for part, fraction in zip(parts, fractions, strict=True):
@@ -88,7 +88,7 @@ def test_groups_stay_together(groups: list[int], fractions: list[float], seed: i
 
 
 @pytest.mark.slow
-def test_every_sample_is_as_likely_in_every_part() -> None:
+def test_every_sample_is_equally_likely_in_every_part() -> None:
     counts = np.zeros(10)
     classes = np.zeros(10)
     labels = [0] * 5 + [1] * 4 + [2]
@@ -101,14 +101,14 @@ def test_every_sample_is_as_likely_in_every_part() -> None:
     assert 0 < classes[9] < 1000
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_split() -> None:
     first, again, other = (indices_of(feedline.split(range(100), [0.5, 0.5], seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
-    # The same on every machine, and in every later version: trained models depend on what they have not seen.
+    # The same on every machine and in every later version: models are evaluated on samples they were not trained on.
     assert indices_of(feedline.split(range(12), [0.75, 0.25]))[1] == [4, 7, 9]
 
 
-def test_numbers_of_samples() -> None:
+def test_sizes_may_be_numbers_of_samples() -> None:
     assert list(map(len, feedline.split(range(10), [7, 3]))) == [7, 3]
     assert list(map(len, feedline.split(range(10), list(np.array([4, 2]))))) == [4, 2]
     parts = feedline.split(range(12), [6, 3], stratify=[0, 0, 1] * 4)
@@ -164,7 +164,7 @@ class Endless:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_be_split(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
 

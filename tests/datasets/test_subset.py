@@ -1,4 +1,4 @@
-"""Subsets: what torch's Subset does."""
+"""Subsets behave like torch's Subset."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Batched:
         return [self[index] for index in self.calls[-1]]
 
 
-def test_it_is_torch_s_in_use() -> None:
+def test_it_behaves_like_torch_s() -> None:
     dataset = Batched()
     ours = Subset(dataset, INDICES)
     theirs: Any = torch.utils.data.Subset(dataset, INDICES.tolist())  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_indices_out_of_range(index: int) -> None:
         several([0, index])
 
 
-def test_samples_are_asked_for_together_where_the_dataset_can() -> None:
+def test_samples_are_read_together_if_the_dataset_supports_it() -> None:
     dataset = Batched()
     several = Subset(dataset, INDICES).__getitems__
     assert several is not None
@@ -63,7 +63,7 @@ def test_samples_are_asked_for_together_where_the_dataset_can() -> None:
     assert Subset(list("abcdef"), INDICES).__getitems__ is None
 
 
-def test_a_list_of_indices_goes_to_datasets_that_take_one() -> None:
+def test_a_list_of_indices_is_passed_to_datasets_that_accept_one() -> None:
     assert Subset(np.arange(6) * 2, INDICES)[[0, 2]].tolist() == [8, 6]
 
 

@@ -39,7 +39,7 @@ def message_for(path: str | Path) -> str:
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -> None:
+def test_compressed_json_lines_are_not_taken_for_a_tar_archive(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"train.json.{ending}"
     path.write_bytes(PACK[ending](LINES))
     message = message_for(path)
@@ -57,7 +57,7 @@ def test_compressed_json_lines_are_no_tar_archive(tmp_path: Path, ending: str) -
         ("a.tar.xz", lzma.compress(b"[1, 2]"), "JSON compressed with xz"),
     ],
 )
-def test_text_under_the_name_of_a_tar_archive(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+def test_text_in_a_file_named_like_a_tar_archive(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     message = message_for(path)
@@ -65,7 +65,7 @@ def test_text_under_the_name_of_a_tar_archive(tmp_path: Path, name: str, content
     assert "(path) reads it" in message or "DataLoader(" in message
 
 
-def test_damaged_tar_archives_are_left_to_their_reader(tmp_path: Path) -> None:
+def test_damaged_tar_archives_are_reported_by_their_reader(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(b"\0\1 nothing of a header" * 50)
     with pytest.raises(CorruptSource, match=r"its size or checksum is not a number\. The shard is damaged"):
@@ -91,7 +91,7 @@ def test_a_pattern_without_a_known_suffix_names_the_source_by_content(tmp_path: 
     assert "2 files. By content, ArrayDataset reads them" in message_for(str(tmp_path / "*.dat"))
 
 
-def test_an_address_is_not_said_to_hold_nothing() -> None:
+def test_the_message_for_an_address_does_not_claim_that_it_is_empty() -> None:
     assert message_for("s3://bucket/a.json.gz").startswith("The name s3://bucket/a.json.gz does not indicate")
 
 
@@ -158,18 +158,18 @@ def test_archives_are_still_recognised_under_any_name(tmp_path: Path) -> None:
     assert recognise(tmp_path / "a.gz").format == "tar"
 
 
-# -- what is advised works ---------------------------------------------------------------------------------------------
+# -- the advice in the messages works ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["", "gz", "bz2", "xz", "zst"])
-def test_the_source_for_json_lines_reads_them(tmp_path: Path, ending: str) -> None:
+def test_the_advised_source_reads_json_lines(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "a.dat"
     path.write_bytes(PACK.get(ending, bytes)(LINES))
     assert guess_kind(str(path)).advice == "feedline.datasets.JSONLines(path) reads it, under any name."
     assert list(JSONLines(path, cache=False)) == ROWS
 
 
-def test_the_lines_for_text_and_json_run(tmp_path: Path) -> None:
+def test_the_advice_for_text_and_json_works(tmp_path: Path) -> None:
     text, table, values = tmp_path / "a.log.gz", tmp_path / "a.dat", tmp_path / "a.json"
     text.write_bytes(gzip.compress(b"hello\nyou\n"))
     assert "TextLines(path) reads it" in guess_kind(str(text)).advice

@@ -39,7 +39,7 @@ def test_a_batch_is_read_once_and_returned_once(ahead: Upcoming) -> None:
     assert ahead.take(b"b") is None
 
 
-def test_a_batch_that_cannot_be_read_is_left_to_the_reader(ahead: Upcoming) -> None:
+def test_a_batch_that_cannot_be_prefetched_is_left_to_the_reader(ahead: Upcoming) -> None:
     ahead.begin(b"a", lambda: 1 // 0)
     assert ahead.take(b"a") is None
 
@@ -55,7 +55,7 @@ def test_a_batch_that_waits_for_its_turn_is_left_to_the_reader(ahead: Upcoming) 
 
 
 class Reader:
-    """Reads a batch; tests ask whether something keeps it alive."""
+    """Reads a batch; tests check whether something keeps it alive."""
 
     def fail(self) -> None:
         raise OSError
@@ -64,7 +64,7 @@ class Reader:
         until.wait(100)
 
 
-def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
+def test_idle_threads_keep_no_reader_alive(ahead: Upcoming) -> None:
     may_end, reader = threading.Event(), Reader()
     for number in range(upcoming.AT_ONCE):
         ahead.begin(bytes([number]), partial(reader.wait, may_end))
@@ -84,16 +84,16 @@ def test_threads_that_wait_keep_no_reader_alive(ahead: Upcoming) -> None:
         gc.enable()
 
 
-def test_more_are_read_at_once_if_that_is_wanted(ahead: Upcoming) -> None:
-    """They wait for each other: they can only end if all are under way at once."""
-    meeting = threading.Barrier(upcoming.MOST, timeout=100)
+def test_more_batches_are_read_at_once_on_request(ahead: Upcoming) -> None:
+    """The reads wait for each other: they can only finish if all run at once."""
+    barrier = threading.Barrier(upcoming.MOST, timeout=100)
     for number in range(upcoming.MOST):
-        ahead.begin(bytes([number]), meeting.wait, at_once=upcoming.MOST)
+        ahead.begin(bytes([number]), barrier.wait, at_once=upcoming.MOST)
     done, _ = wait([future for _, future in ahead._begun.values()], timeout=100)
     assert sorted(str(future.result()) for future in done) == [str(number) for number in range(upcoming.MOST)]
 
 
-def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_that_are_never_requested_are_dropped(ahead: Upcoming, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         ahead.begin(bytes([number]), int)
     assert list(ahead._begun) == [bytes([number]) for number in range(upcoming.MOST)]
@@ -102,13 +102,13 @@ def test_batches_that_are_never_asked_for_go(ahead: Upcoming, monkeypatch: pytes
     assert list(ahead._begun) == [b"new"]
 
 
-def test_a_closed_one_has_nothing(ahead: Upcoming) -> None:
+def test_closing_drops_all_batches(ahead: Upcoming) -> None:
     ahead.begin(b"a", int)
     ahead.close()
     assert ahead.take(b"a") is None
 
 
-def test_the_reader_waits_for_a_batch_that_is_under_way(ahead: Upcoming) -> None:
+def test_the_reader_waits_for_a_batch_that_is_being_read(ahead: Upcoming) -> None:
     has_begun, may_end = threading.Event(), threading.Event()
 
     def read() -> bool:

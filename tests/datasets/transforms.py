@@ -6,7 +6,7 @@ from typing import Any
 
 
 class FailsOnce:
-    """A transform that fails the first time for some samples."""
+    """A transform that fails the first time it sees certain samples."""
 
     def __init__(self, numbers: set[int]) -> None:
         self.left = numbers

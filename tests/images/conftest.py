@@ -10,7 +10,7 @@ from feedline.types import Draw
 
 @pytest.fixture
 def fixed_draws() -> Iterator[None]:
-    """Let `feedline.rng()` be the same at every run: a statistical test that fails once in a while is no test."""
+    """Make `feedline.rng()` the same in every run, so that statistical tests never fail by chance."""
     scope = Scope()
     scope.begin(Draw(15))
     before = enter(scope)

@@ -1,4 +1,4 @@
-"""The decoders of images, one at a time: those that would be preferred seem not to be installed."""
+"""Select one image decoder at a time, by making the preferred ones look uninstalled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ INSTALLED = tuple(package for package in PACKAGES if importlib.util.find_spec(pa
 
 @contextmanager
 def best_installed(package: str) -> Iterator[None]:
-    """Let a package be the best decoder that is installed."""
-    # Not mock.patch.dict, which would also drop what is imported meanwhile: it would be imported again the next time.
+    """Make a package the best installed decoder."""
+    # Not mock.patch.dict, which would also drop modules imported meanwhile, so that they would be imported again.
     before = {name: sys.modules.pop(name, None) for name in PACKAGES[: PACKAGES.index(package)]}
     sys.modules.update(dict.fromkeys(before))  # type: ignore[arg-type]  # None forbids to import them
     decoding._decoder.cache_clear()

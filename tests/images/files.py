@@ -1,4 +1,4 @@
-"""Image files of all kinds, made by Pillow and OpenCV."""
+"""Image files of all kinds, written by Pillow and OpenCV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gradient() -> NDArray[np.uint8]:
     return (np.stack([x * 2.4, y * 3.2, x + y], -1) + noise).clip(0, 255).astype(np.uint8)
 
 
-# Any, throughout: an image of Pillow, and its options to save one.
+# Any, throughout: a Pillow image, and Pillow's options to save it.
 def stored(image: Any, format_: str, **options: Any) -> bytes:
     file = io.BytesIO()
     (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, format_, **options)
@@ -35,9 +35,9 @@ def turned(format_: str, orientation: int, **options: Any) -> bytes:
 
 
 def in_three_scans(image: Image.Image) -> bytes:
-    """Return a JPEG that is not progressive, and has one colour behind the other, as three grey ones have them."""
+    """Return a JPEG that is not progressive and stores one colour after the other, assembled from three grey JPEGs."""
     luma, *chroma = image.convert("YCbCr").split()
-    smooth = [color.reduce(25).resize(color.size) for color in chroma]  # most bytes are of the first scan
+    smooth = [color.reduce(25).resize(color.size) for color in chroma]  # most bytes belong to the first scan
     grey = [stored(color, "JPEG") for color in (luma, *smooth)]
     frame, scan = (grey[0].index(marker) for marker in (b"\xff\xc0", b"\xff\xda"))
     tables = grey[0][:frame] + grey[0][frame + 13 : scan]
@@ -52,7 +52,7 @@ def in_three_scans(image: Image.Image) -> bytes:
 
 @functools.cache
 def files() -> dict[str, bytes]:
-    """Return files by name, which begins with that of the format."""
+    """Return files by name; each name starts with the format."""
     pixels = gradient()
     image = Image.fromarray(pixels)
     grey = image.convert("L")

@@ -1,4 +1,4 @@
-"""Images that tests are made of."""
+"""Images for the tests, and loaders that finish them in a given place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.images.rendering import cut, dtype_of, finish_into
 
 
 def photo(width: int = 120, height: int = 90, seed: int = 0) -> NDArray[np.uint8]:
-    """Make pixels that are smooth, as those of photographs are, with some detail."""
+    """Return smooth pixels with some detail, like those of a photograph."""
     random = np.random.default_rng(seed)
     coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), np.uint8))
     smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(float)
@@ -30,9 +30,9 @@ def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) ->
     return file.getvalue()
 
 
-# Any: of the type that `finish` says.
+# Any: of the type that `finish` selects.
 def finished(images: DeferredImages) -> NDArray[Any]:
-    """Do on the CPU what the device does with images, file by file."""
+    """Do on the CPU, file by file, what the device does with images."""
     batch = np.empty((len(images), *images.finish.shape), dtype_of(images.finish))
     pixels = dict(zip(np.asarray(images.pixel_rows).tolist(), np.asarray(images.pixels), strict=True))
     data, offsets = np.asarray(images.data), np.asarray(images.offsets).tolist()
@@ -51,7 +51,7 @@ def finished(images: DeferredImages) -> NDArray[Any]:
 
 # Any: a class of loaders.
 def placed(kind: Any, where: Placement) -> Any:
-    """Return a class of loaders whose images are finished at a given place, whether there is a device or not."""
+    """Return a loader class that finishes images in a given place, with or without a device."""
 
     class View(kind._feedline_view):  # type: ignore[misc]  # of either loader
         placement = where

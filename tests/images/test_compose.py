@@ -29,7 +29,7 @@ TRAIN = images.Compose(
 
 
 def in_place(placement: Placement, pipeline: images.Compose, image: Any, key: int = 0) -> Any:
-    """Transform an image as a source does in a worker, with the random numbers of this key."""
+    """Transform an image as a source in a worker does, with the random numbers of this key."""
     scope = Scope()
     scope.begin(Draw(key))
     before, was = enter(scope), place(placement)
@@ -41,7 +41,7 @@ def in_place(placement: Placement, pipeline: images.Compose, image: Any, key: in
 
 
 @pytest.mark.parametrize("form", ["bytes", "memoryview", "array", "pillow", "png"])
-def test_an_image_comes_in_any_form(form: str) -> None:
+def test_an_image_may_have_any_form(form: str) -> None:
     pixels = photo()
     png = encoded(pixels, "PNG")
     image = {
@@ -57,7 +57,7 @@ def test_an_image_comes_in_any_form(form: str) -> None:
 
 
 @pytest.mark.parametrize("pixels", [photo()[:, :, 0], photo()[:, :, :1], np.dstack([photo(), photo()[:, :, 0]])])
-def test_gray_and_alpha_become_three_colors(pixels: Any) -> None:
+def test_gray_and_alpha_images_become_rgb(pixels: Any) -> None:
     assert images.Compose([])(pixels).shape == (90, 120, 3)
     assert images.Compose([images.Resize(45), images.Normalize()])(pixels).shape == (3, 45, 60)
 
@@ -69,7 +69,7 @@ def test_an_empty_pipeline_decodes() -> None:
 
 
 @pytest.mark.parametrize("image", [np.zeros((3, 40, 50), np.uint8), np.zeros((4, 4, 3)), "a.jpg", 7, None])
-def test_what_is_no_image_is_refused(image: Any) -> None:
+def test_rejects_values_that_are_not_images(image: Any) -> None:
     with pytest.raises(BadOption, match=r"axis should be color|was given"):
         images.Resize(8)(image)
 
@@ -79,14 +79,14 @@ def test_a_damaged_file_is_an_error() -> None:
         TRAIN(encoded(photo())[:200])
 
 
-def test_crop_and_resize_are_one_step_with_the_pixels_of_two() -> None:
+def test_a_fused_crop_and_resize_gives_the_pixels_of_two_steps() -> None:
     pixels = photo(500, 375)
     at_once = images.Compose([images.Resize(256), images.CenterCrop(224)])(pixels)
     after_another = images.CenterCrop(224)(images.Resize(256)(pixels))
     assert np.abs(at_once.astype(int) - after_another).mean() < 1.5
 
 
-def test_a_second_resize_is_a_step_of_its_own() -> None:
+def test_a_second_resize_is_a_separate_step() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     result = images.Compose([images.Resize(8), images.Resize(64)])(noise)
     assert result.std() < 0.4 * noise.std()
@@ -103,7 +103,9 @@ def test_a_large_jpeg_is_decoded_small_with_the_same_result() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(65, 73), (129, 97)])
-def test_sides_that_are_no_multiples_are_not_stretched(size: tuple[int, int], orientation: int) -> None:
+def test_jpegs_decoded_small_are_not_stretched_if_their_sides_are_not_multiples_of_8(
+    size: tuple[int, int], orientation: int
+) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(photo(*size), quality=97, exif=exif)
@@ -111,12 +113,12 @@ def test_sides_that_are_no_multiples_are_not_stretched(size: tuple[int, int], or
     assert np.abs(pipeline(data).astype(int) - pipeline(images.decode_image(data))).mean() < 2
 
 
-def test_a_picture_of_16_bits_is_the_same_as_its_file() -> None:
+def test_an_image_object_of_16_bits_gives_the_same_as_its_file() -> None:
     pixels: Any = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
     assert (images.Decode()(Image.fromarray(pixels)) == images.Decode()(encoded(pixels, "PNG"))).all()
 
 
-def test_a_flip_before_a_crop_is_the_same_as_by_hand() -> None:
+def test_a_flip_before_a_crop_equals_the_steps_by_hand() -> None:
     pixels = photo()
     result = images.Compose([images.HorizontalFlip(1), images.CenterCrop((20, 31)), images.HorizontalFlip(1)])(pixels)
     assert (result == images.CenterCrop((20, 31))(pixels[:, ::-1].copy())[:, ::-1]).all()
@@ -128,7 +130,7 @@ def darker(pixels: Any) -> Any:
     return pixels // 2
 
 
-def test_a_function_gets_pixels_wherever_it_stands() -> None:
+def test_a_function_receives_pixels_at_any_position() -> None:
     pixels = photo()
     pipeline = images.Compose([darker, images.CenterCrop(40), darker, images.ToChannelsFirst()])
     assert (pipeline(encoded(pixels, "PNG")) == (pixels // 4)[25:65, 40:80].transpose(2, 0, 1)).all()
@@ -147,7 +149,7 @@ class FromAlbumentations:
 
 
 @pytest.mark.parametrize("foreign", [FromTorchvision, FromAlbumentations])
-def test_other_libraries_get_what_they_expect(foreign: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transforms_of_other_libraries_receive_what_they_expect(foreign: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "__module__", foreign.__name__.removeprefix("From").lower() + ".v2")
     pixels = photo()
     pipeline = images.Compose([images.CenterCrop(40), foreign(), images.HorizontalFlip(1)])
@@ -161,7 +163,7 @@ def test_torchvision_itself_works_in_a_pipeline() -> None:
     assert np.allclose(result, images.Normalize()(photo()[25:65, 40:80][::-1].copy()))
 
 
-def test_what_comes_too_late_is_refused_at_once() -> None:
+def test_bad_pipelines_are_rejected_at_construction() -> None:
     with pytest.raises(BadOption, match=r"CenterCrop comes after Normalize.*Put it before"):
         images.Compose([images.Normalize(), images.CenterCrop(8)])
     with pytest.raises(BadOption, match="fused into one step"):
@@ -174,7 +176,7 @@ def test_what_comes_too_late_is_refused_at_once() -> None:
         images.Compose(["x"])
 
 
-def test_a_flip_after_normalising_is_done_all_the_same() -> None:
+def test_a_flip_after_normalising_works() -> None:
     after = images.Compose([images.Normalize(), images.HorizontalFlip(1)])(photo())
     assert (after == images.Normalize()(photo())[:, :, ::-1]).all()
 
@@ -190,7 +192,7 @@ def test_the_field_of_a_sample_is_changed_and_nothing_else() -> None:
     assert pipeline({"bytes": encoded(photo()), "path": "a"}).shape == (4, 5, 3)
 
 
-def test_pipelines_can_be_nested_shown_and_sent() -> None:
+def test_pipelines_can_be_nested_printed_and_pickled() -> None:
     pipeline = images.Compose([images.Compose([images.Resize(8)]), images.CenterCrop(4)]).on("jpg")
     assert repr(pipeline) == "Compose([Resize(size=8), CenterCrop(size=(4, 4))]).on('jpg')"
     twin = pickle.loads(pickle.dumps(pipeline))
@@ -200,7 +202,7 @@ def test_pipelines_can_be_nested_shown_and_sent() -> None:
 
 @pytest.mark.parametrize("key", range(6))
 @pytest.mark.parametrize("place", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_the_same_is_drawn_wherever_an_image_is_finished(place: Placement, key: int) -> None:
+def test_random_draws_do_not_depend_on_where_an_image_is_finished(place: Placement, key: int) -> None:
     plain = images.Compose(TRAIN.transforms[:-1])
     jpeg = encoded(photo())
     for pipeline in (TRAIN, plain):
@@ -217,7 +219,7 @@ def test_the_same_is_drawn_wherever_an_image_is_finished(place: Placement, key: 
             assert (deferred.pixels is None) == (deferred.data is not None) == (deferred.box is not None)
 
 
-def test_an_image_that_the_device_cannot_decode_travels_as_pixels() -> None:
+def test_an_image_that_the_device_cannot_decode_is_sent_as_pixels() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     turned = in_place(Placement.DECODE, TRAIN, encoded(photo(), exif=exif))
@@ -227,7 +229,7 @@ def test_an_image_that_the_device_cannot_decode_travels_as_pixels() -> None:
     assert gray.data is not None
 
 
-def test_encoded_images_stay_where_decode_says_cpu() -> None:
+def test_images_are_decoded_in_the_worker_with_decode_cpu() -> None:
     before = place(Placement.DECODE)
     try:
         image = TRAIN.decoding("cpu").deferring()(encoded(photo()))
@@ -236,20 +238,20 @@ def test_encoded_images_stay_where_decode_says_cpu() -> None:
     assert image.pixels is not None
 
 
-def test_decode_gpu_insists() -> None:
+def test_decode_gpu_needs_a_device_in_a_loader() -> None:
     data = encoded(photo())
-    insisting = TRAIN.decoding("gpu").deferring()
-    assert insisting(data).shape == (3, 32, 32)  # by hand there is no device to ask for
+    on_gpu = TRAIN.decoding("gpu").deferring()
+    assert on_gpu(data).shape == (3, 32, 32)  # without a loader there is no device to require
     scope = Scope()
     before = enter(scope)
     try:
         with pytest.raises(BadOption, match='decode="gpu" needs a device'):
-            insisting(data)
+            on_gpu(data)
     finally:
         enter(before)
 
 
-def test_only_a_source_defers() -> None:
+def test_only_sources_defer_images() -> None:
     before = place(Placement.COLLATE)
     try:
         assert isinstance(TRAIN(photo()), np.ndarray)
@@ -261,8 +263,8 @@ def test_only_a_source_defers() -> None:
     assert image_transform(darker) is darker
 
 
-class Told:
-    """A transform that says which shape it was given."""
+class ReturnsShape:
+    """A transform that returns the shape of its argument."""
 
     def __call__(self, image: Any) -> Any:
         assert isinstance(image, torch.Tensor)
@@ -272,18 +274,18 @@ class Told:
 @pytest.mark.parametrize(
     "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
 )
-def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
-    assert images.Compose([images.Resize((20, 30)), finish, Told()])(photo()) == (3, 20, 30)
+def test_torchvision_always_receives_channels_first(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReturnsShape, "__module__", "torchvision.transforms.v2")
+    assert images.Compose([images.Resize((20, 30)), finish, ReturnsShape()])(photo()) == (3, 20, 30)
 
 
 def test_albumentations_cannot_follow_a_change_of_the_axes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Told, "__module__", "albumentations")
+    monkeypatch.setattr(ReturnsShape, "__module__", "albumentations")
     with pytest.raises(BadOption, match="Put it before these"):
-        images.Compose([images.Resize((20, 30)), images.ToChannelsFirst(), Told()])
+        images.Compose([images.Resize((20, 30)), images.ToChannelsFirst(), ReturnsShape()])
 
 
-def test_an_image_that_hugging_face_left_in_its_file_is_read(tmp_path: Path) -> None:
+def test_an_image_that_hugging_face_refers_to_by_path_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(encoded(photo(), "PNG"))
     pipeline = images.Compose([images.Resize((20, 30))])

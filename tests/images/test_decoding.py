@@ -1,4 +1,4 @@
-"""Every decoder gives what Pillow gives, upright, of files that are whole, and an error for all others."""
+"""Every decoder gives the pixels of Pillow, upright, for complete files, and an error for all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAIRS = [
     for package in INSTALLED
     if package == "PIL" or (read_header(data).plain and (name in JPEGS or package != "simplejpeg"))
 ]
-"""Decoders and files for which they make a difference."""
+"""Pairs of decoders and files, where the decoder makes a difference."""
 each_pair = pytest.mark.parametrize(("decoder", "name"), PAIRS, indirect=["decoder"])
 
 
@@ -63,7 +63,7 @@ def test_all_decoders_give_the_pixels_of_pillow(decoder: str, name: str) -> None
 
 
 @each_pair
-def test_grey_is_that_of_pillow(decoder: str, name: str) -> None:
+def test_grey_equals_that_of_pillow(decoder: str, name: str) -> None:
     pixels = decode_image(files()[name], mode="L")
     assert pixels.dtype == np.uint8
     assert pixels.flags.c_contiguous
@@ -72,7 +72,7 @@ def test_grey_is_that_of_pillow(decoder: str, name: str) -> None:
 
 
 @each_pair
-def test_files_of_8_bits_use_the_whole_range_of_16(decoder: str, name: str) -> None:
+def test_files_of_8_bits_use_the_whole_range_of_16_bits(decoder: str, name: str) -> None:
     pixels = decode_image(files()[name], mode="I;16")
     assert pixels.dtype == np.uint16
     assert pixels.flags.c_contiguous
@@ -91,14 +91,14 @@ def deep() -> NDArray[np.uint16]:
     ("format_", "options"),
     [("PNG", {}), ("TIFF", {}), ("TIFF", {"compression": "tiff_deflate"}), ("PPM", {}), ("JPEG2000", {})],
 )
-def test_all_of_16_bits_are_kept(decoder: str, format_: str, options: dict[str, Any]) -> None:
+def test_all_16_bits_are_kept(decoder: str, format_: str, options: dict[str, Any]) -> None:
     data = stored(deep(), format_, **options)
     assert np.array_equal(decode_image(data, mode="I;16")[..., 0], deep())
     assert np.array_equal(decode_image(data, mode="L")[..., 0], deep() >> 8)
     assert np.array_equal(decode_image(data)[..., 1], deep() >> 8)
 
 
-def test_values_beyond_16_bits_are_refused(decoder: str) -> None:
+def test_rejects_values_beyond_16_bits(decoder: str) -> None:
     for values in (
         deep().astype(np.int32) - 1,
         deep().astype(np.int32) * 2,
@@ -112,7 +112,7 @@ def test_values_beyond_16_bits_are_refused(decoder: str) -> None:
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_grey_comes_upright(decoder: str, mode: str, orientation: int) -> None:
+def test_grey_images_are_upright(decoder: str, mode: str, orientation: int) -> None:
     for format_ in ("JPEG", "PNG"):
         data = turned(format_, orientation)
         whole = decode_image(data).astype(int) @ (0.299, 0.587, 0.114)
@@ -121,14 +121,14 @@ def test_grey_comes_upright(decoder: str, mode: str, orientation: int) -> None:
         assert decode_image(data, mode=mode).flags.c_contiguous
 
 
-def test_modes_that_do_not_exist() -> None:
+def test_rejects_unknown_modes() -> None:
     with pytest.raises(BadOption, match="mode='RGBA' is not one of 'RGB', 'L', 'I;16'"):
         decode_image(files()["png"], mode="RGBA")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_images_come_upright(decoder: str, format_: str, orientation: int) -> None:
+def test_images_are_upright(decoder: str, format_: str, orientation: int) -> None:
     from PIL import ImageOps
 
     data = turned(format_, orientation)
@@ -141,7 +141,7 @@ def test_images_come_upright(decoder: str, format_: str, orientation: int) -> No
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", JPEGS)
-def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
+def test_jpegs_can_be_decoded_smaller(decoder: str, name: str, factor: int) -> None:
     data = files()[name]
     pixels = decode_image(data, factor=factor)
     assert pixels.shape == (-(-HEIGHT // factor), -(-WIDTH // factor), 3)
@@ -153,7 +153,7 @@ def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
 
 
 @each_pair
-def test_upper_rows_are_those_of_the_whole_image(decoder: str, name: str) -> None:
+def test_upper_rows_equal_those_of_the_whole_image(decoder: str, name: str) -> None:
     for factor in (1, 2, 4, 8):
         whole = decode_image(files()[name], factor=factor)
         for rows in (1, 16, 33, 58, HEIGHT):
@@ -167,20 +167,23 @@ def test_no_more_rows_than_needed_are_decoded(decoder: str) -> None:
     whole = decoder == "cv2"
     assert len(decode_image(files()["jpeg"], rows=33)) == (HEIGHT if whole else 34)
     assert len(decode_image(files()["jpeg"], rows=33, factor=2)) == (38 if whole else 18)
-    assert len(decode_image(files()["jpeg"], rows=70)) == HEIGHT  # to leave out so few saves nothing
+    assert len(decode_image(files()["jpeg"], rows=70)) == HEIGHT  # skipping so few rows saves nothing
     assert decode_image(turned("JPEG", 6), rows=33).shape == (WIDTH, HEIGHT, 3)
 
 
-def test_rows_that_take_most_of_the_bytes_are_decoded_nevertheless(decoder: str) -> None:
+def test_rows_that_take_most_of_the_bytes_are_decoded(decoder: str) -> None:
     pixels = np.full((320, 200, 3), 90, np.uint8)
     pixels[:60] = np.random.default_rng(0).integers(0, 256, (60, 200, 3))
     data = stored(pixels, "JPEG")
-    for changed in (data, data.replace(b"JFIF\0\x01", b"JFIF\0\x03")):  # the latter is told of before the first row
+    for changed in (
+        data,
+        data.replace(b"JFIF\0\x01", b"JFIF\0\x03"),
+    ):  # libjpeg warns about the latter before the first row
         assert np.array_equal(decode_image(changed, rows=60)[:60], decode_image(data)[:60])
 
 
-@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
-def test_damage_is_noticed_in_rows_that_are_needed() -> None:
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the other decoders do not report it")
+def test_damage_is_detected_in_needed_rows() -> None:
     data = files()["jpeg"]
     data = data[:-100] + b"\xff\x00" * 20 + data[-60:]
     assert np.array_equal(decode_image(data, rows=32)[:32], decode_image(files()["jpeg"])[:32])
@@ -196,20 +199,20 @@ def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100), (100, 3), (7, 9), (15, 16), (17, 31)])
-def test_images_of_few_pixels_are_never_smaller_than_allowed(decoder: str, shape: tuple[int, int], factor: int) -> None:
+def test_small_images_never_become_smaller_than_allowed(decoder: str, shape: tuple[int, int], factor: int) -> None:
     data = stored(np.full((*shape, 3), 77, np.uint8), "JPEG")
     height, width, _ = decode_image(data, factor=factor).shape
     assert shape[0] >= height >= shape[0] / factor
     assert shape[1] >= width >= shape[1] / factor
 
 
-def test_other_formats_come_in_full(decoder: str) -> None:
+def test_other_formats_are_decoded_in_full_size(decoder: str) -> None:
     for name in ("png", "webp", "tiff"):
         assert decode_image(files()[name], factor=8).shape == (HEIGHT, WIDTH, 3)
 
 
 @each_pair
-def test_a_file_that_is_cut_off_is_never_grey(decoder: str, name: str) -> None:
+def test_a_truncated_file_never_gives_grey_areas(decoder: str, name: str) -> None:
     data = files()[name]
     whole = decode_image(data)
     ends = {*range(0, len(data), max(1, len(data) // 60)), *range(max(0, len(data) - 30), len(data))}
@@ -233,12 +236,12 @@ def test_damage_gives_pixels_or_an_error(decoder: str, name: str) -> None:
             pixels = decode_image(bytes(data))
         except CorruptSource:
             continue
-        if name.startswith("png"):  # which has checksums
+        if name.startswith("png"):  # it has checksums
             assert np.array_equal(pixels, whole)
 
 
-@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
-def test_codes_that_are_none_are_refused() -> None:
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the other decoders do not report it")
+def test_rejects_invalid_huffman_codes() -> None:
     data = files()["jpeg"]
     place = data.index(b"\xff\xda") + 200
     with pytest.raises(CorruptSource, match=r"A JPEG file of \d+ bytes cannot be decoded: Corrupt JPEG data"):
@@ -248,7 +251,7 @@ def test_codes_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [(b"\xff\xd9", bytes(9) + b"\xff\xd9"), (b"JFIF\0\x01", b"JFIF\0\x07")], ids=["bytes", "version"]
 )
-def test_what_libjpeg_only_warns_of_is_decoded(decoder: str, old: bytes, new: bytes) -> None:
+def test_files_that_libjpeg_only_warns_about_are_decoded(decoder: str, old: bytes, new: bytes) -> None:
     data = files()["jpeg"].replace(old, new)
     assert data != files()["jpeg"]
     assert np.array_equal(decode_image(data), decode_image(files()["jpeg"]))
@@ -256,13 +259,13 @@ def test_what_libjpeg_only_warns_of_is_decoded(decoder: str, old: bytes, new: by
 
 
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp"])
-def test_pixels_of_another_size_than_declared_are_refused(decoder: str, name: str) -> None:
+def test_rejects_pixels_of_another_size_than_declared(decoder: str, name: str) -> None:
     other = read_header(stored(gradient()[:40, :40], {"jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}[name]))
     with pytest.raises(CorruptSource, match=r"declares 40 x 40 pixels|too small|cannot be decoded"):
         decode_image(files()[name], header=other)
 
 
-def test_opencv_before_it_gave_rgb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_opencv_without_rgb_output(monkeypatch: pytest.MonkeyPatch) -> None:
     cv2 = pytest.importorskip("cv2")
     monkeypatch.delattr(cv2, "IMREAD_COLOR_RGB")
     with best_installed("cv2"):
@@ -271,7 +274,7 @@ def test_opencv_before_it_gave_rgb(monkeypatch: pytest.MonkeyPatch) -> None:
         assert decode_image(files()["jpeg"], factor=4).shape == (19, 25, 3)
 
 
-def test_the_fastest_decoder_that_is_installed_is_taken(decoder: str) -> None:
+def test_the_fastest_installed_decoder_is_used(decoder: str) -> None:
     jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
     assert decoding._decoder("JPEG") is jpeg
     if "cv2" in INSTALLED:
@@ -284,6 +287,6 @@ def test_a_factor_is_a_power_of_two() -> None:
 
 
 @pytest.mark.parametrize("rows", [-5, 0, 1.5, True, "7"])
-def test_rows_that_are_no_number_of_rows(rows: Any) -> None:
+def test_rejects_bad_numbers_of_rows(rows: Any) -> None:
     with pytest.raises(BadOption, match=r"rows=.* is not a number of rows"):
         decode_image(files()["jpeg"], rows=rows)

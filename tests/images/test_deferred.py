@@ -74,7 +74,7 @@ def arrays(loader: Any) -> NDArray[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [numpy_loader, torch_loader])
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, workers: int) -> None:
+def test_images_do_not_depend_on_where_they_are_finished(make: Any, engine: str, workers: int) -> None:
     by_dataset = arrays(make(place_at=Placement.DATASET, engine=engine, workers=workers))
     loader = make(engine=engine, workers=workers)
     assert view_of(loader).placement is Placement.COLLATE
@@ -88,10 +88,10 @@ def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, 
     decoded_there = batches(make(place_at=Placement.DECODE, engine=engine, workers=workers))
     encoded_rows = [np.asarray(image.encoded_rows).tolist() for image, _ in decoded_there]
     assert encoded_rows == [[1, 2], [0, 1, 3], [0, 2, 3]]  # the others are PNG
-    assert np.abs(arrays(decoded_there) - by_dataset).max() < 1e-5  # no crop is so large that less was decoded
+    assert np.abs(arrays(decoded_there) - by_dataset).max() < 1e-5  # no crop is large enough for a smaller decode
 
 
-def test_batches_of_torch_hold_tensors() -> None:
+def test_batches_of_the_drop_in_loader_contain_tensors() -> None:
     assert next(iter(torch_loader()))[0].dtype is torch.float32
     images_ = next(iter(torch_loader(place_at=Placement.DECODE, workers=1)))[0]
     parts = (images_.flips, images_.pixel_rows, images_.pixels, images_.data, images_.boxes)
@@ -105,7 +105,7 @@ def test_batches_of_torch_hold_tensors() -> None:
     assert images_.offsets.dtype is images_.encoded_rows.dtype is torch.int64
 
 
-def test_a_collate_function_of_the_users_gets_finished_images() -> None:
+def test_a_user_collate_function_receives_finished_images() -> None:
     seen: list[type] = []
 
     def collate(samples: Any) -> Any:
@@ -139,7 +139,7 @@ def test_registrations_with_torch_do_not_lose_images(monkeypatch: pytest.MonkeyP
     assert (arrays(torch_loader()) == arrays(torch_loader(place_at=Placement.DATASET))).all()
 
 
-def test_bfloat16_is_for_tensors() -> None:
+def test_bfloat16_needs_tensors() -> None:
     pipeline = images.Compose([images.Resize((8, 8)), images.Normalize(dtype="bfloat16")])
     batch, _ = next(iter(feedline.DataLoader(Files(pipeline), 4)))
     assert batch.dtype is torch.bfloat16
@@ -149,23 +149,23 @@ def test_bfloat16_is_for_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "says"),
+    ("other", "message"),
     [
         (DeferredImage(Finish(3, 3), pixels=photo(3, 3)), "4 x 3 .* and 3 x 3"),
         (None, "sample 1 of the batch has a NoneType|Sample 1 of the batch has a NoneType"),
     ],
 )
-def test_images_that_differ_are_an_error_that_says_how(other: Any, says: str) -> None:
+def test_the_error_for_images_that_differ_says_how(other: Any, message: str) -> None:
     before = place(Placement.COLLATE)
     try:
-        with pytest.raises(CollateError, match=says):
+        with pytest.raises(CollateError, match=message):
             collate_images([DeferredImage(Finish(4, 3), pixels=photo(3, 4)), other])
     finally:
         place(before)
 
 
 @pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
-def test_images_with_steps_and_without_make_one_batch(where: Placement) -> None:
+def test_images_with_and_without_steps_can_share_a_batch(where: Placement) -> None:
     before = place(where)
     try:
         plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
@@ -182,7 +182,7 @@ def test_images_with_steps_and_without_make_one_batch(where: Placement) -> None:
     assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()
 
 
-def test_the_sample_whose_image_does_not_fit_is_named() -> None:
+def test_the_error_names_samples_whose_images_differ() -> None:
     loader = feedline.Loader(Files(images.Compose([Cut()])), 4, sampler=[5, 6, 7, 8])
     with pytest.raises(CollateError, match="Samples 0 and 2 of the batch have images of 90 x 120") as caught:
         next(iter(loader))
@@ -190,7 +190,7 @@ def test_the_sample_whose_image_does_not_fit_is_named() -> None:
 
 
 class Cut(images.Resize):
-    """Makes one image smaller: that of sample 7."""
+    """Makes the image of sample 7 smaller."""
 
     def __init__(self) -> None:
         super().__init__(8)
@@ -201,7 +201,7 @@ class Cut(images.Resize):
 
 
 class Own:
-    """A dataset of the user's, which says that it does nothing to what the pipeline returned."""
+    """A user dataset that declares that it passes on the pipeline's images unchanged."""
 
     hands_on_images = True
     pipeline = TRAIN.deferring()
@@ -213,7 +213,7 @@ class Own:
         return self.pipeline(FILES[index]), index
 
 
-def test_a_dataset_of_the_users_can_hand_images_on() -> None:
+def test_a_user_dataset_can_pass_on_deferred_images() -> None:
     loader = feedline.Loader(Own(), 4, seed=7)
     assert view_of(loader).placement is Placement.COLLATE
     assert arrays(loader).shape == (12, 3, 64, 64)
@@ -221,7 +221,7 @@ def test_a_dataset_of_the_users_can_hand_images_on() -> None:
 
 
 @pytest.mark.parametrize("place_at", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_datasets_that_are_put_together_may_normalise_each_in_its_way(place_at: Placement) -> None:
+def test_concatenated_datasets_may_normalise_differently(place_at: Placement) -> None:
     half = images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     sources: list[Any] = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
     batches = list(placed(feedline.DataLoader, place_at)(torch.utils.data.ConcatDataset(sources), 8))

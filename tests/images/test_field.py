@@ -40,7 +40,7 @@ def test_the_field_with_the_image_is_found(sample: Any, field: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "says"),
+    ("sample", "message"),
     [
         ((JPEG, PNG), "Several fields hold images: 0, 1"),
         ((1, "text"), "No field"),
@@ -48,14 +48,14 @@ def test_the_field_with_the_image_is_found(sample: Any, field: Any) -> None:
         ({}, "It has none"),
     ],
 )
-def test_none_or_several_are_an_error_that_names_the_way_out(sample: Any, says: str) -> None:
-    with pytest.raises(BadOption, match=says) as caught:
+def test_the_error_for_no_or_several_images_gives_advice(sample: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message) as caught:
         image_field(sample)
     assert ".on(name)" in str(caught.value)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"<html>404</html>", b"\0" * 20])
-def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+def test_damage_of_the_only_file_of_a_sample_is_reported(damaged: bytes) -> None:
     assert image_field({"jpg": damaged, "cls": 3}) == "jpg"
     with pytest.raises(CorruptSource):
         Compose([CenterCrop(4)])((damaged, 3))
@@ -67,7 +67,7 @@ def test_a_field_can_be_named() -> None:
         image_field({"left": JPEG, "right": JPEG}, "middle")
 
 
-def test_samples_keep_their_kind() -> None:
+def test_samples_keep_their_type() -> None:
     assert replaced(Pair(1, 2), 0, str) == Pair("1", 2)
     assert replaced((1, 2), 1, str) == (1, "2")
     assert replaced([1, 2], 1, str) == [1, "2"]

@@ -1,4 +1,4 @@
-"""Images that are finished on the device are those that the CPU makes, for the same seed."""
+"""Images finished on the device equal those of the CPU for the same seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def picture(number: int, size: tuple[int, int]) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures that nvJPEG takes, and some that it does not: turned by EXIF, CMYK, grey, PNG, progressive."""
+    """Return a folder of images that nvJPEG decodes, and of others: turned by EXIF, CMYK, grey, PNG, progressive."""
     root = tmp_path_factory.mktemp("pictures")
     (root / "0").mkdir()
     for number in range(40):
@@ -80,7 +80,7 @@ PIPELINES = {
     ],
 }
 ROUNDED = ("colours", "augmented", "rotated")
-"""With steps that may round to the next value, which the following ones enlarge."""
+"""Pipelines with steps that may round differently, and later steps that amplify the difference."""
 
 
 def loaded(folder: Path, pipeline: str, decode: str, **options: Any) -> torch.Tensor:
@@ -91,14 +91,14 @@ def loaded(folder: Path, pipeline: str, decode: str, **options: Any) -> torch.Te
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("decode", [pytest.param("cpu", marks=needs_gpu), pytest.param("gpu", marks=needs_gpu)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_images_come_out_on_the_device(folder: Path, pipeline: str, decode: str, workers: int) -> None:
+def test_the_device_gives_the_same_images(folder: Path, pipeline: str, decode: str, workers: int) -> None:
     expected = loaded(folder, pipeline, "cpu").float()
     found = loaded(folder, pipeline, decode, num_workers=workers, device="cuda").float()
     assert found.shape == expected.shape
     unit = 1.0 if pipeline == "bytes" else 1 / (255 * 0.225)
     wrong = (found - expected).abs() / unit
     assert wrong.mean() < 1.5  # of 255
-    assert wrong.flatten(1).mean(1).max() < 4  # a flip or a crop that is another one would be far off
+    assert wrong.flatten(1).mean(1).max() < 4  # another flip or crop would be far off
 
 
 def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
@@ -108,10 +108,10 @@ def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
+def test_decoded_images_are_finished_the_same_way_without_a_gpu(
     folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The device's arithmetic, in torch on the CPU."""
+    """Run the device's arithmetic in torch on the CPU."""
 
     on_device = placed(DataLoader, Placement.DEVICE)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]))
@@ -127,13 +127,13 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
 
 
 @pytest.mark.parametrize("pipeline", ["training", "augmented", "rotated"])
-def test_encoded_images_are_finished_alike_without_a_gpu(
+def test_encoded_images_are_finished_the_same_way_without_a_gpu(
     folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_device = placed(DataLoader, Placement.DECODE)
 
     def decode(files: torch.Tensor, offsets: Numbers, out: torch.Tensor, places: Numbers, sizes: Numbers) -> list[int]:
-        return list(range(len(sizes)))  # all of them are left to the CPU
+        return list(range(len(sizes)))  # leaves all of them to the CPU
 
     monkeypatch.setattr(nvjpeg, "decode", decode)
     dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]), decode="gpu")
@@ -145,7 +145,7 @@ def test_encoded_images_are_finished_alike_without_a_gpu(
     assert wrong.flatten(1).mean(1).max() < 4
 
 
-def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_gpu_rejects_is_decoded_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for number in range(3):
         file = io.BytesIO()

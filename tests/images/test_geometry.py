@@ -38,7 +38,7 @@ def shape_of(view: View) -> tuple[int, ...]:
     return view.width, view.height, *view.cut_size, view.factor
 
 
-def test_the_map_follows_what_is_shown() -> None:
+def test_the_map_follows_every_operation() -> None:
     view = View(400, 300)
     assert moved(view, 7, 8) == (7, 8)
     view.crop(100, 50, 200, 200)
@@ -59,8 +59,8 @@ def test_the_map_follows_what_is_shown() -> None:
 
 
 @given(st.data())
-def test_the_map_shows_where_each_pixel_went(data: st.DataObject) -> None:
-    """One bright pixel is found again at the place that the map tells."""
+def test_the_map_gives_the_new_place_of_each_pixel(data: st.DataObject) -> None:
+    """A bright pixel is found at the place that the map gives."""
     view, cropped = View(16, 12), False
     for _ in range(data.draw(st.integers(0, 5))):
         kind = data.draw(st.sampled_from(["crop", "mirror", "step", "window", "upside down", "turn"]))
@@ -86,11 +86,11 @@ def test_the_map_shows_where_each_pixel_went(data: st.DataObject) -> None:
     column, row = moved(view, x + 0.5, y + 0.5)
     is_visible = 0 <= column < view.width and 0 <= row < view.height
     assert is_visible or not made.any()
-    if made.any() or (is_visible and not cropped):  # a crop may have removed what is padded afterwards
+    if made.any() or (is_visible and not cropped):  # a crop may have removed it before padding
         assert made[int(row), int(column), 0] == 200
 
 
-def test_tables_in_a_row_are_drawn_as_one() -> None:
+def test_consecutive_tables_become_one_step() -> None:
     view = View(4, 4)
     view.add(brightness(2))
     view.add(invert())
@@ -98,7 +98,7 @@ def test_tables_in_a_row_are_drawn_as_one() -> None:
     assert view.steps[0].apply(np.full((1, 1, 3), 100, np.uint8)).tolist() == [[[55, 55, 55]]]
 
 
-def test_a_flip_goes_before_steps_where_that_is_the_same() -> None:
+def test_a_flip_moves_before_steps_that_commute_with_it() -> None:
     view = View(40, 30)
     view.add(invert())
     view.mirror()
@@ -108,7 +108,7 @@ def test_a_flip_goes_before_steps_where_that_is_the_same() -> None:
     assert (view.flip, view.steps[-1]) == (True, Flip())
 
 
-def test_what_is_erased_after_normalising_is_flipped_too() -> None:
+def test_a_flip_also_moves_erasures_after_normalising() -> None:
     view = View(40, 30)
     view.erasures.append(Erase(5, 6, 10, 12))
     view.mirror()
@@ -116,7 +116,7 @@ def test_what_is_erased_after_normalising_is_flipped_too() -> None:
 
 
 @pytest.mark.parametrize(("box", "factor"), [(223, 1), (448, 2), (900, 4), (1791, 4), (1792, 8), (9000, 8)])
-def test_an_image_is_decoded_smaller_if_enough_pixels_are_left(box: int, factor: int) -> None:
+def test_an_image_is_decoded_smaller_if_enough_pixels_remain(box: int, factor: int) -> None:
     view = View(10_000, 10_000)
     view.crop(0, 0, box, 10_000)
     view.resize(224, 224)
@@ -129,19 +129,19 @@ def test_sizes_are_a_square_or_height_and_width() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, (1, 2, 3), (1,), "224", 2.5, (0, 3), None, True])
-def test_other_sizes_are_refused(size: object) -> None:
+def test_other_sizes_are_rejected(size: object) -> None:
     with pytest.raises(BadOption, match="side of a square"):
         checked_size(size)
 
 
 @pytest.mark.parametrize("value", [1, (1,), (1, 2, 3), "ab", None])
-def test_other_than_so_many_numbers_are_refused(value: object) -> None:
+def test_another_number_of_values_is_rejected(value: object) -> None:
     with pytest.raises(BadOption, match=r"scale=.* 2 numbers"):
         checked_numbers("scale", value, 2)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_options_are_finite(number: float) -> None:
+def test_options_must_be_finite(number: float) -> None:
     for make in (
         lambda: images.Normalize((number, 0, 0), (1, 1, 1)),
         lambda: images.RandomRotation(number),

@@ -1,4 +1,4 @@
-"""Images of one channel keep their bits through all transforms that move pixels."""
+"""Images with one channel keep all bits through all transforms that move pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEIGHT, WIDTH = 90, 120
 
 
 def deep(seed: int = 0) -> NDArray[np.uint16]:
-    """Return smooth values with 16 bits."""
+    """Return smooth values of 16 bits."""
     fine = photo(WIDTH, HEIGHT, seed)[..., 0].astype(np.uint32)
     return (fine * 256 + photo(WIDTH, HEIGHT, seed + 1)[..., 0]).astype(np.uint16)
 
@@ -44,7 +44,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("format_", ["PNG", "TIFF"])
-def test_all_bits_survive_what_moves_whole_pixels(library: str, format_: str) -> None:
+def test_all_bits_survive_moves_of_whole_pixels(library: str, format_: str) -> None:
     moves = [images.CenterCrop(60), images.HorizontalFlip(1.0), Overturned(), Padded(1, 2, 3, 4, "constant")]
     found = pipeline(*moves)(stored(deep(), format_))
     expected = np.pad(deep()[15:75, 30:90][::-1, ::-1], ((2, 4), (1, 3)))
@@ -96,7 +96,7 @@ def test_arrays_and_pillow_images(library: str) -> None:
     assert (pipeline()(np.full((4, 4), 255, np.uint8)) == 65_535).all()
 
 
-def test_functions_get_one_channel() -> None:
+def test_functions_receive_one_channel() -> None:
     def window(pixels: NDArray[np.uint16]) -> NDArray[np.uint16]:
         assert pixels.dtype == np.uint16
         assert pixels.shape[2] == 1
@@ -110,10 +110,10 @@ def test_masks_move_with_grey(library: str) -> None:
     targets = {"mask": images.Mask()}
     moves = [images.HorizontalFlip(1.0), Warped(30, 1, 0), images.CenterCrop(60)]
     found = pipeline(*moves, targets=targets).on("image")({"image": deep(), "mask": deep()})
-    assert (found["mask"] != found["image"][..., 0]).mean() < 0.02  # but for rounding where a pixel is halfway
+    assert (found["mask"] != found["image"][..., 0]).mean() < 0.02  # except for rounding exactly between two pixels
 
 
-def test_what_needs_colours() -> None:
+def test_bad_pipelines_of_one_channel_are_rejected() -> None:
     with pytest.raises(BadOption, match=r'ColorJitter changes colours, but Decode\("?.I;16.\) leaves one channel'):
         pipeline(images.ColorJitter(0.4))(deep())
     with pytest.raises(BadOption, match=r"is for 3 channel\(s\), but images have 1"):
@@ -159,7 +159,7 @@ def test_batches(where: Placement) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "I;16"])
-def test_erasing_after_normalize_is_an_error_rather_than_ignored(mode: str) -> None:
+def test_erasing_after_normalize_is_rejected(mode: str) -> None:
     erased = pipeline(images.Normalize((0.5,), (0.5,)), images.RandomErasing(1.0), mode=mode)
     with pytest.raises(BadOption, match="RandomErasing changes colours"):
         erased(photo(WIDTH, HEIGHT)[..., 0])

@@ -1,4 +1,4 @@
-"""Headers say what Pillow says, in a file that is whole; anything else is refused before memory is taken for it."""
+"""Headers of complete files agree with Pillow; all other files are rejected before memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GPU = [name for name in PLAIN if name.startswith("jpeg") and name not in ("jpeg-
 
 
 @pytest.mark.parametrize("name", files())
-def test_format_and_size_are_those_that_pillow_finds(name: str) -> None:
+def test_format_and_size_agree_with_pillow(name: str) -> None:
     image = Image.open(io.BytesIO(files()[name]))
     header = read_header(files()[name])
     found = dataclasses.replace(header, height_at=0)
@@ -36,25 +36,25 @@ def test_format_and_size_are_those_that_pillow_finds(name: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_sizes_are_those_of_the_upright_image(format_: str, orientation: int) -> None:
+def test_sizes_refer_to_the_upright_image(format_: str, orientation: int) -> None:
     header = read_header(turned(format_, orientation))
     sideways = orientation >= 5
     assert (header.width, header.height) == ((HEIGHT, WIDTH) if sideways else (WIDTH, HEIGHT))
-    if format_ != "TIFF":  # which Pillow turns itself
+    if format_ != "TIFF":  # Pillow turns these itself
         assert header.orientation == orientation
         assert header.stored_size == (WIDTH, HEIGHT)
     assert header.gpu == (format_ == "JPEG" and orientation == 1)
 
 
 def exif(order: str, *entries: tuple[int, int, int], count: int | None = None) -> bytes:
-    """Return EXIF data with entries of tag, kind and value."""
+    """Return EXIF data with entries of tag, type and value."""
     head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
     packed = b"".join(struct.pack(f"{order}HHIHxx", tag, kind, 1, value) for tag, kind, value in entries)
     return head + struct.pack(f"{order}H", len(entries) if count is None else count) + packed
 
 
 def jpeg_with(*segments: tuple[int, bytes]) -> bytes:
-    """Return a JPEG with segments put in at its beginning."""
+    """Return a JPEG with segments inserted at its start."""
     packed = b"".join(struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for marker, content in segments)
     return files()["jpeg"][:2] + packed + files()["jpeg"][2:]
 
@@ -79,7 +79,7 @@ def test_orientation_is_found_among_other_entries(order: str) -> None:
         b"II*\0" + struct.pack("<I", 0xFFFFFFFF),
     ],
 )
-def test_an_orientation_that_cannot_be_read_is_1(data: bytes) -> None:
+def test_an_unreadable_orientation_counts_as_1(data: bytes) -> None:
     assert read_header(jpeg_with((0xE1, b"Exif\0\0" + data))).orientation == 1
 
 
@@ -93,7 +93,7 @@ def test_webp_may_have_the_prefix_of_jpeg_before_its_exif_data() -> None:
     assert read_header(changed).orientation == 6
 
 
-def test_bytes_between_segments_are_passed_over() -> None:
+def test_bytes_between_segments_are_skipped() -> None:
     data = files()["jpeg"]
     for filling in (b"\xff" * 5, b"abc", b"\xff\x00\xff\x01", b"\xff\xd0"):
         found = read_header(data[:2] + filling + data[2:])
@@ -103,7 +103,7 @@ def test_bytes_between_segments_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("colors", "gpu"), [(b"\x01\x02\x03", True), (b"RGB", False), (b"\x00\x01\x02", True)], ids=["123", "RGB", "012"]
 )
-def test_rgb_is_known_by_the_names_of_components(colors: bytes, gpu: bool) -> None:
+def test_rgb_is_recognised_by_the_names_of_components(colors: bytes, gpu: bool) -> None:
     data = bytearray(files()["jpeg"])
     place = data.index(b"\xff\xc0") + 10
     data[place : place + 9 : 3] = colors
@@ -115,14 +115,14 @@ def test_rgb_is_known_by_the_names_of_components(colors: bytes, gpu: bool) -> No
     [(1, 0xC1, True), (1, 0xC9, False), (1, 0xC3, False), (4, 12, False), (11, 0x14, False), (14, 0x21, False)],
     ids=["extended", "arithmetic", "lossless", "12 bits", "4:1:0", "odd"],
 )
-def test_rare_jpegs_are_not_for_the_gpu(place: int, value: int, plain: bool) -> None:
+def test_unusual_jpegs_are_not_sent_to_the_gpu(place: int, value: int, plain: bool) -> None:
     data = bytearray(files()["jpeg"])
     data[data.index(b"\xff\xc0") + place] = value
     header = read_header(bytes(data))
     assert (header.plain, header.gpu) == (plain, False)
 
 
-def test_grey_jpegs_with_odd_sampling_factors_are_not_for_the_gpu() -> None:
+def test_grey_jpegs_with_odd_sampling_factors_are_not_sent_to_the_gpu() -> None:
     data = bytearray(files()["jpeg-grey"])
     data[data.index(b"\xff\xc0") + 11] = 0x22
     header = read_header(bytes(data))
@@ -130,7 +130,7 @@ def test_grey_jpegs_with_odd_sampling_factors_are_not_for_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("name", files())
-def test_a_file_that_is_cut_off_has_the_same_header_or_none(name: str) -> None:
+def test_a_truncated_file_has_the_same_header_or_none(name: str) -> None:
     data = files()[name]
     whole = read_header(data)
     for end in range(0, len(data), 1 + len(data) // 400):
@@ -161,7 +161,7 @@ def test_damage_gives_a_header_or_an_error(name: str) -> None:
     "data",
     [b"\xff\xd8", b"\xff\xd8" + b"\xff" * 100_000, b"\xff\xd8\xff\xd9", b"no image", b"RIFF\0\0\0\0WEBPXXXX"],
 )
-def test_what_is_no_image_is_refused(data: bytes) -> None:
+def test_rejects_files_that_are_not_images(data: bytes) -> None:
     with pytest.raises(CorruptSource, match="damaged"):
         read_header(data)
 
@@ -171,18 +171,18 @@ def test_an_empty_file_is_called_empty() -> None:
         read_header(b"")
 
 
-def test_an_error_has_no_addresses() -> None:
+def test_errors_contain_no_memory_addresses() -> None:
     with pytest.raises(CorruptSource, match=r"8 bytes cannot be read as an image: cannot identify image file\. They"):
         read_header(b"no image")
 
 
-def test_pixels_without_a_frame_header_are_refused() -> None:
+def test_rejects_pixels_without_a_frame_header() -> None:
     data = files()["jpeg"]
     with pytest.raises(CorruptSource, match="no frame header before its pixels"):
         read_header(data[:2] + data[data.index(b"\xff\xda") :])
 
 
-def test_a_thumbnail_does_not_hide_that_the_end_is_missing() -> None:
+def test_a_thumbnail_does_not_hide_a_missing_end() -> None:
     whole = jpeg_with((0xE1, b"Exif\0\0" + exif("<") + stored(gradient()[:8, :8], "JPEG")))
     assert read_header(whole).gpu
     with pytest.raises(CorruptSource, match="no end marker"):
@@ -198,7 +198,7 @@ def with_size(name: str, place: int, width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["jpeg", "png"])
-def test_more_pixels_than_the_file_can_hold_are_refused(name: str) -> None:
+def test_rejects_more_pixels_than_the_file_can_contain(name: str) -> None:
     place = files()["jpeg"].index(b"\xff\xc0") + 5 if name == "jpeg" else 16
     with pytest.raises(CorruptSource, match=r"only \d+ are there: it is cut off or damaged"):
         read_header(with_size(name, place, 9000, 9000))
@@ -213,11 +213,11 @@ SMALLEST = {"quality": 1, "optimize": True}
     ("format_", "options"),
     [("PNG", {"compress_level": 9}), ("JPEG", SMALLEST), ("JPEG", {**SMALLEST, "progressive": True})],
 )
-def test_images_of_one_colour_are_believed(format_: str, options: dict[str, Any]) -> None:
+def test_small_files_of_large_images_in_one_colour_are_accepted(format_: str, options: dict[str, Any]) -> None:
     assert read_header(stored(np.zeros((1000, 3000, 3), np.uint8), format_, **options)).width == 3000
 
 
-def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_apply_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jpeg", "png", "webp", "tiff"):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", WIDTH * HEIGHT - 1)
         with pytest.raises(CorruptSource, match=r"raise PIL\.Image\.MAX_IMAGE_PIXELS"):
@@ -233,8 +233,8 @@ def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv("FEEDLINE_MAX_SAMPLE_BYTES")
 
 
-def test_thousands_of_scans_are_refused() -> None:
-    """Each of them would take time for all of the image, although it has ten bytes."""
+def test_rejects_thousands_of_scans() -> None:
+    """Each scan has ten bytes, but would take the time of the whole image."""
     data = stored(np.zeros((4000, 4000, 3), np.uint8), "JPEG", progressive=True)
     place = data.rindex(b"\xff\xda")
     assert read_header(data).plain
@@ -243,11 +243,11 @@ def test_thousands_of_scans_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
-def test_bytes_may_be_in_other_objects(kind: Any) -> None:
+def test_any_bytes_like_object_is_accepted(kind: Any) -> None:
     for data in files().values():
         assert read_header(kind(data)) == read_header(data)
 
 
-def test_a_path_is_no_file() -> None:
+def test_rejects_a_path() -> None:
     with pytest.raises(BadOption, match=r"a str was given\. Read the file"):
         read_header("a.jpg")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""JPEG XL: the size is known before a decoder sees the file, and the pixels are those of the image that was stored."""
+"""JPEG XL: the size is read before a decoder sees the file, and the pixels equal those that were stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.images.files import files, turned
 Image = pytest.importorskip("PIL.Image")
 
 BARE = bytes.fromhex("ff0a18401009080401005c004b188b15c24943593e80130100008e0600001802000000")
-"""An image of 6 x 4 pixels, all of one colour."""
+"""An image of 6 x 4 pixels in one colour."""
 COLOUR = [10, 200, 30]
 
 
@@ -56,7 +56,7 @@ def encoded(pixels: Any, **options: Any) -> bytes:
 
 
 def bits_of(*fields: tuple[int, int]) -> bytes:
-    """Return the beginning of a file with these numbers, each of so many bits."""
+    """Return the start of a file with these numbers, each with its number of bits."""
     value = place = 0
     for number, count in fields:
         value |= number << place
@@ -73,7 +73,7 @@ def test_the_size_is_read_from_every_form_of_file(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "size"),
     [
-        ([(1, 1), (3, 5), (1, 3), (1, 1)], (32, 32)),  # a multiple of 8, as wide as high
+        ([(1, 1), (3, 5), (1, 3), (1, 1)], (32, 32)),  # a multiple of 8, and square
         ([(1, 1), (3, 5), (0, 3), (1, 5), (1, 1)], (16, 32)),
         ([(0, 1), (0, 2), (99, 9), (2, 3), (1, 1)], (120, 100)),
         ([(0, 1), (1, 2), (899, 13), (5, 3), (1, 1)], (1600, 900)),
@@ -86,7 +86,7 @@ def test_sizes(fields: list[tuple[int, int]], size: tuple[int, int]) -> None:
     assert jxl_size(bits_of(*fields)) == size
 
 
-def test_an_image_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+def test_rejects_an_image_that_is_too_large_before_decoding_it(tmp_path: Path) -> None:
     data = bits_of((0, 1), (3, 2), ((1 << 30) - 1, 30), (1, 3), (1, 1))
     with mock.patch.dict(sys.modules, imagecodecs=mock.Mock(jpegxl_decode=pytest.fail)):
         for read in (read_header, decode_image, picture_decoder("rgb8")):
@@ -97,26 +97,26 @@ def test_an_image_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Pa
 @pytest.mark.parametrize(
     "data", [*(whole[: whole.index(BARE[:3]) + 3] for whole in FORMS), CONTAINER, CONTAINER + FTYP]
 )
-def test_files_that_end_inside_their_header(data: bytes) -> None:
+def test_rejects_files_that_end_inside_their_header(data: bytes) -> None:
     with pytest.raises(CorruptSource, match="ends inside its header"):
         read_header(data)
 
 
-def test_boxes_without_an_image_are_not_counted_for_ever() -> None:
+def test_the_search_for_an_image_among_many_boxes_ends() -> None:
     with pytest.raises(CorruptSource, match="ends inside its header"):
         jxl_size(CONTAINER + box(b"free", b"") * 100_000 + box(b"jxlc", BARE))
     with pytest.raises(CorruptSource, match="ends inside its header"):
         jxl_size(CONTAINER + struct.pack(">I4s", 3, b"free") * 10)
 
 
-def test_the_extra_is_named() -> None:
+def test_the_error_names_the_extra() -> None:
     with mock.patch.dict(sys.modules, imagecodecs=None):
         for read in (decode_image, picture_decoder("rgb8")):
             with pytest.raises(MissingExtra, match=r"feedline\[jxl\]"):
                 read(BARE)
 
 
-def test_a_plugin_of_the_program_decodes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_plugin_decodes_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import ImageFile
 
     class Plugin(ImageFile.ImageFile):
@@ -157,14 +157,14 @@ def test_any_number_of_bits_and_channels(channels: int, depth: int) -> None:
 
 
 @needs_decoder
-def test_floats_are_from_0_to_1() -> None:
+def test_floats_range_from_0_to_1() -> None:
     data = encoded(np.array([[-1.0, 0.0, 0.5, 1.0, 7.0]], np.float32))
     assert decode_image(data, mode="L").ravel().tolist() == [0, 0, 128, 255, 255]
 
 
 @needs_decoder
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_images_come_upright(orientation: int) -> None:
+def test_images_are_upright(orientation: int) -> None:
     imagecodecs = importlib.import_module("imagecodecs")
     data = turned("JPEG", orientation)
     stored = bytes(imagecodecs.jpegxl_encode_jpeg(data))
@@ -174,21 +174,21 @@ def test_images_come_upright(orientation: int) -> None:
 
 
 @needs_decoder
-def test_of_an_animation_the_first_image() -> None:
+def test_an_animation_gives_its_first_frame() -> None:
     frames = np.stack([np.full((8, 9, 3), shade, np.uint8) for shade in (10, 200)])
     assert (decode_image(encoded(frames)) == 10).all()
 
 
 @needs_decoder
 @pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_truncated_files_are_noticed(kept: float) -> None:
+def test_truncated_files_are_detected(kept: float) -> None:
     data = encoded(np.asarray(Image.open(io.BytesIO(files()["png"]))))
     with pytest.raises(CorruptSource, match="JPEG XL"):
         decode_image(data[: int(len(data) * kept)])
 
 
 @needs_decoder
-def test_in_folders_and_shards(tmp_path: Path) -> None:
+def test_files_in_folders_and_shards(tmp_path: Path) -> None:
     import tarfile
 
     (tmp_path / "a" / "cat").mkdir(parents=True)

@@ -29,12 +29,12 @@ def torch_batch(count: int = 6, *, last: bool = False) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("make", [numpy_batch, torch_batch])
-def test_images_and_labels_are_blended_with_one_share(make: Callable[..., Any]) -> None:
+def test_mixup_blends_images_and_labels_with_the_same_share(make: Callable[..., Any]) -> None:
     pixels, labels = make()
     mixed, soft = images.MixUp(num_classes=3)((pixels, labels))
     assert type(mixed) is type(pixels)
     mixed, soft = np.asarray(mixed), np.asarray(soft)
-    share = float(soft[1, 1])  # of image 1 itself, whose label is 1; image 0 before it has the label 0
+    share = float(soft[1, 1])  # the share of image 1, whose label is 1; image 0 before it has the label 0
     assert 0 < share < 1
     for row, before in enumerate([5, 0, 1, 2, 3, 4]):
         assert np.allclose(mixed[row], share * row + (1 - share) * before, atol=1e-5)
@@ -48,7 +48,7 @@ def test_images_and_labels_are_blended_with_one_share(make: Callable[..., Any]) 
 
 @pytest.mark.parametrize("make", [numpy_batch, torch_batch])
 @pytest.mark.parametrize("last", [False, True])
-def test_a_rectangle_is_pasted_and_labels_go_by_its_area(make: Callable[..., Any], last: bool) -> None:
+def test_cutmix_pastes_a_rectangle_and_weights_labels_by_its_area(make: Callable[..., Any], last: bool) -> None:
     areas = set()
     for _ in range(20):
         pixels, labels = make(last=last)
@@ -76,7 +76,7 @@ def test_shares_come_from_the_beta_distribution() -> None:
         assert np.var(shares) == pytest.approx(variance, rel=0.1)
 
 
-def test_torchvision_mixes_alike() -> None:
+def test_torchvision_mixes_in_the_same_way() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     pixels, labels = torch_batch()
     for ours, theirs in ((images.MixUp, v2.MixUp), (images.CutMix, v2.CutMix)):
@@ -95,7 +95,7 @@ def test_torchvision_mixes_alike() -> None:
             torch.testing.assert_close(soft, other.transform(labels, params))
 
 
-def test_areas_are_distributed_as_those_of_torchvision() -> None:
+def test_areas_have_the_distribution_of_torchvision() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     theirs = [v2.CutMix(num_classes=3).make_params([torch.empty(1, 3, 100, 80)])["lam_adjusted"] for _ in range(3000)]
     empty = np.zeros((2, 3, 100, 80), np.float32)
@@ -113,7 +113,7 @@ class Named(NamedTuple):
 @pytest.mark.parametrize(
     ("shape", "channels"), [((4, 3, 5, 8, 12), 1), ((4, 5, 3, 8, 12), 2), ((4, 3, 8, 12, 3), 4)], ids=str
 )
-def test_all_frames_of_a_clip_are_mixed_alike(shape: tuple[int, ...], channels: int) -> None:
+def test_all_frames_of_a_clip_are_mixed_in_the_same_way(shape: tuple[int, ...], channels: int) -> None:
     clips = np.broadcast_to(np.arange(4.0, dtype=np.float32).reshape(4, 1, 1, 1, 1), shape)
     for mix in (images.MixUp(num_classes=4), images.CutMix(num_classes=4)):
         mixed, labels = mix((clips, np.arange(4)))
@@ -122,7 +122,7 @@ def test_all_frames_of_a_clip_are_mixed_alike(shape: tuple[int, ...], channels: 
         assert frames.mean((1, 2, 3)) == pytest.approx(labels @ np.arange(4), abs=1e-5)
 
 
-def test_batches_keep_their_kind_and_their_other_fields() -> None:
+def test_batches_keep_their_type_and_their_other_fields() -> None:
     pixels, labels = numpy_batch()
     mixup = images.MixUp(num_classes=3)
     assert isinstance(mixup([pixels, labels]), list)
@@ -140,7 +140,7 @@ def test_soft_labels_can_be_mixed_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mix", "says"),
+    ("mix", "message"),
     [
         (lambda: images.MixUp()(numpy_batch()), "num_classes="),
         (lambda: images.MixUp(num_classes=2)(numpy_batch()), "A label is 2, but num_classes=2 allows 0 to 1"),
@@ -156,12 +156,12 @@ def test_soft_labels_can_be_mixed_again() -> None:
         (lambda: images.RandomBatchChoice([len], p=[1, 2]), "p="),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(mix: Callable[[], object], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_rejects_batches_that_cannot_be_mixed(mix: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         mix()
 
 
-def test_one_of_several_is_chosen_for_each_batch() -> None:
+def test_one_of_several_transforms_is_chosen_for_each_batch() -> None:
     choice = images.RandomBatchChoice([lambda batch: "a", lambda batch: "b"], p=[1, 3])
     found = [choice(0) for _ in range(2000)]
     assert abs(found.count("a") / 2000 - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 2000)
@@ -226,7 +226,7 @@ def test_batches_are_the_same_on_every_engine(place: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("source", ["indexed", "stream that splits itself", "stream that is split"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_mixing_continues_exactly_after_every_step(place: str, source: str, workers: int) -> None:
+def test_mixing_resumes_exactly_after_every_step(place: str, source: str, workers: int) -> None:
     def loader() -> Any:
         options: dict[str, Any] = {"num_workers": workers, "engine": "thread" if workers else "auto", **PLACES[place]}
         if source == "indexed":
@@ -256,26 +256,26 @@ def test_numpy_batches_are_mixed_in_the_collate_function() -> None:
     assert (pixels.shape, labels.shape) == ((4, 3, 8, 8), (4, 8))
 
 
-def test_transforms_of_batches_can_be_shown_and_sent() -> None:
+def test_batch_transforms_can_be_printed_and_pickled() -> None:
     shown = "MixUp(alpha=0.4, num_classes=40, image=None, label=None)"
     assert repr(MIXING.transforms[0]) == shown
     assert shown in repr(pickle.loads(pickle.dumps(MIXING)))
 
 
-def test_cutmix_says_which_batches_it_takes() -> None:
+def test_cutmix_rejects_batches_of_other_shapes() -> None:
     vectors = np.zeros((2, 8), np.float32)
     with pytest.raises(BadOption, match=r"four axes.*\(2, 8\)"):
         images.CutMix(num_classes=2, image="x")({"x": vectors, "label": np.array([0, 1])})
 
 
 @pytest.mark.parametrize("labels", [np.array([0.0, 1.0]), torch.tensor([0.0, 1.5]), [0, 1]])
-def test_labels_that_are_no_classes_are_rejected(labels: Any) -> None:
+def test_labels_that_are_not_classes_are_rejected(labels: Any) -> None:
     with pytest.raises(BadOption, match="MixUp was given labels as"):
         images.MixUp(num_classes=2, label=1)((np.zeros((2, 3, 4, 4), np.float32), labels))
 
 
 @pytest.mark.parametrize("num_classes", [0, 2.5, "2"])
-def test_the_number_of_classes_is_a_whole_number(num_classes: Any) -> None:
+def test_bad_numbers_of_classes_are_rejected(num_classes: Any) -> None:
     with pytest.raises(BadOption, match="num_classes="):
         images.MixUp(num_classes=num_classes)
     counted: Any = np.int64(3)

@@ -1,4 +1,4 @@
-"""Image files of too many parts are refused before a decoder sees them, and decoders print nothing."""
+"""Image files with too many parts are rejected before a decoder sees them, and decoders print nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def chunk(name: bytes, content: bytes = b"") -> bytes:
 
 
 def png_with(*chunks: bytes) -> bytes:
-    """Return a PNG with chunks behind its header."""
+    """Return a PNG with chunks after its header."""
     data = files()["png"]
     return data[:33] + b"".join(chunks) + data[33:]
 
 
 COMMENT = b"\xff\xfe\0\x04"
-"""The beginning of a JPEG comment of two bytes."""
+"""The start of a JPEG comment of two bytes."""
 
 
 def jpeg_of_scans(count: int, name: str = "jpeg-progressive", *, between: bytes = b"") -> bytes:
@@ -44,7 +44,7 @@ def jpeg_of_scans(count: int, name: str = "jpeg-progressive", *, between: bytes 
 
 
 def scan_bytes(count: int) -> bytes:
-    """Return a JPEG comment that is full of what begins a scan."""
+    """Return a JPEG comment full of start-of-scan markers."""
     return b"\xff\xfe" + struct.pack(">H", 2 + 2 * count) + b"\xff\xda" * count
 
 
@@ -67,7 +67,7 @@ MANY: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.fixture
 def decoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of decoders that were asked for an image."""
+    """Return a list that collects the decoders that were called."""
     asked: list[str] = []
 
     def counting(name: str) -> Callable[..., Any]:
@@ -85,7 +85,7 @@ def decoders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_files_of_many_parts_are_refused_before_they_are_decoded(name: str, decoders: list[str]) -> None:
+def test_rejects_files_with_many_parts_before_decoding_them(name: str, decoders: list[str]) -> None:
     make, why = MANY[name]
     data = make()
     acts: list[Callable[[bytes], Any]] = [
@@ -99,20 +99,20 @@ def test_files_of_many_parts_are_refused_before_they_are_decoded(name: str, deco
     assert not decoders
 
 
-def test_the_number_of_chunks_that_are_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = 0
+def test_the_number_of_inspected_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspected = 0
     read = parts._chunk
 
     def counted(data: bytes, place: int) -> Any:
-        nonlocal looked_at
-        looked_at += 1
+        nonlocal inspected
+        inspected += 1
         return read(data, place)
 
     monkeypatch.setattr(parts, "_chunk", counted)
     data = png_with(chunk(TEXT) * 200_000)
     with pytest.raises(CorruptSource):
         decode_image(data)
-    assert looked_at <= MOST_CHUNKS + len(data) // 1024
+    assert inspected <= MOST_CHUNKS + len(data) // 1024
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg"])
@@ -137,8 +137,8 @@ def test_files_that_programs_write_are_accepted() -> None:
     check_parts(b"no image at all")
 
 
-def test_scans_are_counted_in_the_image_alone() -> None:
-    """A motion photo has a video behind its end, and metadata may hold another picture."""
+def test_only_scans_of_the_image_itself_are_counted() -> None:
+    """A motion photo has a video after its end, and metadata may contain another image."""
     many = 2 * MOST_SCANS
     data = files()["jpeg-progressive"]
     for changed in (
@@ -151,7 +151,7 @@ def test_scans_are_counted_in_the_image_alone() -> None:
 
 
 def _in_small_chunks(data: bytes) -> list[bytes]:
-    """Write the pixels of a PNG again in chunks of 2 KiB, of which none is usual to be so small."""
+    """Rewrite the pixels of a PNG in chunks of 2 KiB, which is unusually small."""
     packed = b"".join(
         data[place + 8 : place + 8 + length] for name, place, length in png_chunks(data) if name == b"IDAT"
     )
@@ -161,7 +161,7 @@ def _in_small_chunks(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("package", [name for name in INSTALLED if name != "simplejpeg"])
 @pytest.mark.parametrize("odd", [chunk(TEXT), chunk(b"iCCP", b"x\0\0broken"), chunk(b"gAMA", bytes(4)), chunk(b"prVt")])
-def test_chunks_that_libpng_finds_fault_with_print_nothing(
+def test_chunks_that_libpng_complains_about_print_nothing(
     package: str, odd: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with best_installed(package):
@@ -171,7 +171,7 @@ def test_chunks_that_libpng_finds_fault_with_print_nothing(
 
 
 @pytest.mark.parametrize("name", [name for name in files() if name.startswith("png")])
-def test_what_matters_for_pixels_is_kept(name: str) -> None:
+def test_chunks_that_affect_pixels_are_kept(name: str) -> None:
     data = files()[name]
     with_text = data[:33] + chunk(TEXT, b"Comment\0x") + data[33:]
     assert len(essential_png(with_text)) <= len(data)

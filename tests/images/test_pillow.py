@@ -1,4 +1,4 @@
-"""Pictures: no format that has another program run, the same 8 of 16 bits whoever decodes, not too many pixels."""
+"""Decoding with Pillow: no format that runs another program, the same 8 of 16 bits everywhere, limits on pixels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_all_who_decode_take_the_upper_8_of_16_bits(name: str, tmp_path: Path) -> None:
+def test_every_reader_takes_the_upper_8_of_16_bits(name: str, tmp_path: Path) -> None:
     (tmp_path / "grey").mkdir()
     (tmp_path / "grey" / f"a.{name}").write_bytes(FILES[name])
     (tmp_path / "a.tar").write_bytes(tar_bytes([(f"a.{name}", FILES[name])]))
@@ -57,22 +57,22 @@ def test_all_who_decode_take_the_upper_8_of_16_bits(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F"])
-def test_other_pictures_stay_as_they_are(mode: str) -> None:
+def test_other_images_are_unchanged(mode: str) -> None:
     image = Image.new(mode, (3, 2))
     assert eight_bits(image) is image
 
 
 def flat_png(side: int) -> bytes:
-    """A PNG of one grey, which is a thousand times smaller than its pixels."""
+    """Return a PNG of one grey value, a thousand times smaller than its pixels."""
     out = io.BytesIO()
     Image.new("L", (side, side)).save(out, "PNG")
     return out.getvalue()
 
 
-def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_images_with_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000 * 1000)
     (tmp_path / "a").mkdir()
-    for side in (1001, 2001):  # of the first Pillow merely warns, which tests make an error
+    for side in (1001, 2001):  # for the first Pillow only warns, which is an error in tests
         (tmp_path / "a" / "large.png").write_bytes(flat_png(side))
         for filter_ in ("error", "ignore"):
             with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: py
         ImageFolder(tmp_path, cache=False)[0]
 
 
-def test_the_pictures_of_a_sample_count_together(tmp_path: Path) -> None:
+def test_the_images_of_a_sample_are_limited_together(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", flat_png(500)), ("a.2.png", flat_png(500))]))
     assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000).stream()))["png"].shape == (500, 500, 3)
@@ -106,10 +106,10 @@ showpage
 """
 
 
-def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postscript_files_start_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given, **more: started.append(given))
-    assert Image.open(io.BytesIO(EPS)).format == "EPS"  # so Pillow would have taken it for a picture
+    assert Image.open(io.BytesIO(EPS)).format == "EPS"  # Pillow itself would accept it as an image
     (tmp_path / "grey").mkdir()
     (tmp_path / "grey" / "a.jpg").write_bytes(EPS)
     (tmp_path / "a.tar").write_bytes(tar_bytes([("a.jpg", EPS)]))
@@ -124,14 +124,14 @@ def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI"]
 )
-def test_formats_that_are_read(kind: str) -> None:
+def test_supported_formats(kind: str) -> None:
     file = io.BytesIO()
     Image.new("RGB", (16, 16)).save(file, kind)
     assert open_picture(file).size == (16, 16)
 
 
-def test_formats_that_the_program_registered_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pillow_heif does for HEIF."""
+def test_formats_registered_by_plugins_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pillow_heif registers HEIF in this way."""
     from PIL import ImageFile
 
     class Ours(ImageFile.ImageFile):
@@ -155,7 +155,7 @@ def test_formats_that_the_program_registered_are_read(tmp_path: Path, monkeypatc
 
 
 def test_avif_is_decoded_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread for every core, in every worker, would be too many."""
+    """One thread per core in every worker would be too many."""
     from PIL import AvifImagePlugin
 
     data = stored("AVIF", np.zeros((16, 16, 3), np.uint8))

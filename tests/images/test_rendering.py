@@ -41,7 +41,7 @@ def test_resizing_is_close_to_antialiased_bilinear(renderer: str, box: Box, size
     pixels = photo()
     left, top, across, down = box
     image = Image.fromarray(pixels)
-    if all(float(edge).is_integer() for edge in box):  # a crop of its own: what is around it has no part in it
+    if all(float(edge).is_integer() for edge in box):  # a separate crop, so that its surroundings have no influence
         image, left, top = image.crop((int(left), int(top), int(left + across), int(top + down))), 0, 0
     expected = image.resize(size, Image.Resampling.BILINEAR, box=(left, top, left + across, top + down))
     result = cut(pixels, box, *size)
@@ -51,14 +51,14 @@ def test_resizing_is_close_to_antialiased_bilinear(renderer: str, box: Box, size
 
 
 @pytest.mark.parametrize("factor", [1.1, 1.25, 1.5, 1.75, 2.0, 2.6])
-def test_noise_is_smoothed_as_much_as_by_antialiasing(factor: float) -> None:
+def test_noise_is_smoothed_like_with_antialiasing(factor: float) -> None:
     pytest.importorskip("cv2")
     side = round(200 * factor)
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     expected = np.asarray(Image.fromarray(noise).resize((200, 200), Image.Resampling.BILINEAR))
     result = cut(noise, (0, 0, side, side), 200, 200)
     assert result.std() == pytest.approx(expected.std(), rel=0.16)
-    # Linear interpolation alone is off by 5 (a factor of 1.1) to 20.
+    # Linear interpolation alone would be off by 5 (for a factor of 1.1) to 20.
     assert np.abs(result.astype(int) - expected.astype(int)).mean() < 6.5
 
 
@@ -72,7 +72,7 @@ def test_a_part_of_the_same_size_is_not_resampled(renderer: str) -> None:
 @pytest.mark.parametrize("flip", [True, False])
 @pytest.mark.parametrize("steps", [(), (brightness(1.5),), (Equalize(),), (invert(), Saturation(0.5))])
 @pytest.mark.parametrize("erased", [False, True])
-def test_an_image_is_finished_in_every_way(
+def test_all_ways_to_finish_an_image(
     renderer: str, dtype: str, channels_first: bool, flip: bool, steps: tuple[Step, ...], erased: bool
 ) -> None:
     pixels = photo(20, 10)
@@ -101,7 +101,7 @@ class OpenCVThreads:
         return int(cv2.getNumThreads())
 
 
-def test_workers_use_one_thread_each_also_if_opencv_was_used_before_the_fork() -> None:
+def test_workers_use_one_thread_each_even_if_opencv_was_used_before_the_fork() -> None:
     cv2 = pytest.importorskip("cv2")
     before = cv2.getNumThreads()
     cut(photo(), (0, 0, 100, 90), 20, 20)

@@ -47,7 +47,7 @@ def pillow(image: torch.Tensor, box: tuple[int, int, int, int], size: tuple[int,
 
 @pytest.mark.parametrize("size", [(224, 224), (100, 160), (8, 300)])
 @pytest.mark.parametrize("device", DEVICES)
-def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
+def test_pixels_equal_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     sources = images(device)
     rows, flips = torch.tensor([4, 0, 3, 1, 2]), torch.tensor([0, 1, 1, 0, 0], dtype=torch.uint8)
     out = torch.full((6, 3, *size), 7, dtype=torch.uint8, device=device)
@@ -55,12 +55,12 @@ def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     for image, row, box, flip in zip(sources, rows.tolist(), BOXES, flips.tolist(), strict=True):
         expected = pillow(image, box, size, flip)
         assert (out[row].cpu().int() - expected.int()).abs().max() <= 1
-    assert bool((out[5] == 7).all())  # nobody's row
+    assert bool((out[5] == 7).all())  # a row of no image
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_box_may_begin_and_end_anywhere_in_a_pixel(device: str) -> None:
+def test_a_box_may_start_and_end_anywhere_in_a_pixel(device: str) -> None:
     lines, columns = torch.meshgrid(torch.arange(90), torch.arange(120), indexing="ij")
     source = torch.stack([columns, lines, lines]).byte().to(device)
     boxes = torch.tensor([[10.5, 4.25, 64, 32], [3.25, 2.5, 64.5, 48.75]])
@@ -70,7 +70,7 @@ def test_a_box_may_begin_and_end_anywhere_in_a_pixel(device: str) -> None:
     for made, (left, top, width, height) in zip(out.cpu(), boxes.tolist(), strict=True):
         across = left + (torch.arange(32) + 0.5) * width / 32 - 0.5
         down = top + (torch.arange(16) + 0.5) * height / 16 - 0.5
-        # At the edges there are pixels on one side only.
+        # At the edges there are only pixels on one side.
         torch.testing.assert_close(made[0, 2:-2, 2:-2], across.expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
         torch.testing.assert_close(made[1, 2:-2, 2:-2], down[:, None].expand(16, 32)[2:-2, 2:-2], rtol=0, atol=0.2)
 
@@ -90,7 +90,7 @@ def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_pixels_of_the_right_size_stay_what_they_are(device: str) -> None:
+def test_pixels_of_the_right_size_are_unchanged(device: str) -> None:
     pixels = torch.randint(0, 256, (3, 33, 50, 3), dtype=torch.uint8, device=device)
     out = torch.empty((3, 3, 33, 50), dtype=torch.uint8, device=device)
     flips = torch.tensor([0, 1, 0], dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Several views of one image: decoded once, each as its own pipeline makes it."""
+"""Several views of one image: it is decoded once, and each view equals that of its own pipeline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_image_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(decoded) == 1
 
 
-def test_an_image_is_decoded_as_large_as_the_largest_view_needs() -> None:
+def test_an_image_is_decoded_in_the_size_that_the_largest_view_needs() -> None:
     decoded = []
     file = encoded(photo(320, 240))
 
@@ -71,7 +71,7 @@ def test_an_image_is_decoded_as_large_as_the_largest_view_needs() -> None:
     assert decoded == [(30, 40), *[(60, 80)] * 2, *[(240, 320)] * 3]
 
 
-def test_views_show_what_their_pipelines_show() -> None:
+def test_views_equal_the_results_of_their_pipelines() -> None:
     file = encoded(photo(160, 120), "PNG")
     top = images.Compose([images.Resize((60, 80)), images.CenterCrop(48)])
     grey = images.Compose([lambda pixels: pixels[:50], images.Resize((20, 20)), images.Normalize()])
@@ -99,7 +99,7 @@ def arrays(loader: Any) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
-def test_views_are_the_same_wherever_they_are_finished(where: Placement) -> None:
+def test_views_do_not_depend_on_where_they_are_finished(where: Placement) -> None:
     expected = arrays(placed(feedline.DataLoader, Placement.DATASET)(Files(VIEWS), 4, seed=7))
     assert [view.shape for view in expected[0]] == [(4, 3, 40, 40)] * 2 + [(4, 3, 16, 16)] * 3
     loader = placed(feedline.DataLoader, where)(Files(VIEWS), 4, seed=7)
@@ -139,7 +139,7 @@ def test_transforms_may_be_given_without_compose() -> None:
     assert [view.shape for view in found] == [(8, 8, 3), (4, 4, 3)]
 
 
-def test_views_that_cannot_be() -> None:
+def test_bad_views_are_rejected() -> None:
     with pytest.raises(BadOption, match="there are none"):
         images.Views([])
     with pytest.raises(BadOption, match="targets="):
@@ -154,7 +154,7 @@ def test_views_that_cannot_be() -> None:
         images.Compose([VIEWS])
 
 
-def test_views_say_what_they_are() -> None:
+def test_the_repr() -> None:
     views = images.Views([[images.Resize(8)]]).on("x")
     assert repr(views) == "Views([Compose([Resize(size=8)])]).on('x')"
 
@@ -174,7 +174,7 @@ def test_five_crops_are_the_corners_and_the_centre() -> None:
         images.FiveCrop(64)(image)
 
 
-def test_torchvision_takes_the_same_five_crops() -> None:
+def test_five_crops_equal_those_of_torchvision() -> None:
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     image = photo(31, 41)
     theirs = functional.five_crop(torch.from_numpy(image).permute(2, 0, 1), [9, 12])

@@ -1,4 +1,4 @@
-"""Samples that fail and interrupts, at places where they hurt."""
+"""Failing samples and interrupts, at the places where they do most harm."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_a_window_loses_only_the_sample_that_fails(workers: int) -> None:
 
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 @pytest.mark.parametrize("number", [4, 40])
-def test_a_failure_in_a_batch_that_is_not_full_reaches_the_loop(engine: Any, number: int) -> None:
+def test_a_failure_in_an_incomplete_batch_reaches_the_loop(engine: Any, number: int) -> None:
     made = pipe(range(120)).filter(passes).map(FailsAt(number)).batch(3, collate_fn=list)
     with pytest.raises(ValueError, match=f"{number} is broken"):
         list(feedline.Loader(made, None, workers=int(engine == "thread"), engine=engine))
 
 
 @pytest.mark.parametrize("operator", ["map", "filter", "flat_map"])
-def test_stop_iteration_is_not_the_end(operator: str) -> None:
+def test_stop_iteration_in_a_function_is_an_error_and_not_the_end(operator: str) -> None:
     def first(x: int) -> Any:
         found = next(y for y in [x] if y % 50 != 49)
         return [found] if operator == "flat_map" else found
@@ -71,7 +71,7 @@ class InterruptsOnce:
         return x
 
 
-def going_on(iterator: Iterator[Any]) -> list[Any]:
+def take_despite_interrupts(iterator: Iterator[Any]) -> list[Any]:
     found = []
     while True:
         try:
@@ -83,7 +83,7 @@ def going_on(iterator: Iterator[Any]) -> list[Any]:
 
 
 class Source:
-    """Its iterator goes on after an interrupt, with the sample that was interrupted."""
+    """Its iterator continues after an interrupt with the sample that was interrupted."""
 
     def __init__(self, function: Any) -> None:
         self.function, self.at = function, -1
@@ -105,19 +105,19 @@ def test_an_interrupt_loses_nothing(number: int) -> None:
         return pipe(range(300)).filter(passes).map(InterruptsOnce(number))
 
     whole = list(range(300))
-    assert going_on(iter(interrupting())) == whole
+    assert take_despite_interrupts(iter(interrupting())) == whole
     keep, each = InterruptsOnce(number), InterruptsOnce(number)
-    assert going_on(iter(pipe(range(300)).filter(lambda x: keep(x) >= 0))) == whole
-    assert going_on(iter(pipe(Source(InterruptsOnce(number))))) == whole
-    assert going_on(iter(interrupting().batch(4, collate_fn=list).unbatch())) == whole
-    assert sorted(going_on(iter(interrupting().window_shuffle(32)))) == whole
-    assert going_on(iter(interrupting().interleave())) == whole
-    assert sorted(going_on(iter(interrupting().interleave(range(300, 330))))) == list(range(330))
+    assert take_despite_interrupts(iter(pipe(range(300)).filter(lambda x: keep(x) >= 0))) == whole
+    assert take_despite_interrupts(iter(pipe(Source(InterruptsOnce(number))))) == whole
+    assert take_despite_interrupts(iter(interrupting().batch(4, collate_fn=list).unbatch())) == whole
+    assert sorted(take_despite_interrupts(iter(interrupting().window_shuffle(32)))) == whole
+    assert take_despite_interrupts(iter(interrupting().interleave())) == whole
+    assert sorted(take_despite_interrupts(iter(interrupting().interleave(range(300, 330))))) == list(range(330))
     collating = pipe(range(300)).filter(passes).batch(4, collate_fn=lambda samples: [each(x) for x in samples])
-    assert going_on(iter(collating.unbatch())) == whole
+    assert take_despite_interrupts(iter(collating.unbatch())) == whole
 
 
-def test_a_measure_that_fails_costs_one_sample() -> None:
+def test_a_failing_measure_costs_one_sample() -> None:
     def size(x: int) -> int:
         return 1 // (x != 50)
 
@@ -143,7 +143,7 @@ def test_epochs_of_a_repeated_mixture_continue() -> None:
     assert sorted(samples) == [*range(8), *range(100, 108)]
 
 
-def test_a_repetition_without_a_sample_is_not_the_end() -> None:
+def test_a_repetition_without_samples_does_not_end_the_stream() -> None:
     calls: list[int] = []
 
     def sometimes(x: int) -> bool:
@@ -179,7 +179,7 @@ class StatefulIterator:
         self.at = state["at"]
 
 
-def test_a_state_that_was_saved_before_a_pending_failure_keeps_its_place() -> None:
+def test_a_state_saved_before_a_pending_failure_keeps_its_position() -> None:
     made: Any = pipe(Stateful()).enumerate()
     iterator = iter(made)
     for _ in range(5):

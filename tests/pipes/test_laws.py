@@ -1,4 +1,4 @@
-"""Laws that hold for every pipe: it resumes at every step, and neither chunks, skips nor workers change its samples."""
+"""Properties of every pipe: it resumes at every step, and neither chunks, skips nor workers change its samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Step = Callable[[Any], Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def short_blocks() -> Iterator[None]:
-    """Let orders of shuffled samples be computed for few places at once: thousands of passes over two samples cost."""
+    """Compute shuffled orders in small blocks, which is cheaper for thousands of passes over a few samples."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("feedline.pipes.operators.shuffle._BLOCK", 16)
         yield
@@ -68,7 +68,7 @@ class _Counter:
 
 
 SOURCES: list[Callable[[int], Any]] = [lambda n: list(range(n)), Plain, Counting]
-FLAT: list[Step] = [  # operators whose samples are numbers again
+FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: p.map(lambda x: x * 3 + 1),
     lambda p: p.map(lambda x: x + 1, num_threads=3),
     lambda p: p.filter(lambda x: x % 3 != 1),
@@ -95,7 +95,7 @@ FLAT: list[Step] = [  # operators whose samples are numbers again
 ]
 
 
-# A mixture by sizes measures what it reads, and a function that fails once fails in every worker by itself.
+# Without mixtures by size: they measure what they read, and a function that fails once fails in every worker.
 PLAIN_STEPS = [step for number, step in enumerate(FLAT) if number != 21]
 
 
@@ -106,23 +106,23 @@ def pipes(draw: st.DrawFn) -> Any:
     made = feedline.pipe(source)
     for step in steps:
         made = step(made)
-        if next(iter(made), None) is None:  # an empty one cannot be repeated
+        if next(iter(made), None) is None:  # an empty source cannot be repeated
             return made
     return made.take(60)
 
 
 def saved(state: Any) -> Any:
-    """Return a state as it comes back from a file."""
+    """Return a state after a round trip through a file."""
     return json.loads(json.dumps(state))
 
 
 def as_stream(pipe: Any) -> Any:
-    """Return a pipe as a stream, whatever it is."""
+    """Return a pipe of any kind as a stream."""
     return pipe.filter(lambda _: True)
 
 
 @given(pipes())
-def test_it_resumes_at_every_step(pipe: Any) -> None:
+def test_a_pipe_resumes_at_every_step(pipe: Any) -> None:
     stream = as_stream(pipe)
     whole = list(stream)
     assert whole == list(pipe)
@@ -135,7 +135,7 @@ def test_it_resumes_at_every_step(pipe: Any) -> None:
 
 
 @given(pipes(), st.data())
-def test_chunks_and_skips_change_nothing(pipe: Any, data: st.DataObject) -> None:
+def test_chunks_and_skips_do_not_change_the_samples(pipe: Any, data: st.DataObject) -> None:
     stream = as_stream(pipe) if isinstance(pipe, feedline.pipes.MapPipe) else pipe
     whole = list(stream)
     iterator, at = iter(stream), 0
@@ -159,7 +159,7 @@ def test_chunks_and_skips_change_nothing(pipe: Any, data: st.DataObject) -> None
 
 @pytest.mark.parametrize("number", range(len(FLAT)))
 @pytest.mark.parametrize("source", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-def test_the_number_of_workers_changes_nothing(number: int, source: int) -> None:
+def test_the_number_of_workers_does_not_change_the_samples(number: int, source: int) -> None:
     def loader(workers: int) -> Any:
         pipe = FLAT[number](feedline.pipe(SOURCES[source](17)))
         return feedline.Loader(pipe, 4, workers=workers, engine="thread" if workers else "inline", seed=7)
@@ -186,7 +186,7 @@ def fails_sometimes(x: int) -> int:
 
 @settings(max_examples=examples(30))
 @given(st.data())
-def test_samples_that_fail_do_not_make_workers_differ(data: st.DataObject) -> None:
+def test_failing_samples_do_not_make_results_depend_on_workers(data: st.DataObject) -> None:
     def made() -> Any:
         pipe = feedline.pipe(source(17))
         for step in before:

@@ -1,4 +1,4 @@
-"""`pack`: every token once, in rows that resume anywhere."""
+"""`pack`: every token comes once, and rows resume anywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Documents = list[list[int]]
 
 
 class WithLengths:
-    """Documents whose lengths are known; counts which ones are read."""
+    """Documents of known lengths; records which ones are read."""
 
     def __init__(self, documents: Documents) -> None:
         self.documents = documents
@@ -43,7 +43,7 @@ class Plain:
 
 
 def numbered(lengths: list[int]) -> Documents:
-    """Return documents of these lengths in which no two tokens are equal."""
+    """Return documents of these lengths, in which no two tokens are equal."""
     ends = np.cumsum(lengths).tolist()
     return [list(range(end - length + 1, end + 1)) for end, length in zip(ends, lengths, strict=True)]
 
@@ -68,7 +68,7 @@ sources = st.sampled_from([list, Plain, WithLengths])
 
 
 @given(lengths, strategies, sources, st.integers(1, 9), st.integers(1, 6))
-def test_every_token_is_in_one_row_and_it_resumes_at_every_step(
+def test_every_token_is_in_one_row_and_rows_resume_at_every_step(
     lengths: list[int], strategy: Any, source: Any, length: int, window: int
 ) -> None:
     documents = numbered(lengths)
@@ -95,7 +95,7 @@ def test_every_token_is_in_one_row_and_it_resumes_at_every_step(
 
 @pytest.mark.parametrize("strategy", ["concat", "best_fit"])
 @pytest.mark.parametrize("source", [list, Plain, WithLengths])
-def test_the_number_of_workers_changes_nothing(strategy: Any, source: Any) -> None:
+def test_the_number_of_workers_does_not_change_the_rows(strategy: Any, source: Any) -> None:
     documents = numbered([(7 * number) % 11 + 1 for number in range(60)])
 
     def loader(workers: int) -> Any:
@@ -131,7 +131,7 @@ def test_the_length_of_packed_documents() -> None:
         len(feedline.pipe([[1, 2]]).pack(8))
 
 
-def test_a_document_that_fails_costs_one_place() -> None:
+def test_a_failing_document_costs_one_place() -> None:
     class Broken(WithLengths):
         def __getitem__(self, index: int) -> list[int]:
             if index == 3:
@@ -147,7 +147,7 @@ def test_a_document_that_fails_costs_one_place() -> None:
         assert len(tokens) == 3 * (8 - lost)
 
 
-def test_documents_that_are_too_long() -> None:
+def test_what_happens_to_documents_that_are_too_long() -> None:
     documents = numbered([3, 9, 2])
     pipe = feedline.pipe(documents)
 
@@ -164,14 +164,14 @@ def test_documents_that_are_too_long() -> None:
         assert sum(int((row["tokens"] > 0).sum()) for row in loader) == 5
 
 
-def test_options_that_are_none() -> None:
+def test_bad_options_are_rejected() -> None:
     pipe = feedline.pipe([[1]])
     for options in ({"length": 0}, {"length": 4, "strategy": "tight"}, {"length": 4, "window": 0}):
         with pytest.raises(BadOption):
             pipe.pack(**options)
 
 
-def test_prompts_and_responses_have_loss_on_the_response() -> None:
+def test_prompts_and_responses_have_loss_only_on_the_response() -> None:
     samples = [{"prompt": [5, 6], "response": [7]}, {"prompt": [8], "response": [9, 3]}]
     pipe = feedline.pipe(samples).map(feedline.text.packing.prompt_document).pack(8, labels=True)
     (row,) = pipe
@@ -180,7 +180,7 @@ def test_prompts_and_responses_have_loss_on_the_response() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_statistics_say_how_full_the_rows_are(workers: int) -> None:
+def test_statistics_report_how_full_the_rows_are(workers: int) -> None:
     loader = feedline.Loader(feedline.pipe(numbered([3] * 40)).pack(4, window=8), 5, workers=workers)
     list(loader)
     assert loader.stats().epoch.packed == pytest.approx(0.75)

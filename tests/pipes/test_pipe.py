@@ -56,7 +56,7 @@ def test_map_style_pipes_are_ordinary_datasets() -> None:
         made["a"]
 
 
-def test_what_makes_a_stream() -> None:
+def test_some_operators_turn_a_map_style_pipe_into_a_stream() -> None:
     base = pipe(range(4))
     streams = [base.filter(is_odd), base.flat_map(lambda x: [x]), base.repeat(), base.pack(2), base.concat(Plain(3))]
     assert all(isinstance(made, StreamPipe) for made in streams)
@@ -77,7 +77,7 @@ def test_no_operator_copies_the_source() -> None:
     assert mixed[10**14] < 10**15
 
 
-def test_a_shuffle_is_another_one_in_each_epoch_and_repetition() -> None:
+def test_each_epoch_and_repetition_is_shuffled_differently() -> None:
     made = pipe(range(50)).shuffle(seed=1).repeat(2)
     assert isinstance(made, MapPipe)
     first = list(made)
@@ -100,7 +100,7 @@ def test_a_shuffle_returns_the_same_samples_for_indices_in_any_order(indices: li
     assert made.__getitems__(list(indices)) == [order[index] for index in indices]
 
 
-def test_loaders_set_the_epoch() -> None:
+def test_loaders_set_the_epoch_of_a_pipe() -> None:
     loader = feedline.Loader(pipe(range(30)).shuffle().filter(lambda _: True), 30)
     first, second = ([x for batch in loader for x in batch.tolist()] for _ in range(2))
     assert sorted(first) == sorted(second) == list(range(30))
@@ -132,7 +132,7 @@ def test_columns_are_read_at_once_through_index_operators() -> None:
 # --- mixtures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_changes_the_proportions() -> None:
+def test_a_schedule_changes_the_proportions_of_a_mixture() -> None:
     weights = {0: [1, 0], 10: [1, 1], 30: [0, 1]}
     made = pipe(["a"] * 50).mix(["b"] * 50, weights=weights, size=60)
     samples = list(made)
@@ -163,7 +163,7 @@ def test_a_mixture_by_tokens() -> None:
         ("ab", "not a list of numbers"),
     ],
 )
-def test_weights_that_are_none(weights: Any, message: str) -> None:
+def test_bad_weights_are_rejected(weights: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         pipe([1]).mix([2], weights=weights)
 
@@ -171,7 +171,7 @@ def test_weights_that_are_none(weights: Any, message: str) -> None:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_workers_read_only_the_streams_that_they_need() -> None:
+def test_skipping_reads_only_the_streams_that_are_needed() -> None:
     opened: list[int] = []
 
     class Shard:
@@ -193,7 +193,7 @@ def test_workers_read_only_the_streams_that_they_need() -> None:
     assert {*opened} == {2, 3}
 
 
-def test_an_empty_stream_is_not_repeated_for_ever() -> None:
+def test_an_empty_stream_is_not_repeated_forever() -> None:
     with pytest.raises(SourceError, match="even when it is repeated"):
         list(pipe(range(3)).filter(lambda _: False).repeat())
     with pytest.raises(BadOption, match="no samples"):
@@ -286,7 +286,7 @@ def randomly(x: int) -> float:
 
 
 @pytest.mark.parametrize("loader", [feedline.Loader, feedline.DataLoader])
-def test_a_map_style_pipe_is_seeded_as_any_dataset(loader: Any) -> None:
+def test_a_map_style_pipe_is_seeded_like_any_dataset(loader: Any) -> None:
     made = pipe(range(20)).map(randomly)
     epochs = [[batch.tolist() for batch in loader(made, 10, seed=3)] for _ in range(2)]
     assert epochs[0] == epochs[1]
@@ -315,7 +315,7 @@ def test_no_two_samples_draw_the_same_numbers(made: Any) -> None:
     assert len({*found}) == 12
 
 
-def test_the_training_loops_own_generators_are_left_alone() -> None:
+def test_the_random_generators_of_the_training_loop_are_not_touched() -> None:
     made = pipe(range(20)).map(noisy).filter(lambda _: True)
     random.seed(3)
     expected = [random.random() for _ in range(5)]
@@ -384,13 +384,13 @@ class FailsOnce:
 
 
 @pytest.mark.parametrize("kind", [range, Plain])
-def test_a_sample_that_fails_once_is_tried_again(kind: Any) -> None:
+def test_a_sample_that_fails_once_is_retried(kind: Any) -> None:
     made = pipe(kind(12)).map(FailsOnce()).filter(lambda _: True).map(FailsOnce()).batch(2, collate_fn=list).unbatch()
     loader = feedline.Loader(made, 4, on_error="retry")
     assert [x for batch in loader for x in batch.tolist()] == list(range(12))
 
 
-def test_statistics_have_the_operators_by_name() -> None:
+def test_statistics_list_the_operators_by_name() -> None:
     made = (
         pipe(range(64))
         .map(double)
@@ -419,7 +419,7 @@ def test_in_torchs_own_loader(workers: int) -> None:
     assert [x for batch in loader for x in batch.tolist()] == list(range(0, 40, 2))
 
 
-# In a program of its own: a local cluster ends with the program that started it.
+# In its own program, since a local cluster ends with the program that started it.
 ON_RAY = """
 import feedline
 from feedline.pipes import pipe
@@ -439,7 +439,7 @@ def test_on_ray() -> None:
 
 
 class Own(torch.utils.data.IterableDataset[int]):
-    """Splits itself over the workers, as tutorials do."""
+    """Splits itself among the workers, as in tutorials."""
 
     def __iter__(self) -> Iterator[int]:
         info = torch.utils.data.get_worker_info()
@@ -447,7 +447,7 @@ class Own(torch.utils.data.IterableDataset[int]):
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_dataset_that_would_split_itself_yields_everything(engine: Any) -> None:
+def test_a_dataset_that_splits_itself_yields_everything_in_a_pipe(engine: Any) -> None:
     loader = feedline.DataLoader(pipe(Own()), 3, num_workers=2, engine=engine)
     assert [x for batch in loader for x in batch.tolist()] == list(range(24))
     torchs: Any = torch.utils.data.DataLoader(pipe(Own()), 3, num_workers=2)  # type: ignore[arg-type]
@@ -491,11 +491,11 @@ def test_ranks_read_only_the_streams_that_they_need(monkeypatch: pytest.MonkeyPa
     assert {pair for pair in read if pair[0] == 1} == {(1, 1), (1, 3)}
 
 
-def test_a_pipe_is_true() -> None:
+def test_a_pipe_is_truthy() -> None:
     assert pipe(Plain(3)).filter(is_odd)
 
 
-def test_ranks_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_split_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
@@ -512,7 +512,7 @@ def test_pipes_can_be_pickled() -> None:
     assert list(pickle.loads(pickle.dumps(made))) == list(made)
 
 
-def test_text_for_people() -> None:
+def test_repr_and_show() -> None:
     made = pipe(range(9)).shuffle(seed=1).mix([1, 2], weights=[2, 1]).map(double).filter(is_odd).batch(3)
     assert repr(made) == (
         "pipe(range).shuffle(seed=1).mix(pipe(list), weights=[2, 1], seed=0).map(double).filter(is_odd).batch(3)"
@@ -520,9 +520,9 @@ def test_text_for_people() -> None:
     assert made.show().splitlines()[-2:] == ["          range: 9 samples", "        list: 2 samples"]
 
 
-def test_arguments_that_are_none() -> None:
+def test_bad_arguments_are_rejected() -> None:
     base: Any = pipe(range(3))
-    wrongs: list[Callable[[], Any]] = [
+    bad_calls: list[Callable[[], Any]] = [
         lambda: base.map(3),
         lambda: base.filter("x"),
         lambda: base.batch(0),
@@ -536,14 +536,14 @@ def test_arguments_that_are_none() -> None:
         lambda: pipe("file.txt"),
         lambda: pipe(3),
     ]
-    for wrong in wrongs:
+    for call in bad_calls:
         with pytest.raises(BadOption):
-            wrong()
+            call()
     with pytest.raises(BadOption, match="returned a int"):
         list(base.flat_map(lambda x: x))
 
 
-def test_states_of_other_pipes() -> None:
+def test_states_of_other_pipes_are_rejected() -> None:
     iterator: Any = iter(pipe(range(9)).filter(is_odd))
     state = iterator.state_dict()
     others: list[Any] = [pipe(range(9)).repeat().mix(pipe(range(2)).repeat()), pipe(range(9)).interleave([1])]

@@ -1,4 +1,4 @@
-"""One dataset in every format, and how each is opened; what the tests of all sources together share."""
+"""One dataset in every format, and how to open each: shared by the tests that cover all sources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
 
 
 class Original:
-    """What is packed: an image, a vector, a label, a name."""
+    """The dataset to pack: an image, a vector, a label and a name per sample."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""Sources that were made before torch was imported are what they are to the drop-in loader."""
+"""The drop-in loader recognises sources that were created before torch was imported."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ print(json.dumps({name: sum(1 for _ in feedline.DataLoader(stream, 2)) for name,
 
 
 @pytest.mark.slow
-def test_streams_that_were_made_before_torch_was_imported(tmp_path: Path) -> None:
+def test_streams_created_before_torch_was_imported(tmp_path: Path) -> None:
     streams = ", ".join(f"{name!r}: {code}" for name, code in STREAMS.items())
     code = PROGRAM.replace("STREAMS", f"{{{streams}}}")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)

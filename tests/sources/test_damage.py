@@ -1,4 +1,4 @@
-"""Stores that are cut off, incomplete or changed: an error that says so, or the right samples; never wrong ones."""
+"""Truncated, incomplete or changed stores give an error that says so, or the right samples, but never wrong ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stores(whole: Path, tmp_path: Path) -> Path:
 
 
 def read_all(make: Callable[[], Any], samples: list[dict[str, Any]], *, workers: int) -> int:
-    """Read a dataset, and say whether it was right, refused with an error of feedline's, or wrong."""
+    """Read a dataset, and return whether it was right, rejected with a feedline error, or wrong."""
     try:
         dataset = make()
         loader = feedline.Loader(dataset, 16, workers=workers)
@@ -58,7 +58,7 @@ def read_all(make: Callable[[], Any], samples: list[dict[str, Any]], *, workers:
 
 
 def in_child(act: Callable[[], int]) -> int:
-    """Do something in a forked process, which a file that shrinks under a memory map may kill."""
+    """Call a function in a forked process, which may be killed if a file shrinks under a memory map."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -74,7 +74,7 @@ def in_child(act: Callable[[], int]) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", SINGLE)
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_file_that_is_cut_off(whole: Path, stores: Path, format_: str, workers: int) -> None:
+def test_a_truncated_file_never_gives_wrong_samples(whole: Path, stores: Path, format_: str, workers: int) -> None:
     path = stores / SINGLE[format_]
     size = path.stat().st_size
     samples = list(Original(COUNT))
@@ -91,7 +91,7 @@ def test_a_file_that_is_cut_off(whole: Path, stores: Path, format_: str, workers
 
 
 @pytest.mark.parametrize("format_", SHARDED)
-def test_a_shard_that_is_gone_is_named(stores: Path, format_: str) -> None:
+def test_the_error_names_a_missing_shard(stores: Path, format_: str) -> None:
     paths = sorted((stores / SHARDED[format_]).glob("shard-*"))
     gone = paths[1]
     options = {"fields": TAR_FIELDS, "cache": stores} if format_ == "tar shards" else {}
@@ -108,7 +108,7 @@ def test_a_shard_that_is_gone_is_named(stores: Path, format_: str) -> None:
 
 
 @pytest.mark.parametrize("format_", SHARDED)
-def test_a_shard_that_is_cut_off_is_named(stores: Path, format_: str) -> None:
+def test_the_error_names_a_truncated_shard(stores: Path, format_: str) -> None:
     path = sorted((stores / SHARDED[format_]).glob("shard-*"))[1]
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(SourceError, match=path.name):
@@ -116,7 +116,7 @@ def test_a_shard_that_is_cut_off_is_named(stores: Path, format_: str) -> None:
 
 
 def replace_by_another(stores: Path, format_: str, count: int) -> None:
-    """Put other samples in the place of a store, by renaming, as a careful program does."""
+    """Replace a store with one of other samples, by renaming, as a careful program does."""
     name = {"npy": "npy", **SINGLE}[format_].partition("/")[0]
     other = stores / f"other-{name}"
     data = list(Other(count))
@@ -141,8 +141,8 @@ class Other(Original):
 @pytest.mark.parametrize(
     "count", [COUNT // 2, *(pytest.param(one, marks=pytest.mark.slow) for one in (COUNT, COUNT * 2))]
 )
-def test_a_store_that_is_replaced_while_it_is_read(stores: Path, format_: str, count: int) -> None:
-    """What is read is all old, all new, or an error: never a mixture within a sample, never a wrong number of them."""
+def test_a_store_replaced_while_it_is_read_is_never_mixed(stores: Path, format_: str, count: int) -> None:
+    """The result is all old, all new, or an error: never a mixture within a sample, never a wrong number of samples."""
 
     def act() -> int:
         dataset = FORMATS[format_](stores)
@@ -171,8 +171,8 @@ def test_a_store_that_is_replaced_while_it_is_read(stores: Path, format_: str, c
 
 
 @pytest.mark.parametrize("format_", SINGLE)
-def test_a_new_dataset_sees_a_store_that_was_replaced(stores: Path, format_: str) -> None:
-    """Whatever the first one left in a cache on the disk."""
+def test_a_new_dataset_sees_the_replaced_store(stores: Path, format_: str) -> None:
+    """Even if the first dataset left something in a disk cache."""
     first = FORMATS[format_](stores)
     assert first[0]["label"] == Original(COUNT)[0]["label"]
     close(first)
@@ -184,7 +184,7 @@ def test_a_new_dataset_sees_a_store_that_was_replaced(stores: Path, format_: str
     close(second)
 
 
-def test_files_that_are_added_or_removed_behind_a_listing(tmp_path: Path) -> None:
+def test_files_added_or_removed_after_they_were_listed(tmp_path: Path) -> None:
     root, cache = tmp_path / "pictures", tmp_path / "cache"
     for name in ("a/1.png", "a/2.png", "b/1.png"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def test_files_that_are_added_or_removed_behind_a_listing(tmp_path: Path) -> Non
     assert len(FileDataset(root, cache=cache)) == 3
 
 
-def test_an_error_in_a_worker_says_the_same(stores: Path) -> None:
+def test_errors_in_workers_have_the_same_message(stores: Path) -> None:
     path = stores / "all.parquet"
     dataset = FORMATS["parquet"](stores)
     assert len(dataset) == COUNT

@@ -1,4 +1,4 @@
-"""The same pipeline of `feedline.images` over every source that holds images."""
+"""The same pipeline of `feedline.images` over every source of images."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def images_of(loader: Any) -> Any:
         hugging_face,
     ],
 )
-def test_images_come_out_of_every_source(make: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_every_source_gives_the_same_images(make: Callable[[Path], Any], tmp_path: Path) -> None:
     source = make(tmp_path)
     loader = feedline.Loader(source, 4, seed=3)
     assert view_of(loader).placement is (Placement.DATASET if make is hugging_face else Placement.COLLATE)
@@ -133,7 +133,7 @@ def test_arrays_of_pixels() -> None:
     assert labels.tolist() == list(range(COUNT))
 
 
-def test_a_damaged_image_of_any_source_is_told(tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_image_names_the_sample(tmp_path: Path) -> None:
     dataset = shards(tmp_path)
     broken = TarDataset(dataset.shards, ("jpg", "cls"), decode=cut_off, transform=PIPELINE, cache=False)
     with pytest.raises(OSError, match=r"cut off|damaged") as caught:

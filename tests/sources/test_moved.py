@@ -1,4 +1,4 @@
-"""States of streams and the place of their data: moved files resume, other files are refused, whatever their kind."""
+"""States of streams and the location of their data: for every kind of file, a state fits moved files but no others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Made]] = {
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Made]:
-    """Files of each kind in a folder, and what reads them."""
+    """Return files of each kind in a folder, and what reads them."""
     write, made = KINDS[request.param]
     folder = tmp_path / "here"
     folder.mkdir()
@@ -86,7 +86,7 @@ def texts(batches: Any) -> list[str]:
 
 
 @pytest.mark.sample(3)
-def test_moved_files_resume(kind: tuple[Path, Made], engine: Any, tmp_path: Path) -> None:
+def test_streams_resume_over_moved_files(kind: tuple[Path, Made], engine: Any, tmp_path: Path) -> None:
     folder, made = kind
     options = {"engine": engine, "workers": 0 if engine == "inline" else 2}
     with Loader(made(folder), 4, **options) as loader:
@@ -101,7 +101,7 @@ def test_moved_files_resume(kind: tuple[Path, Made], engine: Any, tmp_path: Path
     assert len(rest) >= 10
 
 
-def test_other_files_are_refused(kind: tuple[Path, Made]) -> None:
+def test_states_of_other_files_are_rejected(kind: tuple[Path, Made]) -> None:
     folder, made = kind
     batches = iter(made(folder))
     next(batches)
@@ -115,7 +115,7 @@ def test_other_files_are_refused(kind: tuple[Path, Made]) -> None:
         iter(made(folder)).load_state_dict(state)
 
 
-def test_a_bucket_in_the_place_of_a_folder() -> None:
+def test_a_state_fits_the_same_files_in_a_bucket() -> None:
     names = ["a.tar", "b.tar"]
     here = iter(TarDataset([f"/data/{name}" for name in names]).stream()).state_dict()
     for place in ("s3://bucket/train/", "gs://other/", "https://host/x/"):

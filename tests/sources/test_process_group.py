@@ -1,4 +1,4 @@
-"""Every kind of source in a real process group of torch's: ranks share out the samples, and each of them is resumed."""
+"""Every kind of source in a real torch process group: ranks split the samples, and each of them resumes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.sample(4)
 distributed = pytest.importorskip("torch.distributed")
 
 COUNT = 103
-"""Prime, so that nothing goes round."""
+"""A prime, so that no division comes out even."""
 BATCH = 4
 EVERY = list(range(COUNT))
 
 
 class Numbers:
-    """What is packed."""
+    """The dataset to pack."""
 
     def __len__(self) -> int:
         return COUNT
@@ -55,7 +55,7 @@ class Numbers:
 
 
 class Counting:
-    """An iterable dataset that knows of no workers and no ranks."""
+    """An iterable dataset that ignores workers and ranks."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(COUNT))
@@ -84,7 +84,7 @@ def _run(rank: int, ranks: int, folder: Path, program: Callable[..., Any], argum
 
 
 def in_group(ranks: int, folder: Path, program: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run a program in every rank of a group; return what each of them has returned."""
+    """Run a function in every rank of a group, and return the results."""
     context = multiprocessing.get_context("fork")
     folder.mkdir()
     processes = [
@@ -114,7 +114,7 @@ def numbers(batch: Any) -> list[int]:
 
 
 def read_and_resume(rank: int, make: Callable[[Path, dict[str, Any]], Any], where: Path, how: dict[str, Any]) -> Any:
-    """Return all batches of a rank, and those that come when it is resumed after two."""
+    """Return all batches of a rank, and those that it reads when it resumes after two."""
     loader = make(where, how)
     batches = iter(loader)
     first = [numbers(next(batches)) for _ in range(2)]
@@ -189,12 +189,12 @@ SOURCES: dict[str, Callable[[Path, dict[str, Any]], Any]] = {
     "lines": _lines,
 }
 EQUAL = {"map", "map, torch's sampler", "parquet", "iterable"}
-"""Ranks have as many batches each, and a few samples come twice; of others every sample comes once."""
+"""All ranks have equally many batches, so a few samples come twice; elsewhere every sample comes once."""
 
 
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same numbers in every store."""
+    """Return a folder with the same numbers in every store."""
     folder = tmp_path_factory.mktemp("stores")
     feedline.pack(Numbers(), folder / "tar", format="tar", samples_per_shard=15, workers=0)
     feedline.pack(Numbers(), folder / "all.parquet", workers=0)
@@ -209,25 +209,25 @@ def check(source: str, results: list[Any]) -> None:
     for found, resumed in results:
         assert resumed == found
     counts = [len(found) for found, _ in results]
-    came = Counter(number for found, _ in results for batch in found for number in batch)
-    assert set(came) == set(EVERY)
+    counts_by_number = Counter(number for found, _ in results for batch in found for number in batch)
+    assert set(counts_by_number) == set(EVERY)
     if source in EQUAL:
         assert len(set(counts)) == 1
-        assert max(came.values()) <= 2
-        assert sum(came.values()) - COUNT < BATCH * len(results)
+        assert max(counts_by_number.values()) <= 2
+        assert sum(counts_by_number.values()) - COUNT < BATCH * len(results)
     else:
-        assert set(came.values()) == {1}
+        assert set(counts_by_number.values()) == {1}
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_two_ranks_share_out_the_samples(source: str, where: Path, tmp_path: Path) -> None:
+def test_two_ranks_split_the_samples(source: str, where: Path, tmp_path: Path) -> None:
     check(source, in_group(2, tmp_path / "group", read_and_resume, SOURCES[source], where, {}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "workers"), [(3, 0), (2, 2), (3, 1)])
 @pytest.mark.parametrize("source", SOURCES)
-def test_ranks_and_workers_share_out_the_samples(
+def test_ranks_and_workers_split_the_samples(
     source: str, ranks: int, workers: int, where: Path, tmp_path: Path
 ) -> None:
     options = {"workers": workers, "start_method": "fork"} if workers else {}
@@ -236,17 +236,17 @@ def test_ranks_and_workers_share_out_the_samples(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["tar", "sql", "lines"])
-def test_workers_that_know_of_no_group_are_told(source: str, where: Path, tmp_path: Path) -> None:
+def test_workers_without_a_process_group_know_their_rank(source: str, where: Path, tmp_path: Path) -> None:
     options = {"workers": 1, "start_method": "spawn"}
     check(source, in_group(2, tmp_path / "group", read_and_resume, SOURCES[source], where, options))
 
 
-# -- Redis: whoever is free gets the next message ---
+# -- Redis: the next free reader gets the next message ---
 
 
 @pytest.fixture(scope="module", autouse=True)
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | None]:
-    """A server, begun before any test looks at what there is."""
+    """Return a server that starts before the checks for leaks."""
     if not has_server():
         yield None
         return
@@ -257,7 +257,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | 
 
 
 def _consume(rank: int, url: str, stream: str, how: dict[str, Any]) -> Any:
-    """Return what a rank consumed before it stopped, what it had in hand, and what came when it was resumed."""
+    """Return what a rank consumed before it stopped, what it was processing, and what it read after resuming."""
 
     def loader_of() -> Any:
         return feedline.Loader(StreamDataset(RedisStream(url, stream), transform=_number, idle_s=0.3), BATCH, **how)
@@ -265,7 +265,7 @@ def _consume(rank: int, url: str, stream: str, how: dict[str, Any]) -> Any:
     loader = loader_of()
     batches = iter(loader)
     consumed = numbers(next(batches))
-    held = numbers(next(batches))  # which asks for more, so that the first is acknowledged
+    held = numbers(next(batches))  # requests another batch, so that the first is acknowledged
     state = json.loads(json.dumps(loader.state_dict()))
     del batches
     loader.dataset.close()
@@ -294,7 +294,7 @@ def test_ranks_are_consumers_of_one_group(
     held = {number for _, second, _ in results for number in second}
     rest = [number for _, _, third in results for number in third]
     assert len(rest) == len(set(rest))
-    assert held <= set(rest)  # nobody has said that they were consumed
+    assert held <= set(rest)  # they were never acknowledged
     assert sorted(consumed + rest) == list(range(400))
     assert redis_server.pending(stream) == 0
     with redis_server.client() as client:
@@ -317,14 +317,14 @@ def test_a_mixture_with_shards_is_split_once(workers: int, where: Path, tmp_path
     results = in_group(2, tmp_path / "group", read_and_resume, _mixture, where, how)
     for found, resumed in results:
         assert resumed == found
-    came = Counter(number for found, _ in results for batch in found for number in batch)
-    assert set(came.values()) == {1}
-    assert len(came) > COUNT  # of twice as many: a part ends when its shards do
-    shares = Counter(number >= 1000 for number in came)
+    counts_by_number = Counter(number for found, _ in results for batch in found for number in batch)
+    assert set(counts_by_number.values()) == {1}
+    assert len(counts_by_number) > COUNT  # of twice as many: a part ends with its shards
+    shares = Counter(number >= 1000 for number in counts_by_number)
     assert abs(shares[True] - shares[False]) <= 4 * 2 * max(1, workers)
 
 
-# -- as torchrun starts it ---
+# -- started by torchrun ---
 
 PROGRAM = """
 import sys, torch.distributed as distributed, feedline
@@ -343,7 +343,7 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_program_that_torchrun_starts(where: Path, tmp_path: Path) -> None:
+def test_a_program_started_by_torchrun(where: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     done = subprocess.run(

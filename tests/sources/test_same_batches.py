@@ -1,4 +1,4 @@
-"""The same samples in every format give the same batches, bit by bit: every source, engine and start method."""
+"""The same samples give the same batches, bit for bit, in every format and with every engine and start method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch  # it keeps files open from its import on, which a test would seem to leave behind
+import torch  # it keeps files open once imported, which would look like a leak of a test
 
 import feedline
 from feedline.datasets import TarDataset
@@ -28,7 +28,7 @@ SEED = 7
 
 @dataclass(frozen=True)
 class How:
-    """One way to load."""
+    """A way to load: engine, workers and start method."""
 
     engine: EngineName
     workers: int
@@ -58,7 +58,7 @@ def full_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected_batches(count: int) -> list[Any]:
-    """The batches of the dataset that was packed, made by the slowest and simplest path."""
+    """Return the batches of the original dataset, made in the slowest and simplest way."""
     return list(feedline.Loader(Original(count), BATCH, shuffle=True, seed=SEED))
 
 
@@ -73,7 +73,7 @@ def full_batches() -> list[Any]:
 
 
 def check(dataset: Any, how: How, expected: list[Any], *, opened: bool) -> None:
-    """Compare every batch; `opened`: the parent read a sample before the workers started."""
+    """Compare every batch. With `opened`, the parent reads a sample before the workers start."""
     if opened:
         assert dataset[3]["name"] == "sample 3 ☃"
     loader = feedline.Loader(
@@ -92,7 +92,7 @@ def test_same_batches(stores: Path, batches: list[Any], format_: str, how: How) 
 
 
 @pytest.mark.parametrize("format_", ["hdf5", "lmdb"])
-def test_same_batches_from_a_server_of_forks(stores: Path, batches: list[Any], format_: str) -> None:
+def test_same_batches_with_a_fork_server(stores: Path, batches: list[Any], format_: str) -> None:
     check(FORMATS[format_](stores), How("process", 1, "forkserver"), batches, opened=True)
 
 
@@ -100,7 +100,9 @@ def test_same_batches_from_a_server_of_forks(stores: Path, batches: list[Any], f
 @pytest.mark.parametrize("opened", [False, True], ids=["", "opened"])
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("how", WAYS, ids=str)
-def test_same_batches_of_many(full_stores: Path, full_batches: list[Any], format_: str, how: How, opened: bool) -> None:
+def test_same_batches_of_many_samples(
+    full_stores: Path, full_batches: list[Any], format_: str, how: How, opened: bool
+) -> None:
     check(FORMATS[format_](full_stores), how, full_batches, opened=opened)
 
 
@@ -121,7 +123,7 @@ def test_same_samples(stores: Path, format_: str) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_torchs_loader_gives_the_same(stores: Path, batches: list[Any], format_: str) -> None:
+def test_torchs_loader_gives_the_same_batches(stores: Path, batches: list[Any], format_: str) -> None:
     dataset = FORMATS[format_](stores)
     order = [int(index) for batch in orders() for index in batch]
     loader: Any = torch.utils.data.DataLoader(dataset, BATCH, sampler=order, collate_fn=feedline.collate.default)
@@ -131,7 +133,7 @@ def test_torchs_loader_gives_the_same(stores: Path, batches: list[Any], format_:
 
 
 def orders() -> Iterator[list[int]]:
-    """The indices of each batch of the shuffled epoch."""
+    """Return the indices of each batch of the shuffled epoch."""
     return iter(feedline.Loader(np.arange(QUICK), BATCH, shuffle=True, seed=SEED))
 
 
@@ -140,8 +142,8 @@ def numpy_of(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [How("inline", 0), How("process", 2, "fork")], ids=str)
-def test_a_stream_of_tar_shards_gives_the_same(stores: Path, how: How) -> None:
-    """Streams have an order of their own, which follows from the workers: samples are compared, not batches."""
+def test_a_stream_of_tar_shards_gives_the_same_samples(stores: Path, how: How) -> None:
+    """The order of a stream depends on the workers, so samples are compared instead of batches."""
     dataset: Any = TarDataset(str(stores / "tar" / "shard-*.tar"), fields=TAR_FIELDS).stream(shuffle=False)
     loader = feedline.Loader(
         dataset, BATCH, workers=how.workers, engine=how.engine, start_method=how.start_method, collate_fn=list
@@ -153,7 +155,7 @@ def test_a_stream_of_tar_shards_gives_the_same(stores: Path, how: How) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
-def test_the_webdataset_package_reads_the_same(stores: Path) -> None:
+def test_the_webdataset_package_reads_the_same_samples(stores: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
     shards = sorted(map(str, (stores / "tar").glob("*.tar")))
     found = list(webdataset.WebDataset(shards, shardshuffle=False).decode())

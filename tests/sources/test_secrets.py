@@ -1,6 +1,6 @@
-"""No user, password, token or signature is told: every error path of every source, and all that is written.
+"""No user, password, token or signature is revealed, in any error of any source or in anything that is written.
 
-Secrets are drawn anew for each test, so that no line of source in a traceback holds one.
+Each test draws new secrets, so that no source line in a traceback contains one.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Written:
         self._texts: list[str] = []
 
     def url(self, place: str, *, scheme: str = "http") -> str:
-        """An address with all secrets."""
+        """Return an address with all secrets."""
         query = f"X-Amz-Signature={self.signature}&token={self.signature}"
         return f"{scheme}://{self.user}:{self.password}@{place}?{query}"
 
-    # Any: whatever can be shown.
+    # Any: anything that can be shown.
     def note(self, *values: Any) -> None:
         for value in values:
             self._texts += [repr(value), str(value)]
@@ -86,10 +86,10 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     folder.mkdir()
     monkeypatch.setenv("FEEDLINE_CACHE", str(folder / "cache"))
     written = Written(folder)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield written
-        written.note(*(warning.message for warning in told))
+        written.note(*(warning.message for warning in caught))
     written.search(*capfd.readouterr())
 
 
@@ -125,7 +125,7 @@ def late(fault: str) -> Callable[[Request], str | None]:
 
 
 def consume(written: Written, dataset: Any, **options: Any) -> None:
-    """Read all samples in a loader, and note whatever it tells, raises and saves."""
+    """Read all samples in a loader, and note everything that it prints, raises and saves."""
     written.note(dataset)
     for on_error in ("raise", "skip"):
         with closing(feedline.Loader(dataset, 2, on_error=on_error, **options)) as loader:
@@ -160,7 +160,7 @@ class TestShards:
         with_host = f"{server.address.removeprefix('http://')}/{name}"
         try:
             consume(written, shards(written, with_host, mode))
-        except FeedlineError as exc:  # the index of a shard is made when its length is asked for
+        except FeedlineError as exc:  # the index of a shard is built when its length is requested
             written.note(exc)
 
     @pytest.mark.parametrize("is_late", [False, True])
@@ -174,7 +174,7 @@ class TestShards:
             written.note(exc)
         dataset.close()
 
-    def test_a_shard_that_changes(self, written: Written, server: WebServer, mode: str) -> None:
+    def test_a_changed_shard(self, written: Written, server: WebServer, mode: str) -> None:
         dataset = shards(written, f"{server.address.removeprefix('http://')}/a.tar", mode)
         if mode == "random":
             assert len(dataset) == len(SAMPLES)
@@ -253,7 +253,7 @@ def test_patterns(written: Written) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream", "random"])
-def test_a_state_goes_on_with_another_signature(written: Written, server: WebServer, mode: str) -> None:
+def test_a_state_resumes_with_another_signature(written: Written, server: WebServer, mode: str) -> None:
     place = f"{server.address.removeprefix('http://')}/a.tar"
 
     def loader() -> feedline.Loader:
@@ -270,7 +270,7 @@ def test_a_state_goes_on_with_another_signature(written: Written, server: WebSer
     second.load_state_dict(pickle.loads(pickle.dumps(state)))
     assert sorted(chain(*begun, *(batch.tolist() for batch in second))) == list(range(20))
     second.close()
-    if mode == "random":  # the index that is kept is found again, too
+    if mode == "random":  # the cached index is found again, too
         assert len(list((written.folder / "cache").iterdir())) == 1
         return
     other = feedline.Loader(shards(written, place.replace("a.tar", "b.tar"), mode, fields="cls"), 3, seed=0)
@@ -329,8 +329,8 @@ LOCAL: dict[str, Callable[[Any], Any]] = {
 def test_sources_of_local_files(written: Written, source: str) -> None:
     url = written.url("host/a.npy", scheme="https")
     for address in (url, Path(url), url.replace("a.npy", "*")):
-        told = "only one slash" if isinstance(address, Path) else "only local files .* TarDataset"
-        with pytest.raises(BadOption, match=rf"\*\*\*@host/.* {told}") as caught:
+        expected = "only one slash" if isinstance(address, Path) else "only local files .* TarDataset"
+        with pytest.raises(BadOption, match=rf"\*\*\*@host/.* {expected}") as caught:
             LOCAL[source](address)
         written.note(caught.value)
     with pytest.raises(SourceError, match=r"no file '\*\*\*@host/a.npy\?\*\*\*'") as missing:
@@ -338,7 +338,7 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
     written.note(missing.value)
 
 
-def test_parquet_files_of_a_server(written: Written) -> None:
+def test_parquet_files_on_a_server(written: Written) -> None:
     with pytest.raises(SourceError, match=r"\*\*\*") as caught:
         len(ParquetDataset(written.url("127.0.0.1:9/a.parquet", scheme="https"), retries=0))
     written.note(caught.value)
@@ -360,14 +360,14 @@ def test_lists_of_files_and_feeds(written: Written) -> None:
         written.note(caught.value)
 
 
-def test_names_that_look_like_addresses_are_read(tmp_path: Path) -> None:
+def test_files_with_names_like_addresses_are_read(tmp_path: Path) -> None:
     path = tmp_path / "ada:pw@x?a=1.npy"
     np.save(path, np.arange(3))
     assert len(ArrayDataset(path)) == 3
 
 
-def test_what_is_searched_is_found(tmp_path: Path) -> None:
-    """The search itself: in exceptions, notes, causes and files."""
+def test_the_search_finds_secrets(tmp_path: Path) -> None:
+    """It finds them in exceptions, notes, causes and files."""
     if sys.version_info < (3, 11):
         pytest.skip("notes need Python 3.11")
     for place in range(4):

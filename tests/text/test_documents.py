@@ -1,4 +1,4 @@
-"""Documents: those that were written, with their lengths."""
+"""Documents are read as they were written, with their lengths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ files = st.lists(documents, min_size=1, max_size=4).filter(lambda found: len(joi
 
 @settings(max_examples=examples(80), deadline=None)
 @given(files=files)
-def test_documents_come_back(files: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_documents_equal_what_was_written(files: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("tokens")
     paths = [write(folder / f"{number}.bin", one) for number, one in enumerate(files)]
     found = TokenDataset(paths, block=1).documents

@@ -1,4 +1,4 @@
-"""Reading ahead: only while pages come from a disk, and without any effect on what is read."""
+"""Reading ahead happens only while pages come from a disk, and never affects what is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 300
 
 
 class Recorded:
-    """A mapping that records what the system is told."""
+    """A mapping that records the advice given to the system."""
 
     def __init__(self, real: mmap.mmap) -> None:
         self.real = real
@@ -36,7 +36,7 @@ def mapped_in(tmp_path: Path) -> Any:
 
 
 def read(mapped: Any, starts: list[int]) -> list[Any]:
-    """Read windows, check them, and return what the system was told meanwhile."""
+    """Read windows, check them, and return the advice given to the system."""
     mapped._map.advice.clear()
     found = mapped.windows(np.array(starts), WIDTH)
     assert (found == np.array(starts)[:, None] + np.arange(WIDTH)).all()
@@ -64,4 +64,4 @@ def test_pages_on_a_disk_are_requested(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("feedline.text.mapped._disk_reads", lambda: 7)
     for _ in range(64):
         assert read(mapped, [0, 300]) == [mmap.MADV_WILLNEED] * 2
-    assert read(mapped, [0, 300]) == [], "all pages are in memory"
+    assert read(mapped, [0, 300]) == [], "all pages are in memory now"

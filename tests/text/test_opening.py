@@ -1,4 +1,4 @@
-"""Tokenizers by name; the command's tests have the others."""
+"""Opening tokenizers by name; the tests of the command cover the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feedline.errors import BadOption, MissingExtra
 from feedline.text.opening import open_tokenizer
 
 
-def test_the_package_that_reads_tokenizer_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_extra_that_reads_tokenizer_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     (tmp_path / "tokenizer.json").write_text("{}")
     for name in (str(tmp_path), str(tmp_path / "tokenizer.json"), "gpt2"):

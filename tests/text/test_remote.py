@@ -1,4 +1,4 @@
-"""Token files on a web server and in stores: the samples of the local dataset, in few requests, whatever goes wrong."""
+"""Token files on a web server and in stores: the samples of local files, in few requests, despite faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DOCUMENTS = [[RANDOM.integers(0, 60_000, int(size)).tolist() for size in RANDOM.
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pieces and many requests for small files."""
+    """Make small files need many pieces and many requests."""
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(ranges, "REMOTE_GAP", 64)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", HEADER_BYTES)
@@ -90,12 +90,12 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 def own_server(tmp_path: Path, documents: Any = DOCUMENTS[0]) -> Any:
-    """Serve a folder of this test, which it may change."""
+    """Serve a folder that the test may change."""
     write(tmp_path / "tokens-0.bin", documents)
     return web_server(tmp_path)
 
 
-# -- what is read ---
+# -- samples ---
 
 
 documents = st.lists(st.lists(st.integers(0, 65_535), max_size=40), max_size=8)
@@ -111,7 +111,7 @@ documents = st.lists(st.lists(st.integers(0, 65_535), max_size=40), max_size=8)
     gap=st.sampled_from([0, 20, 1 << 18]),
     held=st.sampled_from([0, 4096, 1 << 27]),
 )
-def test_samples_are_those_of_local_files(
+def test_samples_equal_those_of_local_files(
     data: st.DataObject,
     files: Any,
     block: int,
@@ -169,7 +169,7 @@ class TestContract(SourceContract):
         return list(local(self.server.folder, 512, mask_crossing=True, positions=True, segment_ids=True))
 
 
-def test_bare_tokens_and_files_without_any(tmp_path: Path) -> None:
+def test_bare_tokens_and_empty_files(tmp_path: Path) -> None:
     tokens = RANDOM.integers(0, 50_257, 3_000).astype(np.uint16)
     tokens.tofile(tmp_path / "bare.bin")
     (tmp_path / "empty.bin").write_bytes(b"")
@@ -215,7 +215,7 @@ def test_loaders_resume_exactly(server: WebServer, folder: Path, engine: str, ki
     dataset.close()
 
 
-def test_every_position_of_a_stream_can_be_resumed(server: WebServer) -> None:
+def test_streams_resume_at_every_position(server: WebServer) -> None:
     dataset = remote(server, 256, labels=None)
     stream = dataset.stream(shuffle=True, seed=5, window=2)
     expected = plain_all(stream)
@@ -241,14 +241,14 @@ def test_a_block_sampler_stays_within_pieces(server: WebServer, folder: Path) ->
     for batch in feedline.Loader(dataset, 64, sampler=BlockSampler(sizes, 1, seed=1)):
         assert len(batch)
     pieces = sum(-(-file.tokens_end // PIECE) for file in dataset.files)
-    assert len(server.requests) < 3 * pieces, "a piece, and a block that reaches into the next one"
+    assert len(server.requests) < 3 * pieces, "one piece, and a block that extends into the next piece"
     dataset.close()
 
 
 # -- requests ---
 
 
-def test_opening_sends_one_request_for_each_file_and_its_documents(server: WebServer) -> None:
+def test_opening_sends_one_request_per_file_and_one_for_its_documents(server: WebServer) -> None:
     remote(server).close()
     assert [(one.start, one.stop) for one in server.requests] == [(0, HEADER_BYTES)] * 3
     server.requests.clear()
@@ -259,7 +259,7 @@ def test_opening_sends_one_request_for_each_file_and_its_documents(server: WebSe
     assert len(server.requests) == 6
     server.requests.clear()
     assert dataset[3] is not None
-    assert len(server.requests) == 1, "boundaries are known"
+    assert len(server.requests) == 1, "document boundaries are already known"
     dataset.close()
 
 
@@ -288,7 +288,7 @@ def test_nearby_blocks_share_a_request_and_distant_ones_are_requested_together(
     dataset.close()
 
 
-def test_a_piece_of_which_much_is_wanted_is_fetched_once(server: WebServer) -> None:
+def test_a_piece_that_is_mostly_wanted_is_fetched_once(server: WebServer) -> None:
     dataset = remote(server)
     server.requests.clear()
     assert plain_all(dataset.stream())
@@ -301,11 +301,11 @@ def test_a_piece_of_which_much_is_wanted_is_fetched_once(server: WebServer) -> N
     dataset.close()
     server.requests.clear()
     assert dataset[0] is not None
-    assert server.requests, "what was kept is dropped"
+    assert server.requests, "closing must drop the cached pieces"
     dataset.close()
 
 
-def test_without_memory_nothing_is_kept(server: WebServer, folder: Path) -> None:
+def test_nothing_is_cached_without_memory(server: WebServer, folder: Path) -> None:
     dataset = remote(server, cache_bytes=0)
     assert plain_all(dataset.stream()) == plain_all(local(folder))
     asked = len(server.requests)
@@ -323,7 +323,7 @@ def test_a_second_epoch_comes_from_the_disk(server: WebServer, folder: Path, tmp
     expected = feedline.Loader(local(folder, segment_ids=True), 32, shuffle=True, seed=2)
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
     asked = [(one.path, one.start) for one in server.requests]
-    assert len(asked) == len(set(asked)), "each piece once, also with several processes"
+    assert len(asked) == len(set(asked)), "each piece is fetched once, also with several processes"
     server.requests.clear()
     assert len(list(loader)) == len(loader)
     assert not server.requests
@@ -359,7 +359,7 @@ def test_other_processes_open_their_own_connections(server: WebServer, folder: P
     dataset.close()
 
 
-def test_reading_does_not_change_what_a_cache_of_samples_sees(server: WebServer, tmp_path: Path) -> None:
+def test_reading_does_not_change_the_fingerprint(server: WebServer, tmp_path: Path) -> None:
     dataset = remote(server, segment_ids=True, shard_cache=tmp_path, shard_cache_bytes=4 * PIECE)
     before = fingerprint(dataset)
     assert plain_all(dataset.stream())
@@ -368,11 +368,11 @@ def test_reading_does_not_change_what_a_cache_of_samples_sees(server: WebServer,
     dataset.close()
 
 
-# -- what goes wrong ---
+# -- faults ---
 
 
 @pytest.mark.parametrize("fault", ["drop", "refuse", "503"])
-def test_faults_are_tried_again(server: WebServer, folder: Path, fault: str) -> None:
+def test_faults_are_retried(server: WebServer, folder: Path, fault: str) -> None:
     seen = set[tuple[str, int]]()
 
     def once(request: Request) -> str | None:
@@ -388,7 +388,7 @@ def test_faults_are_tried_again(server: WebServer, folder: Path, fault: str) -> 
     dataset.close()
 
 
-def test_a_server_that_is_gone_is_an_error_and_can_come_back(server: WebServer, folder: Path) -> None:
+def test_a_server_that_is_down_is_an_error_until_it_is_back(server: WebServer, folder: Path) -> None:
     dataset = remote(server, retries=1)
     server.fault = lambda request: "503"
     with pytest.raises(SourceError, match=r"tokens-0.bin cannot be read at byte .*tried 2 times"):
@@ -400,7 +400,7 @@ def test_a_server_that_is_gone_is_an_error_and_can_come_back(server: WebServer, 
     dataset.close()
 
 
-def test_files_that_change_are_noticed(tmp_path: Path) -> None:
+def test_changed_files_are_detected(tmp_path: Path) -> None:
     with own_server(tmp_path) as server:
         server.tags["tokens-0.bin"] = '"one"'
         dataset = TokenDataset(f"{server.address}/tokens-0.bin", 8, shard_cache=tmp_path / "c", shard_cache_bytes="1MB")
@@ -412,14 +412,14 @@ def test_files_that_change_are_noticed(tmp_path: Path) -> None:
                 _ = copy[len(copy) - 1]
             with pytest.raises(SourceChanged, match=r"tokens-0.bin was changed"):
                 _ = copy.documents[0]
-            assert plain(copy[0]) == expected, "of the version that was opened"
+            assert plain(copy[0]) == expected, "cached samples must be of the version that was opened"
             copy.close()
-        anew = TokenDataset(f"{server.address}/tokens-0.bin", 8)
-        assert plain(anew[0]) == expected
-        anew.close()
+        reopened = TokenDataset(f"{server.address}/tokens-0.bin", 8)
+        assert plain(reopened[0]) == expected
+        reopened.close()
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(tmp_path: Path) -> None:
     with own_server(tmp_path) as server:
         path, address = tmp_path / "tokens-0.bin", f"{server.address}/tokens-0.bin"
         whole = path.read_bytes()
@@ -443,7 +443,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         dataset.close()
 
 
-def test_a_server_cannot_claim_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_a_server_declares_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with own_server(tmp_path, [[1], list(range(3_000))]) as server:
         address = f"{server.address}/tokens-0.bin"
         monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1000")
@@ -457,7 +457,7 @@ def test_a_server_cannot_claim_any_size(tmp_path: Path, monkeypatch: pytest.Monk
         dataset.close()
 
 
-def test_errors_say_what_is_wrong(server: WebServer, tmp_path: Path) -> None:
+def test_error_messages(server: WebServer, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no such file"):
         TokenDataset(f"{server.address}/none.bin")
     with pytest.raises(BadOption, match=r"only one slash .* Pass addresses as strings"):
@@ -477,7 +477,7 @@ def test_errors_say_what_is_wrong(server: WebServer, tmp_path: Path) -> None:
         remote(server)
 
 
-def test_no_secret_is_shown(server: WebServer) -> None:
+def test_errors_and_reprs_do_not_reveal_secrets(server: WebServer) -> None:
     address = server.address.replace("//", "//ada:secret@")
     dataset = TokenDataset(f"{address}/tokens-0.bin?signature=secret", storage_options={"key": "secret"})
     shown = f"{dataset!r} {dataset.files!r} {vars(dataset)!r} {dataset.documents!r}"
@@ -491,7 +491,7 @@ def test_no_secret_is_shown(server: WebServer) -> None:
 # -- stores ---
 
 
-def test_a_store_that_serves_no_versions(folder: Path) -> None:
+def test_a_store_without_versions(folder: Path) -> None:
     system = fsspec.filesystem("memory")
     system.pipe({f"/tokens/{name}": (folder / f"tokens-{name}").read_bytes() for name in ("0.bin", "1.bin")})
     try:
@@ -534,7 +534,7 @@ def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> Non
     options: Any = {"storage_options": options_for(proxy), "segment_ids": True}
     dataset = TokenDataset("s3://bucket/train/tokens-*.bin", BLOCK, **options)
     asked = [path for method, path in proxy.asked if "list-type" not in path]
-    assert len(asked) == 6, "a header and the documents of each file, without asking for its size"
+    assert len(asked) == 6, "a header and the documents of each file, without a request for its size"
     proxy.fault = first(3, "SlowDown")
     expected = local(folder, segment_ids=True)
     chosen = RANDOM.permutation(len(expected))[:40]
@@ -553,7 +553,7 @@ def test_an_object_store(proxy: StoreProxy, folder: Path, tmp_path: Path) -> Non
 
 @needs_s3
 @pytest.mark.slow
-def test_an_object_that_is_replaced(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
+def test_a_replaced_object_is_detected(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
     def put(start: int) -> None:
         path = write(tmp_path / f"{start}.bin", [list(range(start, start + 5_000))])
         s3.put_object(Bucket="bucket", Key="changing.bin", Body=path.read_bytes())

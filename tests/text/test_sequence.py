@@ -1,4 +1,4 @@
-"""Several files as one sequence; what is read from them is compared in test_token_dataset.py."""
+"""Several files as one sequence; test_token_dataset.py compares what is read from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedline.text import TokenDataset
 from tests.text.token_files import write
 
 
-def test_many_files_are_not_all_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_are_not_all_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.text.sequence._OPEN_FILES", 8)
     for number in range(20):
         write(tmp_path / f"tokens-{number:05d}.bin", [[number, number, number]])
@@ -24,14 +24,14 @@ def test_many_files_are_not_all_open_at_a_time(tmp_path: Path, monkeypatch: pyte
     assert before - len(os.listdir("/proc/self/fd")) == 8
 
 
-def test_files_of_different_tokenizers_are_not_mixed(tmp_path: Path) -> None:
+def test_rejects_files_of_different_tokenizers(tmp_path: Path) -> None:
     one = write(tmp_path / "a.bin", [[1]], tokenizer="gpt2", tokenizer_hash="1")
     two = write(tmp_path / "b.bin", [[1]], tokenizer="llama", tokenizer_hash="2")
     with pytest.raises(BadOption, match="'gpt2' and 'llama'"):
         TokenDataset([one, two], 1)
 
 
-def test_a_block_may_span_files_that_are_empty(tmp_path: Path) -> None:
+def test_a_block_may_span_empty_files(tmp_path: Path) -> None:
     texts: list[list[list[int]]] = [[[1, 2]], [], [[]], [[3]], [], [[4, 5]]]
     paths = [write(tmp_path / f"{number}.bin", one) for number, one in enumerate(texts)]
     dataset = TokenDataset(paths, 5, labels=None, segment_ids=True, positions="document")

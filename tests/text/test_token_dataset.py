@@ -1,4 +1,4 @@
-"""Blocks of tokens: equal to what plain NumPy makes of the same documents, through any loader, from any place."""
+"""Blocks of tokens: the same as with plain NumPy, through any loader, resumed anywhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ files = st.lists(documents, min_size=1, max_size=4).filter(lambda found: len(joi
 
 @settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), files=files, block=st.integers(1, 9), stride=st.none() | st.integers(1, 12))
-def test_blocks_are_those_of_plain_numpy(
+def test_blocks_equal_those_of_plain_numpy(
     data: st.DataObject, files: Any, block: int, stride: int | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("tokens")
@@ -76,7 +76,7 @@ class TestContract(SourceContract):
 
 
 class Usual(torch.utils.data.Dataset[Any]):
-    """The dataset that most training scripts have."""
+    """The dataset that most training scripts define."""
 
     def __init__(self, path: Path, block: int) -> None:
         self.tokens = np.memmap(path, np.uint16, "r")
@@ -106,7 +106,7 @@ def test_a_raw_file_is_read_as_the_usual_dataset_reads_it(tmp_path: Path, count:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files of 60 documents."""
+    """Write three files of 60 documents."""
     folder = tmp_path_factory.mktemp("corpus")
     random = np.random.default_rng(5)
     for number in range(3):
@@ -151,7 +151,7 @@ def test_resumes_after_every_batch(corpus: Path, workers: int) -> None:
 
 
 def sparse(path: Path, tokens: int) -> Path:
-    """A token file of this many zeros, which takes no space: one document."""
+    """Write a sparse token file of one document of zeros, which takes no space on the disk."""
     file = TokenFile(str(path), 2, tokens, 1)
     with open(path, "wb") as opened:
         opened.write(file.header())
@@ -165,12 +165,12 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     tokens = 10**12
     try:
         path = sparse(tmp_path / "tokens.bin", tokens)
-    except OSError:  # not on every file system
+    except OSError:  # not every file system allows it
         tokens = 10**10
         path = sparse(tmp_path / "tokens.bin", tokens)
     count = (tokens - 1) // 2048
     start = (count - 1) * 2048
-    with open(path, "r+b") as opened:  # tell one place from another
+    with open(path, "r+b") as opened:  # make places distinguishable
         opened.seek(4096 + 2 * start)
         opened.write(bytes([7, 0]))
     dataset = TokenDataset(path, 2048, positions="document")
@@ -190,7 +190,7 @@ def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:
     assert plain(next(iter(other))["positions"][:, 0]) == following
 
 
-def test_a_pickle_holds_no_tokens(tmp_path: Path) -> None:
+def test_a_pickle_contains_no_tokens(tmp_path: Path) -> None:
     path = write(tmp_path / "tokens.bin", [list(range(20_000))])
     dataset = TokenDataset(path, 10)
     dataset[3]
@@ -207,7 +207,7 @@ def test_closing_unmaps_and_reading_maps_again(tmp_path: Path) -> None:
     assert str(path) in maps.read_text()
     dataset.close()
     assert str(path) not in maps.read_text()
-    kept[0] = 9  # a copy of its own
+    kept[0] = 9  # a private copy
     assert plain(dataset[0]["tokens"]) == [1, 2]
 
 
@@ -270,7 +270,7 @@ def test_missing_files(tmp_path: Path) -> None:
         TokenDataset(tmp_path, 4)
 
 
-def test_a_file_that_changes_before_it_is_opened(tmp_path: Path) -> None:
+def test_a_file_changed_before_it_is_opened_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.bin", [[1, 2, 3, 4]])
     changed, cut, gone = TokenDataset(path, 2), TokenDataset(path, 2), TokenDataset(path, 2)
     write(path, [[1, 2, 3, 5]])

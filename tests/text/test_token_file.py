@@ -1,4 +1,4 @@
-"""The format: what is refused when a file is opened, and what `verify` finds."""
+"""The file format: what opening a file rejects, and what `verify` finds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def saved(folder: Path, content: bytes) -> Path:
 
 
 def test_layout(tmp_path: Path, content: bytes) -> None:
-    """Written byte by byte, so that other programs can rely on it."""
+    """The layout is checked byte by byte, since other programs rely on it."""
     found = find_tokens(str(saved(tmp_path, content)))
     assert (found.token_count, found.document_count, found.dtype.name) == (5, 3, "uint16")
     assert (found.end_token, found.tokenizer, found.tokenizer_hash) == (5, "gpt2", "ab")
@@ -42,11 +42,11 @@ def test_layout(tmp_path: Path, content: bytes) -> None:
     assert len(content) == HEADER_BYTES + 16 + 4 * 8 + 4 == found.size
 
 
-def test_a_described_file_has_this_header(tmp_path: Path, content: bytes) -> None:
+def test_the_header_of_a_found_file_equals_the_written_one(tmp_path: Path, content: bytes) -> None:
     assert find_tokens(str(saved(tmp_path, content))).header() == content[:HEADER_BYTES]
 
 
-def test_cut_anywhere(tmp_path: Path, content: bytes) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.bin"
     for size in [*range(8, len(content), 97), len(content) - 1]:
         path.write_bytes(content[:size])
@@ -65,7 +65,7 @@ def test_cut_anywhere(tmp_path: Path, content: bytes) -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
-def test_every_flipped_bit_is_found(
+def test_every_flipped_bit_is_detected(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
@@ -93,8 +93,8 @@ def test_wrong_magic(tmp_path: Path, content: bytes) -> None:
         verify(path)
 
 
-def test_damaged_tokens_are_named(tmp_path: Path) -> None:
-    tokens = np.zeros(BLOCK_BYTES, np.uint16)  # two blocks and none left
+def test_verify_names_the_damaged_tokens(tmp_path: Path) -> None:
+    tokens = np.zeros(BLOCK_BYTES, np.uint16)  # exactly two blocks
     path = write(tmp_path / "tokens.bin", [tokens, [1]])  # type: ignore[list-item]  # an array
     reported: list[int] = []
     assert verify(path, report=reported.append).token_count == BLOCK_BYTES + 1
@@ -104,10 +104,10 @@ def test_damaged_tokens_are_named(tmp_path: Path) -> None:
         file.write(b"x")
     with pytest.raises(CorruptSource, match=r"in tokens 8,388,608 to 16,777,215"):
         verify(path)
-    assert TokenDataset(path, 8, labels=None)[0].tolist() == [0] * 8  # reading does not compare
+    assert TokenDataset(path, 8, labels=None)[0].tolist() == [0] * 8  # reading does not verify checksums
 
 
-def test_offsets_that_are_not_in_order(tmp_path: Path) -> None:
+def test_rejects_offsets_that_are_not_in_order(tmp_path: Path) -> None:
     file = TokenFile(str(tmp_path / "tokens.bin"), 2, 4, 2)
     tokens = bytes(8)
     tail = np.array([0, 5, 4], "<i8").tobytes() + np.array([zlib.crc32(tokens)], "<u4").tobytes()
@@ -117,7 +117,7 @@ def test_offsets_that_are_not_in_order(tmp_path: Path) -> None:
         verify(file.path)
 
 
-def test_random_bytes_behind_the_magic(tmp_path: Path, content: bytes) -> None:
+def test_rejects_random_bytes_after_the_magic(tmp_path: Path, content: bytes) -> None:
     random_ = random.Random(1)
     for _ in range(50):
         path = saved(tmp_path, content[:12] + random_.randbytes(len(content) - 12))
@@ -132,17 +132,17 @@ def test_raw_types(tmp_path: Path, dtype: str | None) -> None:
         TokenDataset(path, 2, raw_dtype=dtype)
 
 
-def test_raw_file_of_half_a_token(tmp_path: Path) -> None:
+def test_rejects_a_raw_file_with_half_a_token(tmp_path: Path) -> None:
     with pytest.raises(CorruptSource, match="not a multiple of"):
         TokenDataset(saved(tmp_path, b"123"), 1, raw_dtype="uint16")
 
 
-def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+def test_rejects_a_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be opened"):
         verify(tmp_path)
 
 
-def test_an_unreadable_name(tmp_path: Path) -> None:
+def test_rejects_a_tokenizer_name_that_is_too_long(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="too long"):
         write(tmp_path / "a.bin", [[1]], tokenizer="x" * 5000)
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""`tokenize`: every kind of tokenizer and of dataset, from any place."""
+"""`tokenize`: every kind of tokenizer and dataset, resumed anywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Encoding:
 
 
 class HuggingFace:
-    """As `tokenizers.Tokenizer` behaves."""
+    """Behaves like `tokenizers.Tokenizer`."""
 
     def __init__(self, size: int = 300) -> None:
         self.size = size
@@ -48,7 +48,7 @@ class HuggingFace:
 
 
 class Transformers:
-    """As a fast tokenizer of transformers behaves."""
+    """Behaves like a fast tokenizer of transformers."""
 
     eos_token_id = 299
     name_or_path = "gpt-9"
@@ -99,7 +99,7 @@ def test_every_tokenizer(tokenizer: Any, dtype: type, end: int | None) -> None:
     assert tokenize(TEXTS, tokenizer, append_eos=9, dtype="int64")[0].tolist()[-1] == 9
 
 
-def test_a_batch_is_one_call() -> None:
+def test_a_batch_takes_one_call() -> None:
     tokenizer = HuggingFace()
     loader = feedline.Loader(tokenize([{"text": text} for text in TEXTS], tokenizer), 8, collate_fn=pad())
     assert [len(tokens) for tokens, _ in loader] == [8, 8, 7]
@@ -138,7 +138,7 @@ def test_samples_without_a_text(sample: object, field: Any, message: str) -> Non
         (lambda text: None, "not a list of token ids"),
     ],
 )
-def test_what_a_tokenizer_must_not_return(tokenizer: Callable[[str], Any], message: str) -> None:
+def test_rejects_bad_results_of_a_tokenizer(tokenizer: Callable[[str], Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         tokenize(["a"], tokenizer, dtype="uint16")[0]
 
@@ -254,8 +254,8 @@ def test_streams_resume_after_every_batch(source: Any, workers: int) -> None:
         assert list(other) == whole[done:]
 
 
-class Mood(Lines):
-    """A dataset whose state is its own, as torchdata's are."""
+class OwnState(Lines):
+    """A dataset that keeps its own state, like those of torchdata."""
 
     place = 0
 
@@ -272,7 +272,7 @@ class Mood(Lines):
         self.place = state["place"]
 
 
-@pytest.mark.parametrize("source", [Resumable, Mood])
+@pytest.mark.parametrize("source", [Resumable, OwnState])
 @given(batch=st.integers(1, 25), taken=st.integers(0, 23), skipped=st.integers(0, 23))
 def test_a_pass_resumes_anywhere(source: Any, batch: int, taken: int, skipped: int) -> None:
     first: Any = iter(tokenize(source(), encode, batch=batch))
@@ -285,7 +285,7 @@ def test_a_pass_resumes_anywhere(source: Any, batch: int, taken: int, skipped: i
 
 
 @pytest.mark.parametrize("batch", [1, 5, 64])
-def test_one_bad_sample_costs_one_sample(batch: int) -> None:
+def test_a_bad_sample_costs_only_itself(batch: int) -> None:
     def picky(text: str) -> list[int]:
         if text == "text 7":
             raise KeyError(text)
@@ -308,13 +308,13 @@ def test_one_bad_sample_costs_one_sample(batch: int) -> None:
     assert through(stream, on_error="skip") == [text for text in expected if isinstance(text, str)]
 
 
-def test_a_foreign_state() -> None:
+def test_malformed_states_are_rejected() -> None:
     iterator: Any = iter(tokenize(Resumable(), encode))
     with pytest.raises(BadState, match="Start the epoch over"):
         iterator.load_state_dict({"place": 3})
 
 
-def test_a_stream_passes_on_its_epoch() -> None:
+def test_a_stream_passes_set_epoch_on() -> None:
     class Epochs(Lines):
         epoch = 0
 

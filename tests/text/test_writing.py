@@ -1,4 +1,4 @@
-"""Writing: the same bytes however it is done, and nothing of an interrupted writer under the file's name."""
+"""Writing gives the same bytes in every way, and an interrupted writer leaves nothing under the file's name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_writer_continues_after_any_checkpoint(
     writer.write(documents[:safe])
     checkpoint = writer.checkpoint()
     writer.write(documents[safe:lost])
-    writer.close()  # as after a kill: some of the later bytes are there
+    writer.close()  # as after a kill: some later bytes were already written
     assert not path.exists()
     with TokenWriter(path, dtype="uint16", resume=checkpoint) as other:
         other.write(documents[safe:])
@@ -59,13 +59,13 @@ def test_checksums_continue_inside_a_block(tmp_path: Path, monkeypatch: pytest.M
     assert path.read_bytes()[-4 * 13 :] == whole[-4 * 13 :]  # the checksums
 
 
-def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+def test_an_exception_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="65536"), TokenWriter(tmp_path / "tokens.bin", dtype="uint16") as writer:
         writer.write([[1], [65_536]])
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "tokens.bin", [[1, 2]])
     with TokenWriter(path, dtype="uint16") as writer:
         writer.write([[3, 4, 5]])
@@ -85,7 +85,7 @@ def test_a_file_is_replaced_at_the_end(tmp_path: Path) -> None:
         ([[1]], "not a list of token ids"),
     ],
 )
-def test_tokens_that_do_not_fit(tmp_path: Path, tokens: Any, message: str) -> None:
+def test_bad_tokens_are_rejected(tmp_path: Path, tokens: Any, message: str) -> None:
     with TokenWriter(tmp_path / "tokens.bin", dtype="uint16") as writer:
         writer.write([[7]])
         with pytest.raises(BadOption, match=message):
@@ -108,7 +108,7 @@ def test_no_documents(tmp_path: Path) -> None:
     assert verify(path).document_count == 0
 
 
-def test_a_checkpoint_of_another_file(tmp_path: Path) -> None:
+def test_rejects_a_checkpoint_of_another_file(tmp_path: Path) -> None:
     writer = TokenWriter(tmp_path / "a.bin", dtype="uint16")
     writer.write([[1, 2, 3]])
     checkpoint = writer.checkpoint()

@@ -1,4 +1,4 @@
-"""Token files for tests, and what plain NumPy makes of the same documents."""
+"""Writes token files for tests, and computes the expected blocks of the same documents with plain NumPy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def joined(files: Sequence[Documents]) -> NDArray[np.int64]:
 
 
 class Expected:
-    """Every column of every block, token by token."""
+    """Computes every column of every block, token by token."""
 
     def __init__(self, files: Sequence[Documents], block: int, stride: int, labels: str | None) -> None:
         self.tokens = joined(files)

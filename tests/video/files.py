@@ -1,4 +1,4 @@
-"""Videos for the tests: small, with motion, in many containers and codecs."""
+"""Small videos with motion for the tests, in many containers and codecs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WIDTH, HEIGHT, RATE = 96, 64, 30
 X264 = {"preset": "veryfast", "bf": "3", "x264-params": "keyint=12:min-keyint=12:scenecut=0:b-pyramid=normal"}
 
 
-# Any, throughout: PyAV has types of its own, which are not checked.
+# Any, throughout: types of PyAV, which are not checked.
 def pictures(count: int, *, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
-    """Return frames that all differ: a picture with noise that moves."""
+    """Return frames that all differ: a moving image with noise."""
     generator = np.random.default_rng(count)
     y, x = np.mgrid[: height + count, : width + 2 * count]
     large = np.stack([x * 5 % 256, y * 7 % 256, (x + y) * 3 % 256], -1).astype(np.uint8)
@@ -81,13 +81,13 @@ def options(**given: str) -> tuple[tuple[str, str], ...]:
 
 
 def x264(**given: str) -> tuple[tuple[str, str], ...]:
-    """Return the options of x264 that tests use, some of them changed."""
+    """Return the options of x264 for tests, with some of them changed."""
     params: Mapping[str, str] = {"keyint": "12", "min-keyint": "12", "scenecut": "0", "bframes": "3", **given}
     return (("preset", "veryfast"), ("x264-params", ":".join(f"{name}={value}" for name, value in params.items())))
 
 
 def every_frame(data: bytes) -> NDArray[np.uint8]:
-    """Decode a whole file from its beginning, with PyAV alone: what every clip is compared with."""
+    """Decode a whole file from its start with PyAV alone, as the reference for every clip."""
     import av
 
     with av.open(io.BytesIO(data)) as file:

@@ -66,7 +66,7 @@ def test_center_and_even_clips() -> None:
     assert np.ptp(np.diff(even[:, 0])) <= 1
 
 
-def test_a_rate_is_kept_whatever_the_rate_of_the_video() -> None:
+def test_a_clip_keeps_its_rate_for_any_rate_of_the_video() -> None:
     for rate in (10, 25, 30, 60):
         timeline = constant(4 * rate, rate)
         times = timeline.times_s[CenterClip(16, fps=5).pick(timeline)]
@@ -75,7 +75,7 @@ def test_a_rate_is_kept_whatever_the_rate_of_the_video() -> None:
     assert CenterClip(4, fps=30, short="error").pick(constant(4)).tolist() == [0, 1, 2, 3]
 
 
-def test_a_rate_follows_the_clock_of_the_video() -> None:
+def test_a_clip_with_a_rate_follows_the_times_of_the_frames() -> None:
     timeline = Timeline(np.array([0, 100, 900, 1000, 1100]), Fraction(1, 1000))
     assert CenterClip(5, fps=4, short="hold").pick(timeline).tolist() == [0, 1, 1, 1, 3]
 
@@ -95,7 +95,7 @@ def test_short_videos_can_be_errors(distance: dict[str, Any]) -> None:
         RandomClip(5, short="error", **distance).pick(constant(4))
 
 
-def test_frames_over_the_whole_video() -> None:
+def test_even_frames_cover_the_whole_video() -> None:
     timeline = constant(100)
     assert EvenFrames(4).pick(timeline).tolist() == [12, 37, 62, 87]
     assert EvenFrames(8).pick(constant(3)).tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
@@ -105,7 +105,7 @@ def test_frames_over_the_whole_video() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: RandomClip(0), "frames=0"),
         (lambda: RandomClip(True), "frames=True"),
@@ -119,10 +119,10 @@ def test_frames_over_the_whole_video() -> None:
         (lambda: EvenFrames(4, random=1), "random=1"),  # type: ignore[arg-type]
     ],
 )
-def test_bad_options(make: Any, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_bad_options_are_rejected(make: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()
 
 
-def test_what_is_printed() -> None:
+def test_the_repr() -> None:
     assert repr(EvenClips(4, 2, fps=3)) == "EvenClips(frames=4, fps=3.0, short='hold', clips=2)"

@@ -16,11 +16,11 @@ from feedline.types import Draw
 from tests.video.files import encoded, every_frame
 
 CLIP = np.arange(6, 22, 2)
-"""What `video.CenterClip(8, stride=2)` picks of 30 frames, moved by the sampler below."""
+"""What `video.CenterClip(8, stride=2)` picks from 30 frames, moved by the sampler below."""
 
 
 class Fixed(video.ClipSampler):
-    """A sampler that picks what it is told."""
+    """A sampler that picks the given positions."""
 
     def __init__(self, *positions: Any) -> None:
         self.positions = positions
@@ -50,7 +50,7 @@ TRAIN = (
 
 
 @pytest.mark.parametrize("key", range(6))
-def test_each_frame_is_what_feedline_images_makes_of_it(key: int) -> None:
+def test_each_frame_equals_the_result_of_feedline_images(key: int) -> None:
     data = encoded()
     clip = drawn(video.Compose([Fixed(*CLIP), *TRAIN]), data, key)
     alone = [drawn(images.Compose(TRAIN), frame, key) for frame in every_frame(data)[CLIP]]
@@ -127,7 +127,7 @@ def test_bfloat16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: video.Compose([]), "it is nothing"),
         (lambda: video.Compose([images.Resize(8)]), "it is Resize"),
@@ -139,36 +139,36 @@ def test_bfloat16() -> None:
         (lambda: video.Compose([video.RandomClip(2), images.Normalize(), images.Resize(4)]), "Put it before"),
     ],
 )
-def test_bad_options(make: Any, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_bad_options_are_rejected(make: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()
 
 
-def test_albumentations_is_refused() -> None:
+def test_albumentations_is_rejected() -> None:
     flip = type("Flip", (), {"__call__": lambda self, image: image, "__module__": "albumentations.core"})()
     with pytest.raises(BadOption, match="change each frame of a clip differently"):
         video.Compose([video.RandomClip(2), flip])
 
 
 @pytest.mark.parametrize("positions", [(), (1.5,), (((1,),),)])
-def test_a_sampler_that_returns_something_else(positions: Any) -> None:
+def test_rejects_bad_results_of_a_sampler(positions: Any) -> None:
     with pytest.raises(BadOption, match="instead of positions of frames"):
         video.Compose([Fixed(*positions)])(encoded())
 
 
-def test_a_sampler_that_asks_for_too_much() -> None:
+def test_rejects_a_sampler_that_picks_frames_out_of_range() -> None:
     with pytest.raises(IndexError, match="frame 50 is out of range for a video of 50 frames"):
         video.Compose([Fixed(50)])(encoded())
 
 
-def test_a_function_that_returns_something_else() -> None:
+def test_rejects_bad_results_of_a_function() -> None:
     with pytest.raises(BadOption, match="float64 of shape"):
         video.Compose([Fixed(1), lambda clip: clip / 2, images.Resize(8)])(encoded())
     with pytest.raises(BadOption, match="given NoneType"):
         video.Compose([Fixed(1), lambda clip: None, images.Resize(8)])(encoded())
 
 
-def test_a_clip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_clip_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     from feedline.errors import CorruptSource
 
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
@@ -188,17 +188,17 @@ def test_it_can_be_pickled_and_printed() -> None:
 @pytest.mark.parametrize(
     "finish", [images.Normalize(), images.ToChannelsFirst(), images.Normalize(channels_first=False)]
 )
-def test_torchvision_gets_channels_first_whatever_came_before(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Told:
+def test_torchvision_always_receives_channels_first(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReturnsShape:
         def __call__(self, clip: Any) -> Any:
             return tuple(clip.shape)
 
-    monkeypatch.setattr(Told, "__module__", "torchvision.transforms.v2")
-    transforms = [video.CenterClip(4), images.Resize((20, 30)), finish, Told()]
+    monkeypatch.setattr(ReturnsShape, "__module__", "torchvision.transforms.v2")
+    transforms = [video.CenterClip(4), images.Resize((20, 30)), finish, ReturnsShape()]
     assert video.Compose(transforms)(encoded()) == (4, 3, 20, 30)
 
 
-def test_a_video_that_is_too_short_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_video_that_is_too_short(tmp_path: Path) -> None:
     path = tmp_path / "short.mp4"
     path.write_bytes(encoded())
     with pytest.raises(SourceError, match="too few") as caught:

@@ -26,7 +26,7 @@ def test_importing_the_folder_loads_no_decoder() -> None:
 
 
 @pytest.mark.skipif(not hasattr(sys, "getuid") and sys.platform == "win32", reason="needs file permissions")
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("av")
     path = tmp_path / "closed.mp4"
     path.write_bytes(b"1")
@@ -35,7 +35,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         len(Video(path))
 
 
-def test_a_cover_is_not_taken_for_the_video(tmp_path: Path) -> None:
+def test_a_cover_image_is_not_mistaken_for_the_video(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     path = tmp_path / "covered.mp4"
     with av.open(str(path), "w") as file:
@@ -61,7 +61,7 @@ def _boxes(data: bytes) -> Iterator[bytes]:
 
 
 def _tags_first(box: bytes) -> bytes:
-    """Return the header of a file with its tags, which include the cover, before its streams."""
+    """Return the header of a file with its tags, including the cover, before its streams."""
     if box[4:8] != b"moov":
         return box
     places, inside = {b"mvhd": 0, b"udta": 1}, list(_boxes(box[8:]))

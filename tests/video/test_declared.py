@@ -56,7 +56,7 @@ def check(data: bytes) -> None:
         HEADER + b"\x18\x53\x80\x67\0",
     ],
 )
-def test_sound_files_pass(data: bytes) -> None:
+def test_valid_headers_pass(data: bytes) -> None:
     check(data)
 
 
@@ -76,24 +76,24 @@ def test_real_files_pass(container: tuple[tuple[str, str], ...]) -> None:
         box(b"stco", struct.pack(">II", 0, 1 << 30)),
     ],
 )
-def test_tables_that_cannot_be_true(table: bytes) -> None:
+def test_rejects_tables_larger_than_the_file(table: bytes) -> None:
     with pytest.raises(CorruptSource, match=r"The table '\w+' of a.mp4 declares"):
         check(movie(table))
 
 
-def test_fragments_that_cannot_be_true() -> None:
+def test_rejects_fragments_larger_than_the_file() -> None:
     inside = box(b"moof", box(b"traf", box(b"trun", struct.pack(">II", 0, 1 << 31))))
     with pytest.raises(CorruptSource, match=r"'trun' of a\.mp4 declares 2147483648 frames"):
         check(box(b"ftyp", b"isom") + inside)
 
 
-def test_a_segment_that_is_not_there() -> None:
+def test_rejects_a_segment_longer_than_the_file() -> None:
     for declared in (length(1000), b"\x85"):
         with pytest.raises(CorruptSource, match=r"a\.mp4 declares .* bytes, but only 4 are there"):
             check(HEADER + b"\x18\x53\x80\x67" + declared + b"1234")
 
 
-def test_too_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_too_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.video.declared._MOST_BOXES", 100)
     with pytest.raises(CorruptSource, match="at most 100 are accepted"):
         check(box(b"ftyp", b"isom") + box(b"free") * 200)

@@ -1,4 +1,4 @@
-"""The law of the folder: frame i of a clip is frame i of the whole file, decoded from its beginning."""
+"""The main invariant: frame i of a clip is frame i of the whole file, decoded from its start."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FILES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FILES)
-def test_frames_are_those_of_the_whole_file(name: str) -> None:
+def test_frames_equal_those_of_the_whole_file(name: str) -> None:
     data = encoded(**FILES[name])
     right = every_frame(data)
     video = Video(data)
@@ -73,7 +73,7 @@ def test_frames_are_those_of_the_whole_file(name: str) -> None:
 
 
 def decoded_packets(data: bytes, positions: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Count the packets that are given to the decoder, and those of them that it may leave out."""
+    """Count the packets that the decoder receives, and those of them that it may skip."""
     import av
 
     with opened(data) as (container, stream):
@@ -98,7 +98,7 @@ def decoded_packets(data: bytes, positions: list[int], monkeypatch: pytest.Monke
     return given, skipped
 
 
-def test_decoding_begins_at_the_key_frame_and_ends_with_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_starts_at_the_key_frame_and_ends_with_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(options=x264(bframes="0"), count=50)  # key frames at 0, 12, 24, ...
     assert decoded_packets(data, [26, 28], monkeypatch) == (5, 3)
     assert decoded_packets(data, [0], monkeypatch) == (1, 0)
@@ -106,7 +106,7 @@ def test_decoding_begins_at_the_key_frame_and_ends_with_the_clip(monkeypatch: py
     assert decoded_packets(data, [0, 48], monkeypatch) == (2, 0)
 
 
-def test_a_table_of_another_file_gives_an_error() -> None:
+def test_a_table_of_another_file_is_an_error() -> None:
     table = scan(encoded(count=60))
     with pytest.raises(CorruptSource, match=r"frame 5\d of 60 is missing"):
         Video(encoded(count=50), table=table).frames([58])
@@ -116,7 +116,7 @@ def test_a_table_of_another_file_gives_an_error() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_threads_of_ffmpeg_change_nothing(threads: int) -> None:
+def test_threads_of_ffmpeg_do_not_change_the_frames(threads: int) -> None:
     data = encoded()
     wanted = [3, 20, 21, 45]
     assert np.array_equal(Video(data, threads=threads).frames(wanted), Video(data).frames(wanted))

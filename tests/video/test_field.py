@@ -38,7 +38,7 @@ def test_videos_are_recognised(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", ["a.mp4", b"text", 3, None, JPEG, np.zeros((4, 4, 3), np.uint8), {"bytes": None}])
-def test_other_values_are_not(value: Any) -> None:
+def test_other_values_are_not_recognised(value: Any) -> None:
     assert not is_video(value)
 
 
@@ -84,6 +84,6 @@ def test_errors_name_the_fields() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"", b"<html>404</html>"])
-def test_the_only_file_of_a_sample_is_taken_so_that_its_damage_is_reported(damaged: bytes) -> None:
+def test_damage_of_the_only_file_of_a_sample_is_reported(damaged: bytes) -> None:
     with pytest.raises(CorruptSource):
         CLIP((damaged, 3))

@@ -15,9 +15,9 @@ from feedline.video import Video
 from tests.video.files import HALF, QUARTER, encoded, every_frame, options, rotated
 
 
-def test_bytes_in_any_form_and_files_are_the_same(tmp_path: Path) -> None:
+def test_bytes_of_any_type_and_files_give_the_same_frames(tmp_path: Path) -> None:
     data = encoded()
-    path = tmp_path / "a:b.mp4"  # which FFmpeg would take for an address
+    path = tmp_path / "a:b.mp4"  # FFmpeg would take it for an address
     path.write_bytes(data)
     right = every_frame(data)[[4, 17]]
     forms: list[Any] = [data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), path, str(path)]
@@ -55,7 +55,7 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b"text" * 1000, "cannot be decoded as a video"),
@@ -63,15 +63,15 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
         (encoded(muxing=options(movflags="faststart"))[:9000], "cut off"),
     ],
 )
-def test_damaged_files_are_named(content: bytes, words: str, tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_file(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.mp4"
     path.write_bytes(content)
-    with pytest.raises(CorruptSource, match=words) as caught:
+    with pytest.raises(CorruptSource, match=message) as caught:
         Video(path).frames([0])
     assert str(path) in str(caught.value)
 
 
-def test_a_file_without_video(tmp_path: Path) -> None:
+def test_rejects_a_file_without_video(tmp_path: Path) -> None:
     import av
 
     path = tmp_path / "sound.mp4"
@@ -85,7 +85,7 @@ def test_a_file_without_video(tmp_path: Path) -> None:
         len(Video(path))
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_rejects_folders_addresses_and_bad_options(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is a folder"):
         len(Video(tmp_path))
     with pytest.raises(BadOption, match="is an address"):
@@ -105,13 +105,13 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path) -> None:
         len(Video(path))
 
 
-def test_large_frames_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_large_frames_before_decoding_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.video.container.MOST_PIXELS", 64 * 64)
     with pytest.raises(CorruptSource, match="cannot be decoded as a video"):
         Video(encoded()).frames([0])
 
 
-def test_large_results_are_refused_before_they_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_large_results_before_allocating_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "50000")
     with pytest.raises(CorruptSource, match="FEEDLINE_MAX_SAMPLE_BYTES"):
         Video(encoded()).frames(np.arange(50))
@@ -127,7 +127,7 @@ def test_many_files_leave_nothing_open(tmp_path: Path) -> None:
         Video(good).frames([5])
         with pytest.raises(CorruptSource):
             Video(bad).frames([5])
-    next(Video(good).decoded(np.arange(10)))  # and not read to the end
+    next(Video(good).decoded(np.arange(10)))  # not read to the end
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -151,7 +151,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     assert read(1500) - first < 8 << 20
 
 
-def test_a_size_that_changes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_size_that_changes_within_a_video(monkeypatch: pytest.MonkeyPatch) -> None:
     small = encoded("mpegts")
     large = encoded("mpegts", width=128, height=96)
     video = Video(small + large)

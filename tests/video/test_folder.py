@@ -1,4 +1,4 @@
-"""Videos in folders, and videos of other sources, through the loader on every engine."""
+"""Videos in folders and in other sources, through the loader on every engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class TestContract(SourceContract):
-    takes_transform = False  # it is there already: without one, samples are videos that are not decoded
+    takes_transform = False  # it always has one: without a transform, samples are videos that are not decoded
 
     @pytest.fixture(autouse=True)
     def store(self, root: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_transform_finds_the_video(root: Path, fields: Any) -> None:
     assert found.shape == (3, 16, 24, 3)
 
 
-def test_any_function_is_a_transform(root: Path) -> None:
+def test_any_function_can_be_a_transform(root: Path) -> None:
     assert video.VideoFolder(root, transform=lambda sample: (len(sample[0]), sample[1]))[0] == (12, 0)
     assert video.VideoFolder(root, labels=None, transform=len)[0] == 12
 
@@ -99,13 +99,13 @@ def test_batches_are_the_same_on_every_engine(root: Path) -> None:
     expected = batches(dataset, "inline", epochs=2)
     clips, _ = expected[0]
     assert clips.shape == (4, 3, 4, 16, 16)
-    assert not torch.equal(expected[0][0], expected[6][0])  # another epoch, other clips
+    assert not torch.equal(expected[0][0], expected[6][0])  # another epoch has other clips
     for engine, workers in (("thread", 2), ("process", 2), ("process", 3)):
         for found, right in zip(batches(dataset, engine, workers=workers, epochs=2), expected, strict=True):
             same(found, right)
 
 
-def test_without_an_index_clips_are_the_same(root: Path) -> None:
+def test_clips_are_the_same_without_an_index(root: Path) -> None:
     with_index, without = (video.VideoFolder(root, transform=RANDOM, index=index) for index in (True, False))
     for found, right in zip(batches(without, "inline"), batches(with_index, "inline"), strict=True):
         same(found, right)
@@ -113,7 +113,7 @@ def test_without_an_index_clips_are_the_same(root: Path) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_resuming_after_every_batch(root: Path, engine: str) -> None:
+def test_resumes_after_every_batch(root: Path, engine: str) -> None:
     dataset = video.VideoFolder(root, transform=RANDOM)
     expected = batches(dataset, "inline")
     options: dict[str, Any] = {} if engine == "inline" else {"num_workers": 2, "engine": engine}
@@ -147,7 +147,7 @@ def test_bad_videos_can_be_skipped(root: Path, engine: str) -> None:
     assert sum(len(labels) for _, labels in found) == COUNT - 2
 
 
-def test_a_video_that_changes_while_in_use(root: Path) -> None:
+def test_a_video_that_changes_while_in_use_is_detected(root: Path) -> None:
     dataset = video.VideoFolder(root, transform=RANDOM)
     (root / "0" / "00.mp4").write_bytes(content(1))
     with pytest.raises(SourceChanged, match=r"00\.mp4"):
@@ -157,7 +157,7 @@ def test_a_video_that_changes_while_in_use(root: Path) -> None:
         dataset[0]
 
 
-def test_bad_options(root: Path) -> None:
+def test_bad_options_are_rejected(root: Path) -> None:
     with pytest.raises(BadOption, match="index=3"):
         video.VideoFolder(root, index=3)  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="root="):

@@ -20,7 +20,7 @@ from tests.video.files import encoded, options
     st.integers(1, 1 << 31),
     st.booleans(),
 )
-def test_a_table_survives_being_stored(first: int, steps: list[int], under: int, is_counted: bool) -> None:
+def test_a_decoded_table_equals_the_encoded_one(first: int, steps: list[int], under: int, is_counted: bool) -> None:
     stamps = np.concatenate([[first], first + np.cumsum(np.array(steps, np.int64))]).astype(np.int64)
     keys = np.arange(0, len(stamps), 3)
     table = FrameTable(stamps, keys, Fraction(1001, under), is_counted)
@@ -43,7 +43,7 @@ def test_what_a_scan_finds() -> None:
     assert not table.is_counted
 
 
-def test_frames_are_counted_where_packets_have_no_times() -> None:
+def test_frames_are_counted_if_packets_have_no_times() -> None:
     for data in (encoded(container="h264"), encoded(container="avi")):
         table = scan(data)
         assert table.is_counted
@@ -51,7 +51,7 @@ def test_frames_are_counted_where_packets_have_no_times() -> None:
 
 
 @pytest.mark.parametrize("container", ["mp4", "matroska", "webm", "avi"])
-def test_a_file_that_is_cut_off(container: str) -> None:
+def test_a_truncated_file_is_rejected(container: str) -> None:
     data = {
         "mp4": lambda: encoded(muxing=options(movflags="faststart")),
         "matroska": lambda: encoded("matroska"),
@@ -66,6 +66,6 @@ def test_a_file_that_is_cut_off(container: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"x", b"no video at all, only text" * 100, b"\0\0\0\x18ftypmp42", b"#EXTM3U\nhttp://x/"]
 )
-def test_what_is_no_video(data: bytes) -> None:
+def test_rejects_data_that_is_not_a_video(data: bytes) -> None:
     with pytest.raises(CorruptSource, match=f"A video of {len(data)} bytes cannot be decoded as a video"):
         scan(data)

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of files as they are scanned."""
+    """Return a list that collects the names of scanned files."""
     names: list[str] = []
     real = scan_file
 
@@ -62,7 +62,7 @@ def test_an_index_moves_with_its_folder(root: Path, tmp_path: Path, scanned: lis
     assert scanned == []
 
 
-def test_a_video_that_changed_is_scanned_again(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+def test_a_changed_video_is_scanned_again(root: Path, tmp_path: Path, scanned: list[str]) -> None:
     index = VideoIndex(str(root), NAMES, tmp_path / "index")
     (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
     with pytest.raises(SourceChanged, match=r"c\.mkv"):
@@ -74,7 +74,7 @@ def test_a_video_that_changed_is_scanned_again(root: Path, tmp_path: Path, scann
     assert scanned == ["c.mkv", "a.mp4"]
 
 
-def test_failures_are_kept_for_the_video_but_not_stored(root: Path, tmp_path: Path, scanned: list[str]) -> None:
+def test_failures_are_raised_per_video_and_not_stored(root: Path, tmp_path: Path, scanned: list[str]) -> None:
     (root / NAMES[0]).write_bytes(encoded()[:5000])
     for _ in range(2):
         index = VideoIndex(str(root), NAMES, tmp_path / "index")
@@ -86,7 +86,7 @@ def test_failures_are_kept_for_the_video_but_not_stored(root: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", [b"", b"FDL", None])
-def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path: Path) -> None:
+def test_a_damaged_index_is_rebuilt(damage: bytes | None, root: Path, tmp_path: Path) -> None:
     store = tmp_path / "index"
     VideoIndex(str(root), NAMES, store)
     content = bytearray(store.read_bytes())
@@ -95,7 +95,7 @@ def test_a_damaged_index_is_made_anew(damage: bytes | None, root: Path, tmp_path
     assert counts(VideoIndex(str(root), NAMES, store), root) == [50, 50, 30]
 
 
-def test_a_file_of_the_user_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+def test_a_user_file_is_not_overwritten(root: Path, tmp_path: Path) -> None:
     table = tmp_path / "labels.csv"
     table.write_text("file,label")
     with pytest.raises(BadOption, match=r"labels\.csv.*not an index of videos"):
@@ -106,14 +106,14 @@ def test_a_file_of_the_user_is_not_overwritten(root: Path, tmp_path: Path) -> No
 def test_parts_of_a_folder_share_an_index(root: Path, tmp_path: Path, scanned: list[str]) -> None:
     store = tmp_path / "index"
     for _ in range(2):
-        for names in (NAMES[:2], NAMES[2:]):  # as for training and validation
+        for names in (NAMES[:2], NAMES[2:]):  # such as training and validation
             VideoIndex(str(root), names, store)
     assert sorted(scanned) == ["a.mp4", "c.mkv", "d.mp4"]
     (root / NAMES[0]).unlink()
     (root / NAMES[1]).write_bytes(encoded("matroska", count=20))
     size = store.stat().st_size
     VideoIndex(str(root), NAMES[1:], store)
-    assert store.stat().st_size < size  # without the video that is gone
+    assert store.stat().st_size < size  # without the deleted video
 
 
 def test_a_missing_video(root: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_missing_video(root: Path) -> None:
         VideoIndex(str(root), [*NAMES, "gone.mp4"], False)
 
 
-def test_small_indices_are_not_stored_unasked(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_small_indices_are_not_stored_by_default(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
     VideoIndex(str(root), NAMES, True)
     assert not (tmp_path / "cache").exists()

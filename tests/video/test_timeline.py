@@ -20,7 +20,7 @@ def test_each_frame_is_shown_at_its_time(gaps: list[int], first: int) -> None:
 
 
 @given(steps, st.floats(-5, 5))
-def test_the_frame_shown_is_the_last_that_began(gaps: list[int], second: float) -> None:
+def test_the_frame_shown_is_the_last_one_that_started(gaps: list[int], second: float) -> None:
     timeline = Timeline(np.cumsum(gaps), Fraction(1, 1000))
     place = int(timeline.at(second))
     began = [one for one in range(len(timeline)) if timeline.times_s[one] <= second + 1e-6]

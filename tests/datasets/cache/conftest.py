@@ -1,3 +1,3 @@
-"""torch is imported here, and not by test modules: it keeps files open from then on, and spawned workers need none."""
+"""Import torch here, not in the test modules: it keeps files open once imported, and spawned workers do not need it."""
 
 import torch  # noqa: F401

@@ -1,4 +1,4 @@
-"""Samples that are made once: by whatever worker, for all of them."""
+"""Each sample is made once, by any worker, and all workers share it."""
 
 import asyncio
 import multiprocessing
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sample(4)
 
 
 class Count:
-    """A number that all workers add to. Without torch, which workers that are not forked would have to import."""
+    """A counter that all workers add to. It does without torch, which spawned workers would have to import."""
 
     def __init__(self) -> None:
         self._memory = SharedMemory(4096)
@@ -78,7 +78,7 @@ class Together(Numbers):
 
 class TestMemory(SourceContract):
     def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
-        """Not asked: a skipped test keeps its frame, and with it the memory."""
+        """Not run: a skipped test keeps its frame alive, and with it the memory."""
 
     def make_source(self, **options: Any) -> CachedDataset:
         return CachedDataset(Together(30), memory="1MB", **options)
@@ -89,7 +89,7 @@ class TestMemory(SourceContract):
 
 class TestDisk(SourceContract):
     def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
-        """Not asked: as above."""
+        """Not run, for the same reason."""
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def go_through(cached: CachedDataset, **options: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("where", ["memory", "disk", "both"])
-def test_every_sample_is_made_once_whoever_asks(
+def test_every_sample_is_made_once_for_all_workers(
     where: str, workers: int, options: dict[str, Any], tmp_path: Path
 ) -> None:
     room: dict[str, Any] = {"memory": "1MB"} if where != "disk" else {}
@@ -154,14 +154,14 @@ def test_torchs_loader_shares_the_cache_too() -> None:
 
 
 @pytest.mark.slow
-def test_started_workers_share_the_memory() -> None:
+def test_workers_that_are_not_forked_share_the_memory() -> None:
     cached = CachedDataset(Numbers(), memory="1MB")
     for _ in range(2):
         go_through(cached, workers=2, start_method="spawn")
     assert cached.dataset.made == 60
 
 
-def test_samples_come_out_as_they_went_in_whether_kept_or_not() -> None:
+def test_cached_samples_equal_the_originals() -> None:
     torch = pytest.importorskip("torch")
     values = [
         (np.float32(2.5), {"a": [1, "two", None, True]}, b"bytes"),
@@ -181,7 +181,7 @@ def test_samples_come_out_as_they_went_in_whether_kept_or_not() -> None:
     assert cached.stats()["hits"] == 3
 
 
-def test_arrays_belong_to_who_gets_them() -> None:
+def test_each_caller_gets_its_own_arrays() -> None:
     cached = CachedDataset([np.zeros(3)], memory="1MB")
     for _ in range(3):
         array = cached[0]
@@ -199,7 +199,7 @@ def test_without_copies_arrays_are_read_only() -> None:
     assert array.tolist() == [0, 0, 0]  # it keeps the memory alive
 
 
-def test_what_is_full_keeps_what_came_first() -> None:
+def test_a_full_cache_keeps_the_first_samples() -> None:
     cached = CachedDataset([np.full(100, index) for index in range(100)], memory=8192 + 30 * 1000)
     for _ in range(4):
         for index in random.Random(3).sample(range(100), 100):
@@ -210,7 +210,7 @@ def test_what_is_full_keeps_what_came_first() -> None:
     assert stats["memory_bytes"] <= stats["memory_limit"]
 
 
-def test_the_disk_is_limited_too(tmp_path: Path) -> None:
+def test_the_disk_cache_is_limited_too(tmp_path: Path) -> None:
     cached = CachedDataset([np.full(100, index) for index in range(100)], disk=tmp_path, disk_limit="40KB")
     for _ in range(2):
         for index in range(100):
@@ -220,7 +220,7 @@ def test_the_disk_is_limited_too(tmp_path: Path) -> None:
     cached.close()
 
 
-def test_a_full_disk_is_a_full_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_counts_as_a_full_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = CachedDataset(Numbers(), disk=tmp_path)
     assert cached[0]["index"] == 0
 
@@ -239,7 +239,7 @@ def test_a_full_disk_is_a_full_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cached.close()
 
 
-def test_the_next_run_finds_what_this_one_left(tmp_path: Path) -> None:
+def test_the_next_run_reuses_the_disk_cache(tmp_path: Path) -> None:
     for run in range(3):
         cached = CachedDataset(Numbers(), disk=tmp_path)
         go_through(cached)
@@ -247,7 +247,7 @@ def test_the_next_run_finds_what_this_one_left(tmp_path: Path) -> None:
         cached.close()
 
 
-def test_samples_of_the_disk_move_to_memory(tmp_path: Path) -> None:
+def test_samples_on_disk_move_to_memory(tmp_path: Path) -> None:
     first = CachedDataset(Numbers(), disk=tmp_path)
     go_through(first)
     first.close()
@@ -259,7 +259,7 @@ def test_samples_of_the_disk_move_to_memory(tmp_path: Path) -> None:
     cached.close()
 
 
-def test_damaged_and_cut_off_samples_are_made_again(tmp_path: Path) -> None:
+def test_damaged_and_truncated_samples_are_made_again(tmp_path: Path) -> None:
     cached = CachedDataset(Numbers(), disk=tmp_path)
     go_through(cached)
     data = bytearray((tmp_path / FILE).read_bytes())
@@ -283,14 +283,14 @@ def test_damaged_and_cut_off_samples_are_made_again(tmp_path: Path) -> None:
     ],
     ids=["transform", "length", "version"],
 )
-def test_another_dataset_drops_what_is_on_disk(other: Any, tmp_path: Path) -> None:
+def test_another_dataset_drops_the_disk_cache(other: Any, tmp_path: Path) -> None:
     old = CachedDataset(Numbers(), disk=tmp_path)
     go_through(old)
     cached = other(tmp_path)
     with pytest.warns(PerformanceWarning, match="damaged, or belonged to another version, or to a dataset"):
         go_through(cached)
     assert cached.dataset.made == len(cached)
-    go_through(old)  # goes on with the file that it has open
+    go_through(old)  # continues with the file that it has open
     assert old.dataset.made == 60
     cached.close()
     old.close()
@@ -309,7 +309,7 @@ class Lines:
         return Path(self.path).read_text().splitlines()[index]
 
 
-def test_a_changed_file_behind_a_cache_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_file_behind_a_cache_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("a\nb\nc\n")
     cached = CachedDataset(Lines(path), memory="1MB", disk=tmp_path / "cache")
@@ -341,7 +341,7 @@ def test_two_datasets_that_share_a_folder_by_mistake_stay_apart(start: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_source_that_finds_out_more_when_it_is_read_is_the_same_dataset(workers: int, tmp_path: Path) -> None:
+def test_a_source_that_loads_metadata_while_reading_stays_the_same_dataset(workers: int, tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"x": list(range(20))}), tmp_path / "a.parquet")
     for run in range(2):
         dataset = ParquetDataset(tmp_path / "a.parquet")
@@ -354,7 +354,7 @@ def test_a_source_that_finds_out_more_when_it_is_read_is_the_same_dataset(worker
         dataset.close()
 
 
-def test_a_damaged_head_drops_what_is_on_disk(tmp_path: Path) -> None:
+def test_a_damaged_header_drops_the_disk_cache(tmp_path: Path) -> None:
     cached = CachedDataset(Numbers(), disk=tmp_path)
     go_through(cached)
     cached.close()
@@ -365,7 +365,7 @@ def test_a_damaged_head_drops_what_is_on_disk(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_dataset_that_changes_between_epochs_drops_what_is_kept(tmp_path: Path) -> None:
+def test_a_dataset_that_changes_between_epochs_drops_the_cache(tmp_path: Path) -> None:
     cached = CachedDataset(Numbers(), memory="1MB", disk=tmp_path)
     loader = feedline.Loader(cached, 10, workers=2)
     assert [batch["x"][0, 0] for batch in loader] == [0, 10, 20, 30, 40, 50]
@@ -378,7 +378,7 @@ def test_a_dataset_that_changes_between_epochs_drops_what_is_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "both"])
-def test_a_kept_worker_with_the_old_dataset_leaves_the_new_cache_alone(where: str, tmp_path: Path) -> None:
+def test_a_persistent_worker_with_the_old_dataset_does_not_touch_the_new_cache(where: str, tmp_path: Path) -> None:
     room: dict[str, Any] = {"memory": "1MB", "disk": tmp_path}
     cached = CachedDataset(Numbers(), **(room if where == "both" else {where: room[where]}))
     loader = feedline.Loader(cached, 10, workers=2, persistent=True)
@@ -388,14 +388,14 @@ def test_a_kept_worker_with_the_old_dataset_leaves_the_new_cache_alone(where: st
         list(loader)
     misses = cached.stats()["misses"]
     list(loader)
-    assert cached.stats()["misses"] == misses + len(cached), "they make their samples, and keep none"
+    assert cached.stats()["misses"] == misses + len(cached), "persistent workers make every sample and store none"
     assert cached[3]["x"][0] == 8
     loader.close()
     assert cached[4]["x"][0] == 9
     cached.close()
 
 
-# -- what is random --------------------------------------------------------------------------------------------------
+# -- random samples --------------------------------------------------------------------------------------------------
 
 
 class Random:
@@ -409,23 +409,23 @@ class Random:
         if self.source == "rng":
             return float(feedline.rng().random())
         if self.source == "numpy":
-            return float(np.random.normal())  # every other number comes out of store
+            return float(np.random.normal())  # every other normal number comes from NumPy's buffer
         if self.source == "torch":
             return float(pytest.importorskip("torch").rand(()))
         return random.random()
 
 
 @pytest.mark.parametrize("source", ["rng", "numpy", "torch", "python"])
-def test_random_samples_are_not_frozen_by_accident(source: str) -> None:
+def test_random_samples_are_not_cached_by_default(source: str) -> None:
     cached = CachedDataset(Random(source), memory="1MB")
-    with pytest.warns(PerformanceWarning, match="draws random numbers") as told:
+    with pytest.warns(PerformanceWarning, match="draws random numbers") as caught:
         epochs = [[cached[index] for index in range(20)] for _ in range(2)]
-    assert len(told) == 1
+    assert len(caught) == 1
     assert not set(epochs[0]) & set(epochs[1])
     assert cached.stats()["random"] == 40
 
 
-def test_random_samples_in_workers() -> None:
+def test_random_samples_are_not_cached_in_workers() -> None:
     cached = CachedDataset(Random("rng"), memory="1MB")
     loader = feedline.Loader(cached, 5, workers=2, engine="thread", seed=3)
     with pytest.warns(PerformanceWarning):
@@ -435,7 +435,7 @@ def test_random_samples_in_workers() -> None:
     assert epochs == [np.concatenate(list(plain)).tolist() for _ in range(2)]
 
 
-def test_random_samples_may_be_frozen_on_request() -> None:
+def test_random_samples_are_cached_on_request() -> None:
     cached = CachedDataset(Random("python"), memory="1MB", freeze_random=True)
     assert [cached[index] for index in range(20)] == [cached[index] for index in range(20)]
 
@@ -445,8 +445,8 @@ def _augment(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_random_transform_goes_behind_the_cache(workers: int) -> None:
-    """And draws what it would draw without a cache, epoch for epoch."""
+def test_a_random_transform_runs_after_the_cache(workers: int) -> None:
+    """It draws the same numbers in each epoch as without a cache."""
 
     class Plain(Numbers):
         def __getitem__(self, index: int) -> dict[str, Any]:
@@ -459,7 +459,7 @@ def test_a_random_transform_goes_behind_the_cache(workers: int) -> None:
             assert found["x"].tolist() == expected["x"].tolist()
 
 
-# -- killed, wrong and odd -------------------------------------------------------------------------------------------
+# -- crashes and bad options -----------------------------------------------------------------------------------------
 
 
 class Killing(Numbers):
@@ -476,7 +476,7 @@ class Killing(Numbers):
         return super().__getitem__(index)
 
 
-def test_a_worker_that_is_killed_harms_nobody() -> None:
+def test_a_killed_worker_does_not_harm_the_others() -> None:
     cached = CachedDataset(Killing(), memory="1MB")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", feedline.errors.WorkerWarning)
@@ -493,7 +493,7 @@ def _fill(path: Path, first: int) -> None:
     cached.close()
 
 
-def test_several_programs_use_one_folder_at_once(tmp_path: Path) -> None:
+def test_several_programs_share_one_folder(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     programs = [context.Process(target=_fill, args=(tmp_path, first)) for first in (0, 50, 100)]
     for program in programs:
@@ -508,7 +508,7 @@ def test_several_programs_use_one_folder_at_once(tmp_path: Path) -> None:
     cached.close()
 
 
-def test_an_exception_is_not_kept() -> None:
+def test_exceptions_are_not_cached() -> None:
     class Failing(Numbers):
         fails = True
 
@@ -525,7 +525,7 @@ def test_an_exception_is_not_kept() -> None:
     assert cached[3]["index"] == 3
 
 
-def test_samples_that_records_cannot_hold_need_pickle(tmp_path: Path) -> None:
+def test_samples_that_are_not_records_need_pickle(tmp_path: Path) -> None:
     with pytest.raises(NotARecord, match="Or pass pickle=True"):
         CachedDataset([{1, 2}], memory="1MB")[0]
     for _ in range(2):
@@ -571,7 +571,7 @@ def test_asynchronous_datasets(engine: EngineName, workers: int, tmp_path: Path)
     cached.close()
 
 
-def test_asynchronous_samples_that_are_random() -> None:
+def test_random_asynchronous_samples() -> None:
     cached = CachedDataset(AsyncRandom(), memory="1MB")
     loader = feedline.Loader(cached, 10, seed=3, collate_fn=list)
     with pytest.warns(PerformanceWarning):
@@ -598,12 +598,12 @@ def test_asynchronous_samples_that_are_random() -> None:
         (lambda: CachedDataset(Half(), memory="1MB"), "Make both async"),
     ],
 )
-def test_what_cannot_work_is_refused(make: Any, message: str) -> None:
+def test_bad_options_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make()
 
 
-def test_a_dataset_that_outgrows_its_memory_is_told() -> None:
+def test_a_dataset_that_outgrows_its_memory_is_rejected() -> None:
     dataset = [1, 2, 3]
     cached = CachedDataset(dataset, memory="32KB")
     assert list(cached) == [1, 2, 3]
@@ -618,14 +618,14 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         CachedDataset([1], disk=tmp_path / "file")[0]
 
 
-def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+def test_rejects_a_folder_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(BadOption, match=r"contains other files.*new or empty"):
         CachedDataset([1], disk=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_other_files_in_the_folder_of_a_cache_stay(tmp_path: Path) -> None:
+def test_other_files_in_a_cache_folder_are_kept(tmp_path: Path) -> None:
     cached = CachedDataset([1, 2], disk=tmp_path)
     assert list(cached) == [1, 2]
     (tmp_path / "notes.txt").write_text("mine")
@@ -638,9 +638,9 @@ def test_other_files_in_the_folder_of_a_cache_stay(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_cache_does_not_drop_what_was_precomputed(tmp_path: Path) -> None:
+def test_a_cache_does_not_drop_precomputed_samples(tmp_path: Path) -> None:
     feedline.precompute([1, 2], tmp_path, progress=False).close()
-    cached = CachedDataset([1, 2], disk=tmp_path)  # of the same dataset: it is all there
+    cached = CachedDataset([1, 2], disk=tmp_path)  # of the same dataset: every sample is there
     assert list(cached) == [1, 2]
     assert cached.stats()["misses"] == 0
     with pytest.raises(BadOption, match=r"precompute stored"):
@@ -659,7 +659,7 @@ def test_an_empty_dataset() -> None:
         cached[0]
 
 
-def test_samples_are_asked_for_together_only_where_the_dataset_can() -> None:
+def test_has_getitems_only_if_the_dataset_has_it() -> None:
     assert CachedDataset(Numbers(), memory="1MB").__getitems__ is None
     cached = CachedDataset(ArrayDataset(np.arange(50)), memory="1MB")
     several = cached.__getitems__

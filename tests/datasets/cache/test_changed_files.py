@@ -1,4 +1,4 @@
-"""A changed file behind a cache is noticed, whichever source reads it: never an old sample for a new file."""
+"""Every source detects a changed file behind a cache: a new file never yields an old sample."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.sample(4)
 
 COUNT = 6
 Write = Callable[[Path, int], Any]
-"""Writes files whose values are a number into a folder, over those that are there; returns what opens them."""
+"""Writes files with a number as their value into a folder, overwriting old ones; returns a function to open them."""
 
 
 def files(folder: Path, value: int) -> Any:
@@ -104,7 +104,7 @@ WRITERS: list[Write] = [files, listed_files, one_of_the_files, images, hdf5, lmd
 
 
 def later(folder: Path) -> None:
-    """Have all files changed a second later than they were: the clocks of file systems tick slowly."""
+    """Move all modification times one second ahead: file system clocks are coarse."""
     for path in folder.rglob("*"):
         found = path.stat()
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 10**9))
@@ -116,7 +116,7 @@ def values(dataset: Any) -> list[Any]:
 
 @pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize("where", ["disk", "memory"])
-def test_a_changed_file_is_noticed(write: Write, where: str, tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(write: Write, where: str, tmp_path: Path) -> None:
     if write is parquet and "_stored_in" not in vars(ParquetDataset.__mro__[1]):
         pytest.skip("ParquetDataset does not say yet which files it reads")
     folder = tmp_path / "data"
@@ -147,7 +147,7 @@ def test_a_changed_file_is_noticed(write: Write, where: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_what_did_not_change_is_kept(write: Write, tmp_path: Path) -> None:
+def test_unchanged_files_stay_cached(write: Write, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     open_ = write(folder, 0)
@@ -160,7 +160,7 @@ def test_what_did_not_change_is_kept(write: Write, tmp_path: Path) -> None:
         cached.dataset.close()
 
 
-def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) -> None:
+def test_the_loader_detects_a_file_changed_between_epochs(tmp_path: Path) -> None:
     open_ = files(tmp_path, 0)
     cached = CachedDataset(open_(), memory="1MB")
     loader = feedline.Loader(cached, COUNT)
@@ -181,7 +181,7 @@ def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) 
         pytest.param("process", "spawn", marks=pytest.mark.slow),
     ],
 )
-def test_workers_that_are_kept_go_over_to_the_new_cache(
+def test_persistent_workers_switch_to_the_new_cache(
     where: str, engine: EngineName, start: str | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
@@ -202,12 +202,12 @@ def test_workers_that_are_kept_go_over_to_the_new_cache(
             assert list(loader) == [["0"] * 2] * 3
         assert list(loader) == [[str(value)] * 2] * 3
         stats = cached.stats()
-        assert stats["misses"] == stats["hits"] == (value + 1) * COUNT, "the new cache is used, not none"
+        assert stats["misses"] == stats["hits"] == (value + 1) * COUNT, "workers use the new cache, instead of none"
     loader.close()
     cached.close()
 
 
-def test_a_folder_that_was_removed_does_not_end_workers_that_are_kept(tmp_path: Path) -> None:
+def test_a_removed_folder_does_not_stop_persistent_workers(tmp_path: Path) -> None:
     folder, cache = tmp_path / "data", tmp_path / "cache"
     folder.mkdir()
     cached = CachedDataset(files(folder, 0)(), disk=cache)

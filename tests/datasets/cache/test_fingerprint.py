@@ -1,4 +1,4 @@
-"""What makes a dataset another one."""
+"""Which changes give a dataset a new fingerprint."""
 
 import contextlib
 import functools
@@ -44,7 +44,7 @@ class Scaled:
 
 
 def made_by(source: str) -> Any:
-    """Run a piece of program as its own module, and return what it calls `made`."""
+    """Run source code as a module of its own, and return its variable `made`."""
     space: dict[str, Any] = {"__name__": "program"}
     exec(textwrap.dedent(source), space)
     return space["made"]
@@ -79,7 +79,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: f"{type(pair[0]).__name__}")
-def test_other_values_are_noticed(pair: tuple[Any, Any]) -> None:
+def test_other_values_change_the_fingerprint(pair: tuple[Any, Any]) -> None:
     assert fingerprint(pair[0]) != fingerprint(pair[1])
     assert fingerprint(pair[0]) == fingerprint(pair[0])
 
@@ -102,7 +102,7 @@ class Compose:
 """
 
 METHODS = "import functools, threading\nimport numpy as np\n" + COMPOSE + "class A:\n    {}\nmade = A()"
-"""Of a class with one member, in which one number changes."""
+"""Source of a class with one member, in which one number changes."""
 
 MEMBERS = {
     "a method behind lru_cache": "@functools.lru_cache(None)\n    def f(self): return {}",
@@ -168,22 +168,20 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_other_code_is_noticed(name: str) -> None:
+def test_other_code_changes_the_fingerprint(name: str) -> None:
     old, new = PROGRAMS[name]
     assert fingerprint(made_by(old)) == fingerprint(made_by(old))
     assert fingerprint(made_by(old)) != fingerprint(made_by(new))
 
 
-def test_what_a_class_holds_and_cannot_be_pickled_is_known_by_its_kind() -> None:
+def test_class_attributes_that_cannot_be_pickled_count_by_name_and_type() -> None:
     source = "import threading\nclass A:\n    {} = threading.Lock()\nmade = A()"
     found = {fingerprint(made_by(source.format(name))) for name in ("lock", "lock", "other")}
     assert len(found) == 2
 
 
-def test_what_classes_of_installed_packages_hold_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as fsspec's, with the number of the process. Their methods do."""
+def test_class_attributes_of_installed_packages_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec, for example, stores the process id in a class. Methods of these classes do count."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "installed_one.py").write_text("class A:\n    pid, opened = 1, {}\n    def f(self): return 1")
@@ -197,18 +195,18 @@ def test_what_classes_of_installed_packages_hold_does_not_count(
 
 
 @pytest.mark.parametrize("name", ["SIZE = {}", "def helper(x): return x + {}"])
-def test_what_code_refers_to_by_name_is_not_looked_into(name: str) -> None:
-    """For which there is version=, as the page on caches says."""
+def test_globals_that_code_refers_to_do_not_count(name: str) -> None:
+    """That is what version= is for, as the page on caches says."""
     programs = [f"{name.format(number)}\ndef made(x): return x * SIZE + helper(x)" for number in (1, 2)]
     assert fingerprint(made_by(programs[0])) == fingerprint(made_by(programs[1]))
 
 
-def test_what_a_function_calls_itself_by_ends() -> None:
+def test_a_recursive_closure_has_a_fingerprint() -> None:
     source = "def make():\n    def inner(x): return inner(x - {0})\n    return inner\nmade = make()"
     assert fingerprint(made_by(source.format(1))) != fingerprint(made_by(source.format(2)))
 
 
-def test_nested_too_deeply() -> None:
+def test_rejects_values_that_are_nested_too_deeply() -> None:
     value: list[Any] = []
     for _ in range(5000):
         value = [value]
@@ -216,12 +214,12 @@ def test_nested_too_deeply() -> None:
         fingerprint(value)
 
 
-def test_whether_equal_strings_are_one_object_does_not_matter() -> None:
+def test_string_identity_does_not_matter() -> None:
     parts = "".join(["sam", "ple"])
     assert fingerprint([parts, parts]) == fingerprint([parts, "".join(["sam", "ple"])])
 
 
-def test_comments_and_lines_do_not_matter() -> None:
+def test_comments_and_line_numbers_do_not_matter() -> None:
     assert fingerprint(made_by("def made(x):\n    # why\n\n    return x + 1")) == fingerprint(
         made_by("def made(x): return x + 1")
     )
@@ -244,7 +242,7 @@ FORMS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> None:
+def test_a_changed_file_behind_a_path_changes_the_fingerprint(form: Any, tmp_path: Path) -> None:
     path = tmp_path / "data.bin"
     found: set[bytes] = set()
     for content in ("one", "other", "three"):
@@ -259,34 +257,34 @@ def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", [lambda name: name, lambda name: (name, 7), lambda name: Scaled(name)])
-def test_of_many_files_some_are_looked_at(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
+def test_only_a_sample_of_many_files_is_checked(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
     dataset = Scaled([form(f"{number}.jpg") for number in range(20_000)])
     other = Scaled([form(f"{number}.jpg") for number in range(19_999)] + [form("other.jpg")])
     stat = os.stat
 
     def look(path: Any, **options: Any) -> os.stat_result:
-        looked.append(path)
+        checked.append(path)
         return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", look)
     before = fingerprint(dataset)
-    assert 500 < len(looked) < 2000
+    assert 500 < len(checked) < 2000
     assert fingerprint(other) != before
 
 
-def test_a_long_list_that_holds_itself_ends() -> None:
+def test_a_long_list_that_contains_itself() -> None:
     values: list[Any] = list(range(2000))
     values.append(values)
     assert fingerprint(values) == fingerprint(values)
 
 
-def test_names_that_are_none_are_harmless(tmp_path: Path) -> None:
+def test_strings_that_only_look_like_paths_are_harmless(tmp_path: Path) -> None:
     names = ["a\x00.b", "x" * 5000 + ".", "./", str(tmp_path), "\udcff.txt", "http://host/a.b"]
     assert fingerprint(names) == fingerprint(list(names))
 
 
-def test_cycles_end() -> None:
+def test_reference_cycles() -> None:
     values: list[Any] = [1]
     values.append(values)
     other: list[Any] = [2]
@@ -294,21 +292,21 @@ def test_cycles_end() -> None:
     assert fingerprint(values) != fingerprint(other)
 
 
-def test_what_cannot_be_pickled_is_known_by_its_kind() -> None:
+def test_objects_that_cannot_be_pickled_count_by_type() -> None:
     with open(__file__) as one, open(__file__) as other:
         assert fingerprint([one]) == fingerprint([other])
 
 
-def test_an_object_may_say_itself_what_it_is() -> None:
+def test_an_object_may_define_its_own_fingerprint() -> None:
     class TaskNotes(list[int]):
-        told = "a"
+        identity = "a"
 
         def fingerprint(self) -> str:
-            return self.told
+            return self.identity
 
     one, other = TaskNotes([1]), TaskNotes([2])
     assert fingerprint(one) == fingerprint(other)
-    other.told = "b"
+    other.identity = "b"
     assert fingerprint(one) != fingerprint(other)
 
 
@@ -378,7 +376,7 @@ SOURCES = [_parquet, _arrow, _lmdb, _lmdb_of_keys, _sql, _tar, _hdf5, _npy, _fil
 
 
 @pytest.mark.parametrize("make", SOURCES)
-def test_a_source_that_was_read_is_the_same(make: Any, tmp_path: Path) -> None:
+def test_reading_a_source_does_not_change_its_fingerprint(make: Any, tmp_path: Path) -> None:
     path = tmp_path / ("data.npy" if make is _npy else "data.tar" if make is _tar else "data.any")
     source = make(path)
     dataset = source()
@@ -390,13 +388,13 @@ def test_a_source_that_was_read_is_the_same(make: Any, tmp_path: Path) -> None:
         dataset.read_columns(np.arange(2))
     assert fingerprint(dataset) == before
     assert fingerprint(pickle.loads(pickle.dumps(dataset))) == before
-    if path.is_file() and make not in (_sql, _files):  # of which the page on caches says that it is not noticed
+    if path.is_file() and make not in (_sql, _files):  # the page on caches says that changes to these are not detected
         os.utime(path, ns=(10**9, 10**9))
         assert fingerprint(dataset) != before
     dataset.close()
 
 
-def test_other_keys_of_a_database_are_noticed(tmp_path: Path) -> None:
+def test_other_database_keys_change_the_fingerprint(tmp_path: Path) -> None:
     source = _lmdb(tmp_path / "data.mdb")
     every = [source(), *(datasets.LMDBDataset(tmp_path / "data.mdb", keys=keys) for keys in ([b"0"], [b"1"]))]
     assert len({fingerprint(one) for one in every}) == 3
@@ -438,8 +436,8 @@ print(fingerprint(Dataset(), "v1").hex())
 
 
 @pytest.mark.slow
-def test_another_run_of_the_program_finds_the_same() -> None:
-    """Whatever the hashes of strings are, on which the order of sets depends."""
+def test_another_run_computes_the_same_fingerprint() -> None:
+    """It does not depend on string hashes, which decide the order of sets."""
     found = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],

@@ -1,4 +1,4 @@
-"""Stores of samples on disk are made once, and never among files of others."""
+"""Sample stores on disk are created once, and never in a folder with other files."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def ensure(folder: Path, head: Head = HEAD) -> bool:
     return not dropped
 
 
-def test_a_store_is_made_once(tmp_path: Path) -> None:
+def test_a_store_is_created_once(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     assert ensure(folder)
     store = write_store(folder, None)
@@ -46,7 +46,7 @@ def test_a_store_is_made_once(tmp_path: Path) -> None:
     other.close()
 
 
-def test_another_one_is_dropped(tmp_path: Path) -> None:
+def test_a_store_of_another_dataset_is_dropped(tmp_path: Path) -> None:
     ensure(tmp_path)
     other = Head(b"o" * 32, 10)
     assert not ensure(tmp_path, other)
@@ -59,7 +59,7 @@ def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [None, Head(b"o" * 32, 10)])
-def test_of_several_processes_one_makes_it(before: Head | None, tmp_path: Path) -> None:
+def test_one_of_several_processes_creates_the_store(before: Head | None, tmp_path: Path) -> None:
     if before is not None:
         ensure(tmp_path, before)
     children = []
@@ -80,34 +80,34 @@ def test_of_several_processes_one_makes_it(before: Head | None, tmp_path: Path) 
     store.close()
 
 
-def test_a_program_that_was_killed_before_it_made_a_store_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_program_killed_before_it_created_the_store_does_not_block_others(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     assert not has_store(tmp_path)
     assert head_of(tmp_path) is None
     assert ensure(tmp_path)
 
 
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_rejects_a_file_as_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="folder that you can write to"):
         ensure(tmp_path / "file")
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_folder_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(BadOption, match=r"other files, such as 'thesis\.tex'.*new or empty"):
         ensure(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_other_files_in_a_folder_of_samples_stay(tmp_path: Path) -> None:
+def test_other_files_in_a_folder_of_samples_are_kept(tmp_path: Path) -> None:
     ensure(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     assert not ensure(tmp_path, Head(b"o" * 32, 10))
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_what_was_precomputed_is_known(tmp_path: Path) -> None:
+def test_rejects_a_folder_of_precomputed_samples(tmp_path: Path) -> None:
     ensure(tmp_path)
     refuse_whole(tmp_path)
     store = write_store(tmp_path, 1 << 20)

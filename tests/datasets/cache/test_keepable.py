@@ -1,4 +1,4 @@
-"""Who draws random numbers."""
+"""Detecting code that draws random numbers."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ def test_each_generator_is_watched(name: str) -> None:
     assert watch.generators == [name]
 
 
-def test_nothing_is_drawn() -> None:
+def test_nothing_is_reported_if_nothing_is_drawn() -> None:
     watch = RandomWatch()
     with watch.watching():
         np.random.default_rng(3).random()
@@ -39,7 +39,7 @@ def test_nothing_is_drawn() -> None:
     assert watch.generators == []
 
 
-def test_a_normal_number_out_of_store_is_noticed() -> None:
+def test_a_buffered_normal_number_is_detected() -> None:
     np.random.normal()
     watch = RandomWatch()
     if not np.random.get_state(legacy=False)["has_gauss"]:
@@ -49,7 +49,7 @@ def test_a_normal_number_out_of_store_is_noticed() -> None:
     assert watch.generators == ["numpy.random"]
 
 
-def test_on_other_threads_only_rng_is_watched() -> None:
+def test_only_rng_is_watched_on_other_threads() -> None:
     watch = RandomWatch()
 
     def act() -> None:
@@ -63,7 +63,7 @@ def test_on_other_threads_only_rng_is_watched() -> None:
     assert watch.generators == ["feedline.rng()"]
 
 
-def test_coroutines_are_watched_one_by_one() -> None:
+def test_coroutines_are_watched_separately() -> None:
     async def draw(*, draws: bool) -> list[str]:
         watch = RandomWatch()
         with watch.watching_task():
@@ -79,7 +79,7 @@ def test_coroutines_are_watched_one_by_one() -> None:
     assert asyncio.run(both()) == [["feedline.rng()"], []]
 
 
-def test_exceptions_leave_no_watch_behind() -> None:
+def test_an_exception_ends_the_watch() -> None:
     watch = RandomWatch()
     with pytest.raises(KeyError), watch.watching():
         raise KeyError

@@ -1,4 +1,4 @@
-"""Samples as bytes that survive killed writers and bad disks, or are known not to have."""
+"""Samples stored as bytes survive killed writers and bad disks, or the damage is detected."""
 
 import os
 import pickle
@@ -44,7 +44,7 @@ def data_of(found: Encoded | None) -> bytes:
     return bytes(found.data)
 
 
-def test_what_was_put_is_got() -> None:
+def test_get_returns_what_was_put() -> None:
     store = memory_store()
     assert store.get(3) is None
     assert store.put(3, record(b"three"))
@@ -56,7 +56,7 @@ def test_what_was_put_is_got() -> None:
     assert store.stored == 2
 
 
-def test_what_is_there_stays() -> None:
+def test_put_replaces_only_damaged_samples() -> None:
     store = memory_store()
     store.put(3, record(b"first"))
     assert store.put(3, record(b"second"))
@@ -84,7 +84,7 @@ def test_a_store_never_goes_beyond_its_limit(puts: list[tuple[int, bytes]], room
             assert store.get(index) is None
 
 
-def test_every_single_damaged_byte_is_noticed(tmp_path: Path) -> None:
+def test_damage_to_any_byte_is_detected(tmp_path: Path) -> None:
     head = Head(b"f" * 32, 2)
     path = tmp_path / "store"
     store = file_store(path, head)
@@ -104,7 +104,7 @@ def test_every_single_damaged_byte_is_noticed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_truncated_file(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
     store.put(0, record(bytes(5000)))
@@ -116,7 +116,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_entry_of_another_index_is_noticed(tmp_path: Path) -> None:
+def test_an_entry_for_another_index_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
     store.put(7, record(b"seven"))
@@ -128,7 +128,7 @@ def test_an_entry_of_another_index_is_noticed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_head_is_no_head(tmp_path: Path) -> None:
+def test_a_damaged_header_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
     assert store.head() == HEAD
@@ -149,8 +149,8 @@ def test_another_fingerprint_or_count_is_another_store() -> None:
 OTHER = Head(b"o" * 32, HEAD.count)
 
 
-def test_a_sample_of_another_dataset_is_noticed(tmp_path: Path) -> None:
-    """Also if the head is right: a writer may have taken this store for its own."""
+def test_a_sample_of_another_dataset_is_detected(tmp_path: Path) -> None:
+    """Even if the header is right: a writer may have mistaken this store for its own."""
     path = tmp_path / "store"
     store = file_store(path)
     store.put(3, record(b"three"))
@@ -166,7 +166,7 @@ def test_a_sample_of_another_dataset_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["closed", "pickled", "forked"])
-def test_another_store_behind_the_name_is_neither_read_nor_written(way: str, tmp_path: Path) -> None:
+def test_a_store_that_replaced_the_file_is_neither_read_nor_written(way: str, tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = file_store(path)
     store.put(3, record(b"three"))
@@ -174,7 +174,7 @@ def test_another_store_behind_the_name_is_neither_read_nor_written(way: str, tmp
     other.put(3, record(b"another three"))
     os.replace(tmp_path / "other", path)
     content = path.read_bytes()
-    assert data_of(store.get(3)) == b"three"  # which has the old file open
+    assert data_of(store.get(3)) == b"three"  # it has the old file open
 
     def finds_nothing(one: SampleStore) -> bool:
         return one.get(3) is None and not one.put(4, record(b"four")) and not one.is_current()
@@ -195,7 +195,7 @@ def test_another_store_behind_the_name_is_neither_read_nor_written(way: str, tmp
     other.close()
 
 
-def test_the_same_store_behind_the_name_is_used_again(tmp_path: Path) -> None:
+def test_the_same_store_is_used_again_after_it_was_closed(tmp_path: Path) -> None:
     store = file_store(tmp_path / "store")
     store.put(3, record(b"three"))
     store.close()
@@ -206,7 +206,7 @@ def test_the_same_store_behind_the_name_is_used_again(tmp_path: Path) -> None:
         one.close()
 
 
-def test_of_a_file_that_was_emptied_others_have_nothing_until_they_open_it_again(tmp_path: Path) -> None:
+def test_an_emptied_file_is_empty_for_others_until_they_reopen_it(tmp_path: Path) -> None:
     store, other = file_store(tmp_path / "a"), file_store(tmp_path / "a")
     assert store.put(3, record(b"old"))
     assert data_of(other.get(3)) == b"old"
@@ -222,7 +222,7 @@ def test_of_a_file_that_was_emptied_others_have_nothing_until_they_open_it_again
     other.close()
 
 
-def test_an_emptied_store_is_empty_for_those_who_had_it_checked() -> None:
+def test_an_emptied_store_is_empty_for_readers_that_had_checked_its_samples() -> None:
     store = memory_store()
     store.put(0, record(b"old"))
     assert data_of(store.get(0)) == b"old"
@@ -241,8 +241,8 @@ def test_an_emptied_store_is_empty_for_those_who_had_it_checked() -> None:
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_writers_that_are_killed_at_any_moment_spoil_nothing(where: str, tmp_path: Path) -> None:
-    """Readers see what was put, or nothing, or that it is damaged; and others can go on."""
+def test_writers_killed_at_any_moment_do_not_break_the_store(where: str, tmp_path: Path) -> None:
+    """Readers see the sample, nothing, or detected damage; others can continue."""
     head = Head(bytes(32), 4000)
     size = 8 << 20
     if where == "memory":
@@ -260,7 +260,7 @@ def test_writers_that_are_killed_at_any_moment_spoil_nothing(where: str, tmp_pat
                 store.get(index)
                 store.put(index, record(b"%d-" % index * (1 + index % 300)))
         os.read(reader, 1)
-        for _ in range(chance.randrange(50)):  # something to do meanwhile, of a length that varies
+        for _ in range(chance.randrange(50)):  # work of varying length in the meantime
             index = chance.randrange(head.count)
             found = store.get(index)
             if isinstance(found, Encoded):
@@ -278,7 +278,7 @@ def test_writers_that_are_killed_at_any_moment_spoil_nothing(where: str, tmp_pat
     store.close()
 
 
-def test_a_store_has_no_place_for_samples_that_came_later() -> None:
+def test_indices_beyond_the_count_are_not_stored() -> None:
     store = memory_store()
     store.put(49, record(b"last"))
     assert not store.put(50, record(b"later"))
@@ -288,7 +288,7 @@ def test_a_store_has_no_place_for_samples_that_came_later() -> None:
     assert data_of(store.get(49)) == b"last"
 
 
-def test_sizes_of_a_damaged_file_are_not_believed(tmp_path: Path) -> None:
+def test_sizes_in_a_damaged_file_are_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "samples"
     store = file_store(path)
     assert store.put(0, record(b"zero"))
@@ -307,7 +307,7 @@ def test_sizes_of_a_damaged_file_are_not_believed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_head_that_declares_more_entries_than_fit_is_no_head(tmp_path: Path) -> None:
+def test_a_header_that_declares_more_entries_than_fit_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "samples"
     file_store(path, Head(bytes(32), 1_000_000)).close()
     os.truncate(path, 1 << 16)
@@ -317,7 +317,7 @@ def test_a_head_that_declares_more_entries_than_fit_is_no_head(tmp_path: Path) -
 # -- samples as bytes ------------------------------------------------------------------------------------------------
 
 
-def test_arrays_of_ones_own_bytes_can_be_written_to() -> None:
+def test_arrays_decoded_from_private_bytes_are_writable() -> None:
     encoded = encode({"a": [np.zeros(3), (np.ones((2, 2)),)]}, pickles=False)
     sample = decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=False)
     sample["a"][0][:] = 5
@@ -327,7 +327,7 @@ def test_arrays_of_ones_own_bytes_can_be_written_to() -> None:
     assert shared["a"][0].tolist() == [0, 0, 0]
 
 
-def test_pickles_are_neither_written_nor_read_unless_asked_for() -> None:
+def test_pickles_are_neither_written_nor_read_by_default() -> None:
     with pytest.raises(NotARecord, match="runs code"):
         encode({1, 2}, pickles=False)
     encoded = encode({1, 2}, pickles=True)
@@ -337,13 +337,13 @@ def test_pickles_are_neither_written_nor_read_unless_asked_for() -> None:
         decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=False)
 
 
-def test_what_a_record_can_hold_is_never_pickled() -> None:
+def test_samples_that_fit_a_record_are_never_pickled() -> None:
     encoded = encode([1, "two"], pickles=True)
     assert encoded.kind is Kind.RECORD
     with pytest.raises(pickle.UnpicklingError):
         pickle.loads(encoded.data)
 
 
-def test_nonsense_is_no_sample() -> None:
+def test_rejects_garbage() -> None:
     with pytest.raises(CorruptSource):
         decode(Encoded(Kind.RECORD, bytearray(b"nonsense")), pickles=False)

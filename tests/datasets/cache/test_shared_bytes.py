@@ -26,7 +26,7 @@ def make(kind: str, folder: Path) -> SharedBytes:
 
 
 @KINDS
-def test_what_a_forked_process_writes_is_there(kind: str, tmp_path: Path) -> None:
+def test_writes_of_a_forked_process_are_visible(kind: str, tmp_path: Path) -> None:
     shared = make(kind, tmp_path)
     shared.write(100, b"before")
     pid = os.fork()
@@ -41,7 +41,7 @@ def test_what_a_forked_process_writes_is_there(kind: str, tmp_path: Path) -> Non
 
 
 @KINDS
-def test_bytes_that_are_cleared_are_zero(kind: str, tmp_path: Path) -> None:
+def test_cleared_bytes_are_zero(kind: str, tmp_path: Path) -> None:
     shared = make(kind, tmp_path)
     shared.write(0, bytes(range(1, 101)))
     shared.clear(10, 50)
@@ -62,7 +62,7 @@ def test_a_killed_process_leaves_no_lock_behind(kind: str, tmp_path: Path) -> No
     os.read(reader, 1)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    with shared.locked():  # would wait for ever
+    with shared.locked():  # would wait forever
         shared.write(0, b"free")
     os.close(reader)
     os.close(writer)
@@ -94,7 +94,7 @@ def _write(shared: SharedMemory) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_memory_arrives_in_a_started_process_as_the_same_memory(method: str) -> None:
+def test_a_started_process_receives_the_same_memory(method: str) -> None:
     shared = SharedMemory(4096)
     context: Any = multiprocessing.get_context(method)
     process = context.Process(target=_write, args=(shared,))
@@ -105,7 +105,7 @@ def test_memory_arrives_in_a_started_process_as_the_same_memory(method: str) -> 
     assert shared.read(8, 9) == b"from afar"
 
 
-def test_memory_that_is_pickled_otherwise_is_new() -> None:
+def test_pickling_it_for_anything_but_a_new_process_creates_new_memory() -> None:
     shared = SharedMemory(4096)
     shared.write(0, b"old")
     other = pickle.loads(pickle.dumps(shared))
@@ -114,7 +114,7 @@ def test_memory_that_is_pickled_otherwise_is_new() -> None:
     assert shared.read(0, 3) == b"old"
 
 
-def test_a_file_that_ends_early_gives_fewer_bytes(tmp_path: Path) -> None:
+def test_reading_past_the_end_of_a_file_returns_fewer_bytes(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"abc")
     shared = SharedFile(tmp_path / "short")
     assert shared.read(1, 100) == b"bc"
@@ -122,12 +122,12 @@ def test_a_file_that_ends_early_gives_fewer_bytes(tmp_path: Path) -> None:
     shared.close()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"missing.* cannot be opened"):
         SharedFile(tmp_path / "missing", readonly=True).read(0, 1)
 
 
-def test_processes_and_threads_add_up() -> None:
+def test_counters_add_up_across_processes_and_threads() -> None:
     counters = Counters("memory_hits", "misses", "damaged")
     children = []
     for _ in range(4):

@@ -34,7 +34,7 @@ from tests.sampling import examples
 
 COUNT = 60
 PART = 300
-"""Bytes, so that files have several parts."""
+"""Bytes of a part, small enough that files have several parts."""
 NAMES = ["number", "score", "name", "is_even", "day"]
 
 
@@ -100,7 +100,7 @@ class TestSeveralCompressedFiles(SourceContract):
         return [(sample["name"], sample["number"]) for sample in samples()]
 
 
-def test_parts_that_are_kept_unpacked(tmp_path: Path) -> None:
+def test_unpacked_parts_in_a_cache(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", text_of(samples()))
     for _ in range(2):
         dataset = CSVDataset(path, part_bytes=PART, cache=tmp_path / "unpacked", cache_bytes=0)
@@ -108,7 +108,7 @@ def test_parts_that_are_kept_unpacked(tmp_path: Path) -> None:
             assert_same(dataset[index], sample)
 
 
-def test_types_follow_from_all_cells_of_all_files(tmp_path: Path) -> None:
+def test_types_are_inferred_from_all_cells_of_all_files(tmp_path: Path) -> None:
     write(tmp_path / "1.csv", "a,b,c,d,e,f\n" + "1,1,,true,2020-01-01,1\n" * 50)
     write(tmp_path / "2.csv", "a,b,c,d,e,f\n" + "2,2,,0,2020-01-01,1\n" * 50 + "0.5,x,,1,2020-01-01 10:00:00,\n")
     dataset = CSVDataset(tmp_path, part_bytes=100)
@@ -120,7 +120,7 @@ def test_types_follow_from_all_cells_of_all_files(tmp_path: Path) -> None:
         "e": np.datetime64("2020-01-01T00:00:00", "s"),
         "f": np.int64(1),
     }
-    assert dataset[100]["f"] is None  # what a value becomes does not depend on its neighbours
+    assert dataset[100]["f"] is None  # the type of a value does not depend on its neighbours
     assert type(dataset[0]["f"]) is np.int64
     assert "'a': float64[]" in repr(dataset)
     assert dataset.column_types["b"] == pa.string()
@@ -148,7 +148,7 @@ def test_types_do_not_depend_on_where_parts_are_cut(cells: list[str]) -> None:
         assert [str(value) for value in cut] == [str(value) for value in whole]
 
 
-def test_types_that_were_given(tmp_path: Path) -> None:
+def test_explicit_types(tmp_path: Path) -> None:
     text = "x,y,z\n1,2,3\n4,,6\n"
     dataset = dataset_of(tmp_path / "a.csv", text, types={"x": "float32", "y": pa.float64(), "z": "string"})
     assert dataset[0] == {"x": 1, "y": 2, "z": "3"}
@@ -158,13 +158,13 @@ def test_types_that_were_given(tmp_path: Path) -> None:
     assert batch["x"].dtype == np.float32
 
 
-def test_types_of_numpy_and_python(tmp_path: Path) -> None:
+def test_types_as_numpy_dtypes_and_python_types(tmp_path: Path) -> None:
     kinds = {"x": np.float32, "y": float, "z": str, "i": np.dtype("i2"), "b": bool}
     dataset = dataset_of(tmp_path / "a.csv", "x,y,z,i,b\n1,2,3,4,1\n", types=kinds)
     assert [type(value) for value in dataset[0].values()] == [np.float32, np.float64, str, np.int16, np.bool_]
 
 
-def test_files_without_a_row_of_names(tmp_path: Path) -> None:
+def test_files_without_a_header_row(tmp_path: Path) -> None:
     text = text_of(samples(), header=False, delimiter="\t")
     dataset = dataset_of(tmp_path / "a.tsv", text, "number", columns=NAMES, part_bytes=PART)
     assert [int(number) for number in dataset] == list(range(COUNT))
@@ -172,7 +172,7 @@ def test_files_without_a_row_of_names(tmp_path: Path) -> None:
     assert len(other) == COUNT
 
 
-def test_a_byte_order_mark_and_spreadsheets(tmp_path: Path) -> None:
+def test_a_byte_order_mark_as_spreadsheets_write_it(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", "\ufeffx;y\r\n1;2,5\r\n", delimiter=";")
     assert dataset[0] == {"x": 1, "y": "2,5"}
 
@@ -193,7 +193,7 @@ def test_the_repr_reads_nothing(tmp_path: Path) -> None:
     assert repr(dataset) == "CSVDataset(1 samples of {'x': int64[]})"
 
 
-def test_a_file_with_names_only_has_no_samples(tmp_path: Path) -> None:
+def test_a_file_with_only_a_header_has_no_samples(tmp_path: Path) -> None:
     assert len(dataset_of(tmp_path / "a.csv", "x,y\n")) == 0
 
 
@@ -209,7 +209,9 @@ def test_filters(tmp_path: Path) -> None:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_a_stream_is_shared_out_and_resumed(ending: str, engine: EngineName, workers: int, tmp_path: Path) -> None:
+def test_a_stream_is_split_among_workers_and_resumed(
+    ending: str, engine: EngineName, workers: int, tmp_path: Path
+) -> None:
     stream = dataset_of(tmp_path / f"a{ending}", text_of(samples()), "number", part_bytes=PART).stream()
     loader = feedline.Loader(stream, 8, workers=workers, engine=engine)
     assert numbers(loader) == list(range(COUNT))
@@ -226,9 +228,7 @@ def test_a_shuffled_stream(tmp_path: Path) -> None:
     assert sorted(found) == list(range(COUNT)) != found
 
 
-def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sequential_pass_unpacks_a_compressed_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples()), "number", part_bytes=PART, cache_bytes=0)
     assert len(dataset) == COUNT
@@ -250,7 +250,7 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     unpacked.close()
 
 
-def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_others(
+def test_unpacked_parts_of_a_compressed_file_are_not_mapped_for_other_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.csv.gz", text_of(samples()))
@@ -270,7 +270,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
         dataset.close()
 
 
-def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_order_in_a_compressed_file_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
     with pytest.warns(PerformanceWarning, match=r"a\.csv\.gz' is compressed.*cache="):
@@ -278,7 +278,7 @@ def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatc
     dataset.close()
 
 
-def test_what_was_unpacked_with_other_types_is_not_taken(tmp_path: Path) -> None:
+def test_parts_unpacked_with_other_types_are_not_reused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "x\n1\n2\n")
     for kind in ("int64", "float32", "string"):
         with warnings.catch_warnings():
@@ -288,7 +288,7 @@ def test_what_was_unpacked_with_other_types_is_not_taken(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "message"),
     [
         ("a,b\n1,2\n3\n", {}, r"a\.csv', row 3: Expected 2 columns, got 1"),
         ("a,b\n" + "1,2\n" * 200 + '3,"x\ny",4\n', {"part_bytes": 100}, r"row 202: Expected 2 columns, got 3"),
@@ -303,9 +303,9 @@ def test_what_was_unpacked_with_other_types_is_not_taken(tmp_path: Path) -> None
         ("a,b\n1,2\n", {"fields": "z"}, "'z', but .* 'a', 'b'"),
     ],
 )
-def test_errors_name_file_and_row(text: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_errors_name_file_and_row(text: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", text, **options)
-    with pytest.raises((SourceError, BadOption), match=said) as raised:
+    with pytest.raises((SourceError, BadOption), match=message) as raised:
         len(dataset)
     assert "a.csv" in str(raised.value)
 
@@ -336,13 +336,13 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
         {"cache": 3},
     ],
 )
-def test_options_that_are_none(options: dict[str, Any]) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         CSVDataset("a.csv", **options)
 
 
 @pytest.mark.parametrize("ending", [".csv.gz", ".csv.bz2", ".csv.xz"])
-def test_compressed_files_that_are_damaged(ending: str, tmp_path: Path) -> None:
+def test_damaged_compressed_files(ending: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"a{ending}", text_of(samples()))
     content = path.read_bytes()
     for damaged in (
@@ -355,7 +355,7 @@ def test_compressed_files_that_are_damaged(ending: str, tmp_path: Path) -> None:
             len(CSVDataset(path))
 
 
-def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", text_of(samples()), "number", part_bytes=PART)
     assert dataset[0] == 0
     write(tmp_path / "a.csv", text_of(samples()[1:]))
@@ -364,7 +364,7 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
         dataset[COUNT - 1]
 
 
-def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "1.csv", "x,y\n1,2\n")
     write(tmp_path / "2.csv", "x,z\n1,2\n")
     with pytest.raises(SourceError, match=r"2\.csv' has no column 'y'"):
@@ -381,7 +381,7 @@ def test_a_copy_does_not_read_the_file_again(tmp_path: Path, monkeypatch: pytest
     assert copy[COUNT - 1]["number"] == COUNT - 1
 
 
-def test_a_cache_around_it_notices_other_types(tmp_path: Path) -> None:
+def test_a_cache_around_it_detects_other_types(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "x\n1\n2\n")
 
     def cached(kind: str) -> Any:

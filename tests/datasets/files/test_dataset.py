@@ -80,7 +80,7 @@ def test_a_list_of_paths_keeps_its_order(root: Path) -> None:
         FileDataset(paths, labels="labels.csv")
 
 
-def test_labels_of_a_function(root: Path) -> None:
+def test_labels_from_a_function(root: Path) -> None:
     dataset = FileDataset(root, extensions=".txt", labels=lambda path: Path(path).stem, fields="label")
     assert dataset.classes == ["1", "2", "3", "a"]
     assert list(dataset) == [2, 0, 3, 1]
@@ -102,7 +102,7 @@ def test_labels_of_a_function(root: Path) -> None:
         FileDataset(root, labels=[1, 2, 3, 4, 5])
 
 
-def test_a_million_labels_take_little(root: Path) -> None:
+def test_a_million_labels_take_little_memory(root: Path) -> None:
     dataset = FileDataset(root, labels=lambda path: 255)
     assert dataset._labels is not None
     assert dataset._labels.values.itemsize == 1
@@ -115,7 +115,7 @@ def table(root: Path, text: str, name: str = "labels.csv") -> Path:
     return root.parent / name
 
 
-def test_labels_of_a_table(root: Path) -> None:
+def test_labels_from_a_table(root: Path) -> None:
     lines = f"file,label\ncat/1.txt,x\n./dog/a.txt,y\n{root}/dog/b/2.txt,x\n3.TXT,z\n"
     dataset = FileDataset(root, extensions=".txt", labels=table(root, lines), fields=("path", "label"))
     assert dataset.classes == ["x", "y", "z"]
@@ -158,12 +158,12 @@ def test_numbers_stay_numbers_beside_an_empty_label(tmp_path: Path) -> None:
         ("file,label\ncat/1.txt,1\n", SourceError, "'3.TXT', 'x.md', .*no line in .*unlabelled"),
     ],
 )
-def test_tables_that_do_not_fit(root: Path, text: str, kind: type[Exception], message: str) -> None:
+def test_label_tables_that_do_not_match_the_files(root: Path, text: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         FileDataset(root, labels=table(root, text))
 
 
-def test_tables_that_are_none(root: Path) -> None:
+def test_label_tables_that_cannot_be_read(root: Path) -> None:
     with pytest.raises(SourceError, match=r"nothing\.csv' is the path of a CSV file that cannot be read"):
         FileDataset(root, labels=root / "nothing.csv")
     with pytest.raises(SourceError, match=r"'folders' is the path of a CSV file.*labels=\"folder\" for"):
@@ -173,7 +173,7 @@ def test_tables_that_are_none(root: Path) -> None:
         FileDataset(root, labels=root.parent / "x.csv")
 
 
-def test_arrays_and_functions_read(tmp_path: Path) -> None:
+def test_reading_arrays_and_with_a_function(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     dataset = FileDataset(tmp_path, read="npy", fields="data")
     assert_same(dataset[0], np.arange(3))
@@ -211,12 +211,12 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         ({"cache": 3}, "cache"),
     ],
 )
-def test_options_that_cannot_work(root: Path, options: dict[str, Any], message: str) -> None:
+def test_bad_options_are_rejected(root: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         FileDataset(root, **options)
 
 
-def test_nothing_to_read(root: Path, tmp_path: Path) -> None:
+def test_rejects_folders_and_lists_without_files(root: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="has no files, so"):
         FileDataset(tmp_path / "empty")
@@ -232,7 +232,7 @@ def test_files_that_are_left_out_are_counted(root: Path, tmp_path: Path) -> None
     assert repr(everything) == "FileDataset(5 samples of {'data': file, 'path': str})"
     for cache in (False, tmp_path / "cache", tmp_path / "cache"):
         assert FileDataset(root, extensions=".md", cache=cache).left_out == 4
-    assert FileDataset(root, extensions=".txt", labels="folder").left_out == 2  # one of them in no directory
+    assert FileDataset(root, extensions=".txt", labels="folder").left_out == 2  # one of them is not in a directory
     listed = FileDataset(["a.txt", "b.md"], extensions=".txt", fields="data")
     assert repr(listed) == "FileDataset(1 samples of file, 1 other file left out)"
     with pytest.raises(SourceError, match=r"no files that end in \.jpg \(5 others were left out\)"):
@@ -257,7 +257,7 @@ def test_samples_look_like_torchvisions(root: Path) -> None:
         samples[3]
 
 
-def test_a_large_listing_is_held_in_a_few_bytes_for_each_file(tmp_path: Path) -> None:
+def test_a_large_listing_takes_a_few_bytes_per_file(tmp_path: Path) -> None:
     paths = [f"/data/images/train/class-{number // 1000:04d}/image-{number:08d}.jpg" for number in range(20_000)]
     dataset = FileDataset(paths, labels="folder")
     assert dataset._paths.nbytes < 20_000 * 12

@@ -37,7 +37,7 @@ def save(root: Path, name: str, number: int) -> Path:
 
 
 def make_dataset(directory: Path, extensions: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Do as torchvision does, line by line."""
+    """Do what torchvision does, line by line."""
     classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
     class_to_idx = {name: index for index, name in enumerate(classes)}
     instances = []
@@ -76,7 +76,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_order_and_classes_are_torchvisions(root: Path) -> None:
+def test_order_and_classes_equal_torchvisions(root: Path) -> None:
     dataset = ImageFolder(root)
     expected = make_dataset(root, (".png", ".jpg", ".bmp"))
     assert list(dataset.samples) == list(dataset.imgs) == expected
@@ -127,7 +127,7 @@ def test_without_labels_a_sample_is_an_image(root: Path) -> None:
         ImageFolder(root / "cat")
 
 
-def test_classes_without_images(root: Path) -> None:
+def test_rejects_classes_without_images(root: Path) -> None:
     (root / "fish").mkdir()
     with pytest.raises(SourceError, match=f"'fish' of 5 classes in {root} has no files"):
         ImageFolder(root)
@@ -138,7 +138,7 @@ def test_classes_without_images(root: Path) -> None:
         ImageFolder(root, extensions=".gif")
 
 
-def test_the_folder_of_a_single_class(root: Path) -> None:
+def test_rejects_the_folder_of_a_single_class(root: Path) -> None:
     with pytest.raises(SourceError, match="has no directories") as caught:
         ImageFolder(root / "cat")
     assert str(root / "cat") in str(caught.value)
@@ -154,7 +154,7 @@ def damaged_files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("content", damaged_files().values(), ids=damaged_files())
-def test_a_damaged_image_is_named(root: Path, content: bytes) -> None:
+def test_the_error_names_the_damaged_image(root: Path, content: bytes) -> None:
     (root / "Zebra/1.png").write_bytes(content)
     for decode in ("auto", "cpu", "rgb", "pil"):
         dataset = ImageFolder(root, decode=decode)
@@ -164,7 +164,7 @@ def test_a_damaged_image_is_named(root: Path, content: bytes) -> None:
         ImageFolder(root, transform=images.Resize(8))[0]
 
 
-def test_an_error_of_the_decode_function_names_the_image(root: Path) -> None:
+def test_errors_of_the_decode_function_name_the_image(root: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal") as caught:
         ImageFolder(root, decode=int)[0]
     assert f"{root}/Zebra/1.png" in str(getattr(caught.value, "__notes__", ""))
@@ -189,14 +189,14 @@ def test_labels_from_a_table_of_images(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [({"decode": "gif"}, "decode='gif'"), ({"fields": "data"}, "'data'")])
-def test_options_that_cannot_work(root: Path, options: dict[str, Any], message: str) -> None:
+def test_bad_options_are_rejected(root: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         ImageFolder(root, **options)
     with pytest.raises(BadOption, match="FileDataset"):
         ImageFolder([str(root)])  # type: ignore[arg-type]
 
 
-def test_pillow_is_asked_for_when_it_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_is_only_required_for_decoding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert len(ImageFolder(root, decode="bytes")) == 7
     with pytest.raises(ImportError, match="PIL"):
@@ -208,7 +208,7 @@ TWICE = images.Compose([images.Resize((12, 10)), images.Normalize()])
 
 @pytest.mark.parametrize("decode", ["auto", "cpu", "gpu", "rgb", "pil"])
 @pytest.mark.parametrize("fields", ["image", ("image", "label"), ("label", "path", "image"), {"x": "image"}, None])
-def test_a_transform_for_images_is_given_the_image(root: Path, decode: str, fields: Any) -> None:
+def test_an_image_transform_receives_the_image(root: Path, decode: str, fields: Any) -> None:
     sample = ImageFolder(root, fields, decode=decode, transform=TWICE)[0]
     plain = ImageFolder(root, fields)[0]
     expected = TWICE(picture(6))
@@ -220,7 +220,7 @@ def test_a_transform_for_images_is_given_the_image(root: Path, decode: str, fiel
         assert_same(sample[name], expected if name == place else plain[name])
 
 
-def test_images_of_a_pipeline_come_in_batches(root: Path) -> None:
+def test_images_of_a_pipeline_are_batched(root: Path) -> None:
     dataset = ImageFolder(root, transform=TWICE)
     expected = [TWICE(ImageFolder(root)[index][0]) for index in range(7)]
     for workers in (0, 2):
@@ -229,7 +229,7 @@ def test_images_of_a_pipeline_come_in_batches(root: Path) -> None:
         assert labels.tolist() == [0, 1, 2, 3, 3, 3, 3]
 
 
-def test_insisting_on_a_device(root: Path) -> None:
+def test_decoding_on_a_gpu_needs_a_transform_and_a_device(root: Path) -> None:
     with pytest.raises(BadOption, match='decode="gpu" needs a transform'):
         ImageFolder(root, decode="gpu")
     loader = feedline.Loader(ImageFolder(root, decode="gpu", transform=TWICE), 7)
@@ -237,7 +237,7 @@ def test_insisting_on_a_device(root: Path) -> None:
         next(iter(loader))
 
 
-def test_orientation_is_followed_unless_pillow_is_asked_for(tmp_path: Path) -> None:
+def test_decode_auto_applies_the_orientation_and_decode_rgb_does_not(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     exif = Image.Exif()
     exif[0x0112] = 6

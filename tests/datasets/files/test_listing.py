@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def age(folder: Path) -> None:
-    """Let all directories have changed long ago: what changed just now is never taken from a cache."""
+    """Backdate all directories: a directory that has just changed is never taken from a cache."""
     for path, _, _ in os.walk(folder):
         os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
 
@@ -44,7 +44,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*arguments: Any) -> Any:
         done.append(1)
-        return scan(*arguments)  # the true one
+        return scan(*arguments)  # the real one
 
     monkeypatch.setattr(listing, "scan", counted)
     return done
@@ -64,7 +64,7 @@ def test_a_listing_is_used_again(root: Path, tmp_path: Path, scans: list[int]) -
     assert list_files(str(root), JPG, tmp_path / "cache").directories == ["", "a", "b", "b/deep"]
 
 
-def test_the_same_folder_by_another_name_is_the_same(
+def test_the_same_folder_under_another_path_uses_the_same_listing(
     root: Path, tmp_path: Path, scans: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths(root, tmp_path / "cache")
@@ -94,14 +94,14 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_is_seen(root: Path, tmp_path: Path, scans: list[int], change: Callable[[Path], Any]) -> None:
+def test_a_change_is_detected(root: Path, tmp_path: Path, scans: list[int], change: Callable[[Path], Any]) -> None:
     paths(root, tmp_path / "cache")
     change(root)
     assert paths(root, tmp_path / "cache") == paths(root, False)
     assert len(scans) == 3
 
 
-def test_a_directory_replaced_by_one_of_the_same_age_is_seen(root: Path, tmp_path: Path, scans: list[int]) -> None:
+def test_a_directory_replaced_by_one_of_the_same_age_is_detected(root: Path, tmp_path: Path, scans: list[int]) -> None:
     paths(root, tmp_path / "cache")
     (root / "a").rename(tmp_path / "old")
     (root / "a").mkdir()
@@ -110,8 +110,10 @@ def test_a_directory_replaced_by_one_of_the_same_age_is_seen(root: Path, tmp_pat
     assert paths(root, tmp_path / "cache") == ["a/other.jpg", "b/deep/3.jpg"]
 
 
-def test_what_changed_just_before_it_was_listed_is_not_trusted(root: Path, tmp_path: Path, scans: list[int]) -> None:
-    """Another change may have the same time."""
+def test_a_directory_changed_just_before_it_was_listed_is_listed_again(
+    root: Path, tmp_path: Path, scans: list[int]
+) -> None:
+    """A later change could have the same timestamp."""
     (root / "a/0.jpg").touch()
     for _ in range(2):
         assert paths(root, tmp_path / "cache")[0] == "a/0.jpg"
@@ -122,7 +124,7 @@ def test_what_changed_just_before_it_was_listed_is_not_trusted(root: Path, tmp_p
     assert len(scans) == 3
 
 
-def test_other_options_are_another_listing(root: Path, tmp_path: Path, scans: list[int]) -> None:
+def test_other_options_need_another_listing(root: Path, tmp_path: Path, scans: list[int]) -> None:
     assert len(paths(root, tmp_path / "cache")) == 3
     assert len(paths(root, tmp_path / "cache", Choice())) == 4
     assert len(paths(root, tmp_path / "cache", Choice(pattern="*.txt"))) == 1
@@ -131,7 +133,7 @@ def test_other_options_are_another_listing(root: Path, tmp_path: Path, scans: li
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 100, None])
-def test_a_damaged_cache_is_made_anew(root: Path, tmp_path: Path, scans: list[int], damage: bytes | None) -> None:
+def test_a_damaged_cache_file_is_rebuilt(root: Path, tmp_path: Path, scans: list[int], damage: bytes | None) -> None:
     expected = paths(root, tmp_path / "cache")
     (file,) = (tmp_path / "cache").iterdir()
     content = bytearray(file.read_bytes())
@@ -143,7 +145,7 @@ def test_a_damaged_cache_is_made_anew(root: Path, tmp_path: Path, scans: list[in
     assert list((tmp_path / "cache").iterdir()) == [file]
 
 
-def test_small_folders_stay_out_of_the_users_cache(
+def test_listings_of_small_folders_are_not_stored_in_the_users_cache(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[int]
 ) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "home"))
@@ -158,13 +160,13 @@ def test_small_folders_stay_out_of_the_users_cache(
     assert len(scans) == 3
 
 
-def test_a_cache_that_cannot_be_written_is_told_and_no_more(root: Path, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_only_warns(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(FeedlineWarning, match="FEEDLINE_CACHE"):
         assert len(paths(root, tmp_path / "file")) == 3
 
 
-def test_what_is_no_folder_is_refused(root: Path, tmp_path: Path) -> None:
+def test_rejects_paths_that_are_not_folders(root: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         paths(tmp_path / "nothing", False)
     with pytest.raises(SourceError, match="not a folder"):
@@ -186,8 +188,8 @@ def test_hundreds_of_directories_are_checked(tmp_path: Path, scans: list[int]) -
 
 
 @pytest.mark.parametrize("odd", [None, "text", {}, np.arange(100), np.zeros((2, 2), np.uint8)])
-def test_a_cache_that_is_damaged_is_made_anew(root: Path, tmp_path: Path, scans: list[int], odd: Any) -> None:
-    """Its checksum is right, as if another version or program had written it."""
+def test_a_cache_with_unexpected_values_is_rebuilt(root: Path, tmp_path: Path, scans: list[int], odd: Any) -> None:
+    """The checksum is right, as if another version or program had written the cache."""
     cache = tmp_path / "cache"
     expected = paths(root, cache)
     (path,) = cache.iterdir()
@@ -204,4 +206,4 @@ def test_a_cache_that_is_damaged_is_made_anew(root: Path, tmp_path: Path, scans:
         content = records.encode(damaged)
         path.write_bytes(content + struct.pack("<I", zlib.crc32(content)))
         assert paths(root, cache) == expected, place
-    assert len(scans) > len(places) // 2  # some values, such as how many files were left out, may be anything
+    assert len(scans) > len(places) // 2  # some values, such as the number of files left out, may be anything

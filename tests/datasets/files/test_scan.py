@@ -1,4 +1,4 @@
-"""Files are found in torchvision's order, whatever links there are."""
+"""Files are found in torchvision's order, even with symbolic links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sampling import examples
 
 @pytest.fixture(autouse=True, scope="module", params=["alone", "together"])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread to the end, or several from the beginning."""
+    """One thread throughout, or several from the start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module._Clock, "is_waiting", lambda clock: request.param == "together")
         yield
@@ -41,7 +41,7 @@ def paths(root: Path, choice: Choice | None = None) -> list[str]:
 
 
 def reference(root: Path) -> list[str]:
-    """Do as torchvision's make_dataset does, and list files in no directory first."""
+    """Do what torchvision's make_dataset does, and list files outside of directories first."""
     found = sorted(entry.name for entry in os.scandir(root) if not entry.is_dir())
     for name in sorted(entry.name for entry in os.scandir(root) if entry.is_dir()):
         for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
@@ -49,7 +49,7 @@ def reference(root: Path) -> list[str]:
     return found
 
 
-def test_the_order_is_torchvisions(tmp_path: Path) -> None:
+def test_the_order_equals_torchvisions(tmp_path: Path) -> None:
     touch(
         tmp_path,
         "b/1",
@@ -79,7 +79,7 @@ names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=[
 
 @settings(max_examples=examples(25), deadline=None)
 @given(tree=st.sets(st.lists(names, min_size=1, max_size=3).map(tuple), max_size=12))
-def test_any_tree_is_listed_like_torchvisions(
+def test_any_tree_is_listed_as_torchvision_does(
     tree: set[tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("tree")
@@ -90,7 +90,7 @@ def test_any_tree_is_listed_like_torchvisions(
     assert paths(root) == reference(root)
 
 
-def test_names_of_odd_bytes(tmp_path: Path) -> None:
+def test_names_with_newlines_and_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     for name in (b"\xff\xfe.jpg", b"a\nb.jpg", "日本.jpg".encode()):
         (tmp_path / "d" / os.fsdecode(name)).touch()
@@ -99,7 +99,7 @@ def test_names_of_odd_bytes(tmp_path: Path) -> None:
     assert all((tmp_path / path).exists() for path in found)
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_are_followed_but_not_in_cycles(tmp_path: Path) -> None:
     touch(tmp_path, "root/a/1.jpg", "other/2.jpg", "other/deep/3.jpg")
     root = tmp_path / "root"
     (root / "b").symlink_to(tmp_path / "other")
@@ -126,12 +126,12 @@ def test_directories_with_links_to_each_other_are_listed_once(tmp_path: Path) ->
         assert paths(tmp_path) == [f"{directory.name}/file" for directory in directories]
 
 
-def test_what_is_no_regular_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/1.jpg")
     os.mkfifo(tmp_path / "a" / "pipe.jpg")
     (tmp_path / "a" / "zero.jpg").symlink_to("/dev/zero")
     with closing(socket.socket(socket.AF_UNIX)) as listening:
-        monkeypatch.chdir(tmp_path)  # the path of a socket must not be long
+        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
         listening.bind("a/socket.jpg")
         assert paths(tmp_path) == ["a/1.jpg"]
 
@@ -154,7 +154,7 @@ def test_which_files_are_wanted(tmp_path: Path, choice: Choice, expected: list[s
     assert paths(touch(tmp_path, "a/1.jpg", "a/2.JPG", "b/3.png", "top.txt"), choice) == expected
 
 
-def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_directory_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/1", "b/c/2")
     scandir = os.scandir
 

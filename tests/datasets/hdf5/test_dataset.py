@@ -42,7 +42,7 @@ def write(path: Path, count: int = COUNT, first: int = 0) -> Path:
         pairs = numbers[:, None] * [1, 2]
         file.create_dataset("packed", data=pairs, chunks=(4, 2), maxshape=(None, 2), compression="gzip", shuffle=True)
         file.create_dataset("name", data=[f"näme {number}" for number in numbers], dtype=h5py.string_dtype())
-        file["size"] = 3  # a single value is no field
+        file["size"] = 3  # a single value is not a field
     return path
 
 
@@ -101,7 +101,7 @@ def path(tmp_path: Path) -> Path:
     return write(tmp_path / "data.h5")
 
 
-def test_forms_of_a_sample(path: Path) -> None:
+def test_samples_have_the_form_of_fields(path: Path) -> None:
     def first(fields: Any) -> Any:
         source = HDF5Dataset(path, fields)
         found = source[5]
@@ -126,7 +126,7 @@ def test_repr_names_fields_and_files(path: Path, tmp_path: Path) -> None:
     assert both.fields == ("name",)
 
 
-def test_construction_leaves_nothing_open_and_pickles_small(path: Path) -> None:
+def test_construction_leaves_nothing_open_and_pickles_are_small(path: Path) -> None:
     source = HDF5Dataset(path)
     assert not source._files._opened
     assert len(pickle.dumps(source)) < 2000
@@ -154,7 +154,7 @@ def test_columns_in_both_loaders(path: Path, engine: EngineName, shuffle: bool) 
     source.close()
 
 
-def test_batches_are_those_of_torch_s_loader(path: Path) -> None:
+def test_batches_equal_those_of_torch_s_loader(path: Path) -> None:
     source: Any = HDF5Dataset(path, ["image", "meta/label", "name", "packed"])
     parts = feedline.split(source, [0.7, 0.3], seed=1)
     several: list[Any] = [source, parts[1], torch.utils.data.Subset(source, [3, 1, 2])]
@@ -173,7 +173,7 @@ def test_batches_are_those_of_torch_s_loader(path: Path) -> None:
     source.close()
 
 
-def test_natural_order_of_files(tmp_path: Path) -> None:
+def test_files_are_sorted_in_natural_order(tmp_path: Path) -> None:
     for number in (10, 9, 1):
         write(tmp_path / f"{number}.h5", 1, number)
     found = HDF5Dataset(tmp_path / "*.h5", "meta/label")
@@ -255,7 +255,7 @@ def test_forks_while_threads_read(path: Path) -> None:
     source.close()
 
 
-def test_chunks_are_blocks_of_a_sampler(tmp_path: Path) -> None:
+def test_chunk_sizes_serve_as_blocks_of_a_sampler(tmp_path: Path) -> None:
     path = tmp_path / "data.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.arange(50 * 8).reshape(50, 8), chunks=(8, 8), compression="lzf")
@@ -272,7 +272,7 @@ def test_chunks_are_blocks_of_a_sampler(tmp_path: Path) -> None:
     assert HDF5Dataset(tmp_path / "plain.h5", "x").chunk_sizes.tolist() == [4] * 25
 
 
-class TestWhatCannotBe:
+class TestInvalidArguments:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
@@ -288,12 +288,12 @@ class TestWhatCannotBe:
         with pytest.raises((BadOption, SourceError), match=message):
             HDF5Dataset(given)
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"There is no file .*nothing\.h5"):
             HDF5Dataset(tmp_path / "nothing.h5")
 
     @pytest.mark.parametrize("fields", ["nothing", ("image", "nothing"), {"x": "nothing"}, "meta", "image/x", [3]])
-    def test_fields_that_are_not_there(self, path: Path, fields: Any) -> None:
+    def test_missing_fields(self, path: Path, fields: Any) -> None:
         with pytest.raises(BadOption, match=r"has 'image', 'meta/label'"):
             HDF5Dataset(path, fields)
 
@@ -336,7 +336,7 @@ class TestWhatCannotBe:
         with pytest.raises(BadOption, match=r"b\.h5 has 'image'"):
             HDF5Dataset([first, tmp_path / "b.h5"], ("image", "name"))
 
-    def test_no_hdf5_file(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_hdf5(self, tmp_path: Path) -> None:
         for name, data in (("text", b"hello" * 100), ("nothing", b"")):
             (tmp_path / name).write_bytes(data)
             with pytest.raises(CorruptSource, match="not an HDF5 file"):
@@ -350,13 +350,13 @@ class TestWhatCannotBe:
 
 class TestDamage:
     @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.9, 0.999])
-    def test_a_file_that_was_cut_off(self, path: Path, share: float) -> None:
+    def test_a_truncated_file(self, path: Path, share: float) -> None:
         size = path.stat().st_size
         os.truncate(path, int(size * share))
         with pytest.raises(CorruptSource, match=r"truncated|not an HDF5 file|cannot be"):
             HDF5Dataset(path)
 
-    def test_a_file_that_is_cut_off_while_it_is_read(self, path: Path) -> None:
+    def test_a_file_that_is_truncated_while_it_is_read(self, path: Path) -> None:
         source = HDF5Dataset(path)
         assert source[0]["name"] == "näme 0"
         os.truncate(path, path.stat().st_size // 2)
@@ -364,7 +364,7 @@ class TestDamage:
             source[1]
         source.close()
 
-    def test_a_packed_chunk_that_does_not_unpack(self, path: Path) -> None:
+    def test_a_compressed_chunk_that_cannot_be_decompressed(self, path: Path) -> None:
         with h5py.File(path) as file:
             place = file["packed"].id.get_chunk_info(2).byte_offset
         with path.open("r+b") as raw:
@@ -379,7 +379,7 @@ class TestDamage:
         loader.close()
         source.close()
 
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+    def test_bytes_that_are_not_text(self, tmp_path: Path) -> None:
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["name"] = np.array([b"ok", b"\xff\xfe"])
         source = HDF5Dataset(tmp_path / "x.h5", "name")
@@ -389,8 +389,8 @@ class TestDamage:
         source.close()
 
     @pytest.mark.slow
-    def test_garbage_never_ends_the_process(self, path: Path) -> None:
-        """Of what we read ourselves. HDF5 does not return from some damage to values of variable length."""
+    def test_damaged_files_never_crash_the_process(self, path: Path) -> None:
+        """Only for data that feedline reads itself: some damage to values of variable length crashes HDF5."""
         whole = path.read_bytes()
         script = (
             "import random, sys\nfrom feedline.datasets import HDF5Dataset\nfrom feedline.errors import FeedlineError\n"
@@ -438,7 +438,7 @@ class TestChanges:
             source[0]
         source.close()
 
-    def test_written_anew_while_it_is_open(self, path: Path) -> None:
+    def test_a_file_that_is_overwritten_while_it_is_open(self, path: Path) -> None:
         source = HDF5Dataset(path, ("image", "packed"))
         source[0]
         with h5py.File(path, "r+") as file:
@@ -449,22 +449,22 @@ class TestChanges:
         assert (packed == 9).all()
         source.close()
 
-    def test_another_file_of_the_same_form_in_its_place(self, path: Path, tmp_path: Path) -> None:
+    def test_a_replaced_file_is_read_after_closing(self, path: Path, tmp_path: Path) -> None:
         source = HDF5Dataset(path, "meta/label")
         assert source[0] == 0
         os.replace(write(tmp_path / "new.h5", COUNT, 100), path)
-        assert source[0] == 0  # what is open stays what it was
+        assert source[0] == 0  # the open file is still the old one
         source.close()
         assert source[0] == 100
         source.close()
 
-    def test_a_file_that_is_gone(self, path: Path) -> None:
+    def test_a_deleted_file(self, path: Path) -> None:
         source = HDF5Dataset(path)
         path.unlink()
         with pytest.raises(SourceError, match="no longer exists"):
             source[0]
 
-    def test_in_a_worker(self, path: Path, tmp_path: Path) -> None:
+    def test_a_worker_detects_another_length(self, path: Path, tmp_path: Path) -> None:
         source = HDF5Dataset(path, "meta/label")
         shutil.copy(write(tmp_path / "new.h5", 5), path)
         with pytest.raises(SourceChanged, match="had 31 samples and now has 5"):
@@ -506,7 +506,7 @@ class Writer:
         self._process.communicate()
 
 
-class TestWhileItIsWritten:
+class TestFilesThatAreBeingWritten:
     @pytest.fixture
     def writer(self, tmp_path: Path) -> Any:
         writer = Writer(tmp_path / "growing.h5")
@@ -515,12 +515,12 @@ class TestWhileItIsWritten:
         writer.close()
 
     @pytest.mark.slow
-    def test_without_swmr(self, tmp_path: Path, writer: Writer) -> None:
+    def test_reading_needs_swmr(self, tmp_path: Path, writer: Writer) -> None:
         with pytest.raises(SourceError, match="swmr=True"):
             HDF5Dataset(tmp_path / "growing.h5")
 
     @pytest.mark.slow
-    def test_samples_that_are_added(self, tmp_path: Path, writer: Writer) -> None:
+    def test_refresh_finds_added_samples(self, tmp_path: Path, writer: Writer) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         assert len(source) == 4
         assert [int(y) for _, y in source] == [0, 1, 2, 3]
@@ -535,7 +535,7 @@ class TestWhileItIsWritten:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("engine", ["thread", "process"])
-    def test_workers_hear_of_them_by_themselves(self, tmp_path: Path, writer: Writer, engine: EngineName) -> None:
+    def test_workers_see_added_samples(self, tmp_path: Path, writer: Writer, engine: EngineName) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         loader = feedline.Loader(source, 3, workers=2, engine=engine, persistent=True)
         assert [int(label) for _, labels in loader for label in labels] == list(range(4))
@@ -546,7 +546,7 @@ class TestWhileItIsWritten:
         source.close()
 
     @pytest.mark.slow
-    def test_threads_read_while_it_is_refreshed(self, tmp_path: Path, writer: Writer) -> None:
+    def test_threads_read_during_a_refresh(self, tmp_path: Path, writer: Writer) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         done = threading.Event()
         wrong: list[Any] = []
@@ -573,7 +573,7 @@ class TestWhileItIsWritten:
         assert not wrong
         source.close()
 
-    def test_fewer_than_before(self, tmp_path: Path, path: Path) -> None:
+    def test_rejects_fewer_samples_than_before(self, tmp_path: Path, path: Path) -> None:
         source = HDF5Dataset(path, "name", swmr=False)
         write(path, 5)
         with pytest.raises(SourceChanged, match="it had 31 samples of str and now has 5"):
@@ -581,7 +581,7 @@ class TestWhileItIsWritten:
 
 
 class TestDataInOtherFiles:
-    """Off unless it is asked for."""
+    """Data in other files is rejected by default."""
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
@@ -604,21 +604,21 @@ class TestDataInOtherFiles:
         return path
 
     @pytest.mark.parametrize("name", ["link", "soft", "round", "stored", "virtual", "group/other/x", "/link"])
-    def test_refused(self, path: Path, name: str) -> None:
+    def test_fields_with_data_in_other_files_are_rejected(self, path: Path, name: str) -> None:
         with pytest.raises(BadOption, match=f"{name!r} in .*main.h5 has its data in another file.*external=True"):
             HDF5Dataset(path, name)
 
-    def test_all_fields(self, path: Path) -> None:
+    def test_rejected_if_all_fields_are_read(self, path: Path) -> None:
         with pytest.raises(BadOption, match=r"'stored' in .* has its data in another file"):
             HDF5Dataset(path)
 
     @pytest.mark.parametrize("name", ["own", "group/near", "/group/inner/x"])
-    def test_what_is_in_the_file(self, path: Path, name: str) -> None:
+    def test_fields_with_data_in_the_same_file_are_read(self, path: Path, name: str) -> None:
         dataset = HDF5Dataset(path, name)
         assert [int(value) for value in dataset] == [0, 1, 2, 3, 4]
         dataset.close()
 
-    def test_a_file_that_is_replaced_by_one_that_leads_out(self, path: Path, tmp_path: Path) -> None:
+    def test_a_file_replaced_by_one_with_an_external_link(self, path: Path, tmp_path: Path) -> None:
         dataset = HDF5Dataset(path, "own")
         with h5py.File(tmp_path / "new.h5", "w") as file:
             file["own"] = h5py.ExternalLink("other.h5", "/x")
@@ -627,7 +627,7 @@ class TestDataInOtherFiles:
             dataset[1]
         dataset.close()
 
-    def test_looking_into_it_reads_no_other_file(self, path: Path) -> None:
+    def test_inspect_reads_no_other_file(self, path: Path) -> None:
         with pytest.raises(BadOption, match="has its data in another file"):
             inspect(str(path))
         assert inspect(str(path), fields=["own"])["samples"] == 5

@@ -1,4 +1,4 @@
-"""However the rows of a field lie in a file, the same values come out, by the way that is meant for it."""
+"""Every storage layout gives the same values, and is read in the way meant for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def virtual(file: h5py.File) -> None:
 
 
 def skipped_filter(file: h5py.File) -> None:
-    """One chunk is stored as it is, although the others are packed."""
+    """Store one chunk uncompressed, although the others are compressed."""
     found = file.create_dataset("x", data=DATA, chunks=(5, 2, 3), compression="gzip")
     found.id.write_direct_chunk((5, 0, 0), DATA[5:10].tobytes(), filter_mask=1)
 
@@ -126,7 +126,7 @@ def made(path: Path, name: str, **options: Any) -> tuple[HDF5Dataset, Any, type]
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_values_and_the_way_they_are_read(tmp_path: Path, name: str, libver: str) -> None:
+def test_values_and_how_they_are_read(tmp_path: Path, name: str, libver: str) -> None:
     source, expected, kind = made(tmp_path / "x.h5", name, libver=libver)
     for indices in ([0], [36, 0, 36, 5, 6, 7], list(range(COUNT)), [20, 19, 4, 5, -1]):
         found = source.read_columns(np.array(indices))
@@ -178,7 +178,7 @@ def test_without_libdeflate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def bomb(path: Path, unpacked: bytes) -> None:
-    """Write a file of one chunk of 1,000 bytes, in whose place other bytes are packed."""
+    """Write a file with one chunk of 1,000 bytes, and compress other bytes in its place."""
     with h5py.File(path, "w") as file:
         dataset = file.create_dataset("x", (1, 1000), np.uint8, chunks=(1, 1000), compression="gzip")
         dataset.id.write_direct_chunk((0, 0), zlib.compress(unpacked, 9))
@@ -186,7 +186,7 @@ def bomb(path: Path, unpacked: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_libdeflate", [True, False])
-def test_no_more_is_unpacked_than_a_chunk_has(
+def test_decompression_stops_at_the_size_of_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_libdeflate: bool
 ) -> None:
     if not with_libdeflate:
@@ -204,7 +204,7 @@ def test_no_more_is_unpacked_than_a_chunk_has(
 
 
 @pytest.mark.parametrize("unpacked", [999, 1000, 1001])
-def test_zlib_notices_chunks_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: int) -> None:
+def test_zlib_detects_chunks_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: int) -> None:
     monkeypatch.setitem(sys.modules, "deflate", None)
     data = np.random.default_rng(0).integers(0, 256, unpacked, np.uint8).tobytes()
     bomb(tmp_path / "x.h5", data)
@@ -219,7 +219,7 @@ def test_zlib_notices_chunks_of_another_size(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["gzip", "lzf"])
 @pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
-def test_a_chunk_is_unpacked_once_for_a_batch(
+def test_a_chunk_is_decompressed_once_per_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cache_bytes: int
 ) -> None:
     made(tmp_path / "x.h5", name)
@@ -240,7 +240,7 @@ def test_a_chunk_is_unpacked_once_for_a_batch(
     source.close()
 
 
-def test_chunks_that_are_too_large_are_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_chunks_are_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_LARGEST_CHUNK", 5 * 24 - 1)
     for name in ("gzip", "lzf"):
         source, expected, _ = made(tmp_path / f"{name}.h5", name)
@@ -249,7 +249,7 @@ def test_chunks_that_are_too_large_are_not_read_as_a_whole(tmp_path: Path, monke
         source.close()
 
 
-def test_addresses_beyond_the_end(tmp_path: Path) -> None:
+def test_rejects_addresses_beyond_the_end_of_the_file(tmp_path: Path) -> None:
     for name in ("contiguous", "chunked"):
         path = tmp_path / f"{name}.h5"
         made(path, name)
@@ -295,7 +295,7 @@ def test_any_rows_of_any_type(
 
 
 class TestLinksToOtherFiles:
-    """What is mapped is the file with the links, never the one that they lead to."""
+    """Only the file with the links is mapped, never the file they point to."""
 
     @staticmethod
     def write(path: Path, first: int = 0, count: int = 10, **options: Any) -> None:
@@ -321,7 +321,7 @@ class TestLinksToOtherFiles:
         assert [(int(x), int(y)) for x, y in source.__getitems__(range(10))] == [(1000 + y, y) for y in range(10)]
         source.close()
 
-    def test_another_content_is_noticed(self, folder: Path) -> None:
+    def test_changes_of_the_linked_file_are_detected(self, folder: Path) -> None:
         source = HDF5Dataset(folder / "main.h5", "x", external=True)
         assert int(source[3]) == 3
         self.write(folder / "new.h5", 500)
@@ -341,8 +341,8 @@ class TestLinksToOtherFiles:
         source.close()
 
 
-def test_tables_of_chunks_are_not_larger_than_the_file(tmp_path: Path) -> None:
-    """2 KB declare 50 million chunks, none of which is there: all rows are the fill value."""
+def test_chunk_tables_are_not_larger_than_the_file(tmp_path: Path) -> None:
+    """2 KB declare 50 million chunks that do not exist: all rows have the fill value."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", (50_000_000, 2), np.int8, chunks=(1, 2), fillvalue=3)
@@ -354,7 +354,7 @@ def test_tables_of_chunks_are_not_larger_than_the_file(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_rows_that_take_more_than_a_sample_may(tmp_path: Path) -> None:
+def test_rejects_rows_larger_than_a_sample_may_be(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", (3, 1 << 40), np.int8, chunks=(1, 1024))

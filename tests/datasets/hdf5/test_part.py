@@ -1,4 +1,4 @@
-"""What the values of a field are."""
+"""The values of a field, by its type."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_values(tmp_path: Path, data: Any, dtype: Any, form: str, expected: list
     check(written(tmp_path, data, dtype), form, expected)
 
 
-def test_odd_precision_is_left_to_hdf5(tmp_path: Path) -> None:
+def test_values_of_odd_precision_are_converted_by_hdf5(tmp_path: Path) -> None:
     kind = h5py.h5t.STD_I32LE.copy()
     kind.set_precision(12)
     kind.set_offset(4)
@@ -92,7 +92,7 @@ def test_bytes(tmp_path: Path) -> None:
     check(ragged(tmp_path, arrays, np.uint8), "uint8[*]", arrays)
 
 
-def test_a_row_that_comes_twice_is_not_one_array(tmp_path: Path) -> None:
+def test_a_row_requested_twice_gives_two_arrays(tmp_path: Path) -> None:
     source = ragged(tmp_path, [np.arange(3), np.arange(2)], np.int64)
     one, other = source.__getitems__([0, 0])
     one += 5
@@ -133,7 +133,7 @@ def test_dates(tmp_path: Path) -> None:
         (None, h5py.vlen_dtype(h5py.string_dtype()), "holds sequences of object"),
     ],
 )
-def test_what_makes_no_sample(tmp_path: Path, data: Any, dtype: Any, message: str) -> None:
+def test_types_that_cannot_be_samples_are_rejected(tmp_path: Path, data: Any, dtype: Any, message: str) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         if data is None:
             file.create_dataset("x", (3,), dtype)
@@ -145,7 +145,7 @@ def test_what_makes_no_sample(tmp_path: Path, data: Any, dtype: Any, message: st
     assert len(HDF5Dataset(tmp_path / "x.h5", "y")) == 3
 
 
-def test_names_of_any_kind(tmp_path: Path) -> None:
+def test_field_names_of_any_kind(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["größe/中 文"] = np.arange(4)
     source = HDF5Dataset(tmp_path / "x.h5")

@@ -80,7 +80,7 @@ class TestTextLinesOfSeveralFiles(SourceContract):
         return [f"ä {i}" for i in range(60)]
 
 
-# -- the same samples whichever way ---
+# -- the same samples in every way of reading ---
 
 
 @settings(deadline=None, max_examples=examples(120))
@@ -92,7 +92,7 @@ class TestTextLinesOfSeveralFiles(SourceContract):
     has_end=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_json_lines_are_what_json_loads_returns(
+def test_json_lines_equal_the_results_of_json_loads(
     values: list[tuple[Any, str]],
     form: tuple[str, bool],
     cuts: list[int],
@@ -117,7 +117,9 @@ def test_json_lines_are_what_json_loads_returns(
     cuts=st.lists(st.integers(0, 1 << 20), max_size=6),
     seed=st.integers(0, 99),
 )
-def test_text_lines_are_the_lines(lines: list[str], form: tuple[str, bool], cuts: list[int], seed: int) -> None:
+def test_text_lines_equal_the_lines_of_the_file(
+    lines: list[str], form: tuple[str, bool], cuts: list[int], seed: int
+) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
     expected = [line.removesuffix("\r") for line in lines]
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +151,7 @@ def test_batches_of_a_loader(tmp_path: Path, ending: str, is_split: bool) -> Non
             found = [n for batch in feedline.Loader(source, 7, workers=workers) for n in batch.tolist()]
             assert (sorted(found) if source is not dataset else found) == list(range(COUNT))
     found = [n for batch in feedline.Loader(dataset.stream(), 7, workers=2) for n in batch.tolist()]
-    assert found == list(range(COUNT)), "a stream keeps the order"
+    assert found == list(range(COUNT)), "a stream must keep the order"
 
 
 # -- fields, options and names ---
@@ -170,7 +172,7 @@ def test_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_line_that_lacks_a_field(tmp_path: Path, is_streamed: bool) -> None:
+def test_the_error_names_a_line_that_lacks_a_field(tmp_path: Path, is_streamed: bool) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n\n{"b": 2}\n[3]\n')
     dataset = JSONLines(path, "a")
@@ -187,7 +189,7 @@ def test_a_line_that_lacks_a_field(tmp_path: Path, is_streamed: bool) -> None:
         one()
 
 
-def test_options_that_make_no_sense(tmp_path: Path) -> None:
+def test_bad_options_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", b"1\n")
     wrong: list[dict[str, Any]] = [
         {"cache": 3},
@@ -211,7 +213,7 @@ def test_options_that_make_no_sense(tmp_path: Path) -> None:
             stream(**options)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot be opened"):
         len(JSONLines(tmp_path / "none.jsonl"))
     with pytest.raises(SourceError, match="No file matches the pattern"):
@@ -271,11 +273,11 @@ def test_empty_files(tmp_path: Path) -> None:
 
 
 def ways(dataset: Any, place: int, stream: Iterator[Any], take: Callable[[], Any]) -> list[Callable[[], Any]]:
-    """Return functions that read a sample, each in its own way."""
+    """Return functions that each read a sample in a different way."""
     return [lambda: dataset[place], lambda: next(stream), take]
 
 
-def test_a_bad_line_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n\n{"a": \n"\xff"\n1 2\n"a\tb"\n' + b"[" * 5000 + b'\n{"a": 2}')
     messages = [
@@ -316,8 +318,8 @@ def test_a_bad_line_costs_one_sample(tmp_path: Path, way: str, workers: int) -> 
 
 @settings(deadline=None, max_examples=examples(150))
 @given(form=st.sampled_from(FORMS), place=st.integers(0, 1 << 20), byte=st.integers(1, 255), is_cut=st.booleans())
-def test_damage_is_an_error_or_a_different_line(form: tuple[str, bool], place: int, byte: int, is_cut: bool) -> None:
-    """Compressed files have checksums. In plain ones, lines that are not damaged come as they are."""
+def test_damage_gives_an_error_or_a_different_line(form: tuple[str, bool], place: int, byte: int, is_cut: bool) -> None:
+    """Compressed files have checksums. In plain files, the undamaged lines are unchanged."""
     content = lines_of(rows(40))
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder, f"a.jsonl{form[0]}"), content, is_split=form[1])
@@ -339,7 +341,7 @@ def test_damage_is_an_error_or_a_different_line(form: tuple[str, bool], place: i
         stream = iter(dataset.stream())
         again = 0
         while again < len(found) + errors:
-            assert stream.skip(1) == 1, "what fails counts as one sample"
+            assert stream.skip(1) == 1, "a failure counts as one sample"
             again += 1
         assert stream.skip(1) == 0
         if packing_in(path.read_bytes()[:8]) is None:
@@ -354,7 +356,7 @@ def test_damage_is_an_error_or_a_different_line(form: tuple[str, bool], place: i
         dataset.close()
 
 
-def test_lines_before_the_damage_come(tmp_path: Path) -> None:
+def test_lines_before_the_damage_are_delivered(tmp_path: Path) -> None:
     content = lines_of(range(3000))
     whole = gzip.compress(content)
     first, second = tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl"
@@ -376,7 +378,7 @@ def test_lines_before_the_damage_come(tmp_path: Path) -> None:
         assert [n for batch in loader for n in batch.tolist()] == [*found, -1, -2]
 
 
-def test_bytes_behind_compressed_content(tmp_path: Path) -> None:
+def test_bytes_after_compressed_content(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"1\n") + b"\0" * 100)
     assert list(JSONLines(path, cache=False).stream()) == [1]
@@ -387,8 +389,8 @@ def test_bytes_behind_compressed_content(tmp_path: Path) -> None:
         next(stream)
 
 
-def test_frames_without_content(tmp_path: Path) -> None:
-    """Seekable files of zstd end with one, and pzstd writes one before every frame."""
+def test_empty_frames_are_skipped(tmp_path: Path) -> None:
+    """Seekable zstd files end with such a frame, and pzstd writes one before every frame."""
     skippable = b"\x5e\x2a\x4d\x18" + (9).to_bytes(4, "little") + b"123456789"
     content = lines_of(range(500))
     frames = [PACKS[".zst"](content[start : start + 300]) for start in range(0, len(content), 300)]
@@ -400,7 +402,7 @@ def test_frames_without_content(tmp_path: Path) -> None:
         len(JSONLines(path, cache=False))
 
 
-def test_utf_16_is_refused(tmp_path: Path) -> None:
+def test_utf_16_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("hello\n", encoding="utf-16")
     with pytest.raises(CorruptSource, match=r"a\.txt is in UTF-16"):
@@ -410,7 +412,7 @@ def test_utf_16_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_lines_that_are_too_long(tmp_path: Path, ending: str) -> None:
+def test_lines_that_are_too_long_are_rejected(tmp_path: Path, ending: str) -> None:
     content = b"a" * 100 + b"\n" + b"b" * 101 + b"\nc\n" + b"\0" * 5000 + b"\nd\n" + b"e" * 5000
     path = write(tmp_path / f"a.txt{ending}", content)
     dataset = TextLines(path, max_line_bytes=100)
@@ -435,7 +437,7 @@ def test_zero_bytes_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_file_that_changes_while_it_is_used(tmp_path: Path, ending: str) -> None:
+def test_a_file_that_changes_while_in_use_is_detected(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"a.jsonl{ending}", lines_of(rows(COUNT)))
     dataset = JSONLines(path, "number", cache=tmp_path / "cache", cache_bytes=0)
     copy = pickle.loads(pickle.dumps(dataset))
@@ -450,7 +452,7 @@ def test_a_file_that_changes_while_it_is_used(tmp_path: Path, ending: str) -> No
     assert again[COUNT] == COUNT
 
 
-def test_the_index_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(COUNT)), is_split=True)
     folder = tmp_path / "cache"
     assert len(JSONLines(path, cache=folder)) == COUNT
@@ -505,13 +507,13 @@ def test_unpacked_copies(tmp_path: Path, ending: str, monkeypatch: pytest.Monkey
     assert other != copy, "the copy of the earlier version is gone"
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_an_unwritable_cache_folder_warns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(COUNT)))
     with pytest.warns(PerformanceWarning, match="cannot be unpacked to"):
         assert len(JSONLines(path, unpack=path / "copies", cache=False)) == COUNT
 
 
-def test_a_folder_of_other_files_is_no_folder_for_copies(tmp_path: Path) -> None:
+def test_rejects_a_cache_folder_with_other_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl.gz", lines_of(rows(COUNT)))
     with pytest.raises(BadOption, match="contains other files"):
         len(JSONLines(path, unpack=tmp_path, cache=False))
@@ -526,8 +528,8 @@ def test_random_access_to_one_member_warns(tmp_path: Path, monkeypatch: pytest.M
     dataset.close()
 
 
-def test_states_of_a_decompressor_save_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a member backwards decompresses each part a few times, and not everything before it."""
+def test_saved_decompressor_states_save_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a member backwards decompresses each part a few times, instead of everything before it."""
     content = lines_of(random.Random(0).sample(range(10**9), 3000))
     path = write(tmp_path / "a.jsonl.gz", content)
     dataset = JSONLines(path, cache=False, cache_bytes=0)

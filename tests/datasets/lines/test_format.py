@@ -44,7 +44,7 @@ LIMIT = 1 << 20
 
 
 def one_by_one(lines: list[bytes]) -> list[Any]:
-    """Return what json.loads returns up to the first line that it refuses."""
+    """Return what json.loads returns for each line, up to the first line that it rejects."""
     values = []
     for line in lines:
         try:
@@ -60,7 +60,7 @@ def one_by_one(lines: list[bytes]) -> list[Any]:
 @example(lines=['"a', 'a"'])
 @example(lines=["[", "]"])
 @example(lines=["1", ""])
-def test_lines_are_one_value_each(lines: list[str]) -> None:
+def test_each_line_is_one_value(lines: list[str]) -> None:
     encoded = [line.encode() for line in lines]
     values, bad = JSONFormat(LIMIT, None).parse(encoded)
     expected = one_by_one(encoded)
@@ -68,7 +68,7 @@ def test_lines_are_one_value_each(lines: list[str]) -> None:
     assert (None if bad is None else bad.place) == (None if len(expected) == len(lines) else len(expected))
 
 
-def test_the_string_between_lines_is_not_part_of_any() -> None:
+def test_the_delimiter_between_lines_is_not_part_of_a_line() -> None:
     between = f'"{format_module._BETWEEN}"'.encode()
     assert joined_values([between, b"[%s]" % between]) == [format_module._BETWEEN, [format_module._BETWEEN]]
     for lines in ([b"1,%s,2" % between, b"[3", b"4"], [b"1", b"2,%s" % between], [b"1,%s" % between]):
@@ -83,7 +83,7 @@ def test_long_integers(lines: list[str]) -> None:
 
 
 class Quick(ModuleType):
-    """Stands for orjson: refuses and changes what the real one does."""
+    """Stands in for orjson: rejects and changes the same values as the real one."""
 
     used = 0
 
@@ -104,7 +104,7 @@ class Quick(ModuleType):
 @example(values=[-(2**63) - 1])
 @example(values=[math.nan, {"a": math.inf}])
 @example(values=["\ud800"])
-def test_orjson_gives_the_same(values: list[Any]) -> None:
+def test_orjson_gives_the_same_values(values: list[Any]) -> None:
     lines = [json.dumps(value).encode() for value in values]
     quick, before = Quick("orjson"), sys.modules.get("orjson")
     sys.modules["orjson"] = quick
@@ -121,7 +121,7 @@ def test_orjson_gives_the_same(values: list[Any]) -> None:
     assert quick.used or long_integers(lines)
 
 
-def test_integers_that_python_refuses() -> None:
+def test_integers_that_python_rejects() -> None:
     lines = [b"1", b"7" * 5000]
     values, bad = JSONFormat(LIMIT, None).parse(lines)
     assert values == [1]
@@ -129,14 +129,14 @@ def test_integers_that_python_refuses() -> None:
     assert "line 2: it is not valid JSON: Exceeds the limit" in str(bad.error("a.jsonl", 2, lines[1]))
 
 
-def test_what_errors_show() -> None:
+def test_errors_name_the_line_and_quote_it_shortened_and_escaped() -> None:
     line = b"\x1b[31m" + b"a" * 200
     _, bad = JSONFormat(LIMIT, None).parse([line])
     assert bad is not None
     error = bad.error("a.jsonl", 12, line)
     assert isinstance(error, CorruptSource)
     assert "a.jsonl, line 12: " in str(error)
-    assert "\x1b" not in str(error), "a terminal would interpret it"
+    assert "\x1b" not in str(error), "a terminal would interpret an escape sequence"
     assert len(str(error)) < 300
 
 

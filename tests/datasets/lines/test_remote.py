@@ -1,4 +1,4 @@
-"""Files of lines on a web server, in a store, and on Hugging Face's hub, which a local folder stands for."""
+"""Line files on a web server, in a store, and on the Hugging Face hub, which a local folder replaces here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 300
 
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks and many requests for a small file."""
+    """Make a small file need many blocks and many requests."""
     for module in (index, blocks):
         monkeypatch.setattr(module, "BLOCK_BYTES", 100)
         monkeypatch.setattr(module, "PACKED_BYTES", 300)
@@ -64,7 +64,7 @@ def check(dataset: Any, expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(("ending", "is_split"), FORMS[:5])
-def test_files_of_a_web_server(server: WebServer, ending: str, is_split: bool, tmp_path: Path) -> None:
+def test_files_on_a_web_server(server: WebServer, ending: str, is_split: bool, tmp_path: Path) -> None:
     write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)), is_split=is_split)
     dataset = JSONLines(f"{server.address}/a.jsonl{ending}", cache=tmp_path / "cache")
     check(dataset, list(range(COUNT)))
@@ -76,7 +76,7 @@ def test_files_of_a_web_server(server: WebServer, ending: str, is_split: bool, t
 def test_streams_and_random_access_share_a_compressed_file(
     server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opens the file with its own foresight, and all go on decompressing from where one of them was."""
+    """Each opens the file with its own foresight, and all continue to decompress where one of them stopped."""
     monkeypatch.setattr("feedline.datasets.remote.disk_cache.PIECE_BYTES", 200)
     write(server.folder / "a.jsonl.gz", lines_of(range(COUNT)), is_split=False)
     options: Any = {"shard_cache": tmp_path / "shards", "shard_cache_bytes": 100_000}
@@ -86,7 +86,7 @@ def test_streams_and_random_access_share_a_compressed_file(
     for first in range(0, COUNT, 20):
         for one, samples in zip(passes, found, strict=True):
             samples += one.take(20)
-        dataset.close()  # so that blocks are read anew
+        dataset.close()  # so that blocks are read again
         assert dataset.__getitems__(range(first, first + 20)) == list(range(first, first + 20))
     assert found[0] != found[1]
     assert [sorted(samples) for samples in found] == [list(range(COUNT))] * 2
@@ -116,7 +116,7 @@ def test_a_batch_needs_few_requests(server: WebServer) -> None:
     assert len(server.requests) == 2
 
 
-def test_a_server_that_breaks_off_for_good(server: WebServer) -> None:
+def test_a_server_that_goes_down_for_good(server: WebServer) -> None:
     write(server.folder / "a.jsonl", lines_of(range(COUNT)))
     stream = JSONLines(f"{server.address}/a.jsonl", retries=1, read_ahead=1).stream()
 
@@ -131,17 +131,17 @@ def test_a_server_that_breaks_off_for_good(server: WebServer) -> None:
     with pytest.raises(SourceError, match=r"a\.jsonl cannot be read at byte"):
         iterator.take(10)
     assert 0 < len(found) < COUNT
-    assert iterator.has_broken_off, "another file would not be the next sample"
+    assert iterator.has_broken_off, "a sample of another file would not be the next sample"
     state = iterator.state_dict()
     server.fault = lambda request: None
     again = iter(stream)
     again.load_state_dict(state)
     assert [*found, *again] == list(range(COUNT))
-    assert [*found, *iterator] == list(range(COUNT)), "the pass itself also goes on"
+    assert [*found, *iterator] == list(range(COUNT)), "the same pass can also continue"
     stream.close()
 
 
-def test_a_file_that_is_replaced_on_the_server(server: WebServer) -> None:
+def test_a_file_replaced_on_the_server_is_detected(server: WebServer) -> None:
     write(server.folder / "a.jsonl", lines_of(range(COUNT)))
     dataset = JSONLines(f"{server.address}/a.jsonl", cache=False, cache_bytes=0)
     assert dataset[3] == 3
@@ -177,7 +177,7 @@ def memory() -> Iterator[Any]:
     system.store.clear()
 
 
-def test_files_of_a_store(memory: Any, tmp_path: Path) -> None:
+def test_files_in_a_store(memory: Any, tmp_path: Path) -> None:
     for number, (ending, is_split) in enumerate(FORMS):
         path = write(tmp_path / f"x{ending}", lines_of(range(number * 40, number * 40 + 40)), is_split=is_split)
         memory.pipe(f"/bucket/train/part-{number}.jsonl{ending}", path.read_bytes())
@@ -194,7 +194,7 @@ def test_files_of_a_store(memory: Any, tmp_path: Path) -> None:
         len(TextLines("memory://bucket/other/"))
 
 
-def test_an_object_that_changes(memory: Any) -> None:
+def test_an_object_that_changes_is_detected(memory: Any) -> None:
     memory.pipe("/bucket/a.jsonl", lines_of(range(COUNT)))
     dataset = JSONLines("memory://bucket/a.jsonl", cache_bytes=0)
     assert dataset[0] == 0
@@ -204,7 +204,7 @@ def test_an_object_that_changes(memory: Any) -> None:
 
 
 class Hub(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Hugging Face's file system, as far as feedline uses it, over a local folder."""
+    """The parts of Hugging Face's file system that feedline uses, over a local folder."""
 
     protocol = "hf"
     root = ""
@@ -243,14 +243,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules["fsspec.registry"]._registry.pop("hf")  # the real one is found again
 
 
-def test_lines_of_the_hub(hub: Path, tmp_path: Path) -> None:
+def test_lines_on_the_hub(hub: Path, tmp_path: Path) -> None:
     for number in range(3):
         values = range(number * 40, number * 40 + 40)
         write(hub / f"part-{number}.jsonl.gz", lines_of(values), is_split=True)
     check(JSONLines("hf://datasets/ada/poems/*.jsonl.gz", cache=tmp_path / "cache"), list(range(120)))
     assert len(list((tmp_path / "cache").iterdir())) == 3, "an object has a tag, so its index is kept"
     check(JSONLines("hf://datasets/ada/poems"), list(range(120)))
-    assert {cache for _, cache in Hub.opened} == {"none"}, "nothing is read beyond what is asked for"
+    assert {cache for _, cache in Hub.opened} == {"none"}, "only the requested lines are read"
     dataset = JSONLines("hf://datasets/ada/poems/part-0.jsonl.gz", cache_bytes=0)
     assert dataset[0] == 0
     write(hub / "part-0.jsonl.gz", lines_of(range(41)))
@@ -258,7 +258,7 @@ def test_lines_of_the_hub(hub: Path, tmp_path: Path) -> None:
         dataset[39]
 
 
-def test_parquet_of_the_hub(hub: Path) -> None:
+def test_parquet_files_on_the_hub(hub: Path) -> None:
     for number in range(2):
         table = pa.table({"x": list(range(number * 50, number * 50 + 50))})
         pq.write_table(table, hub / f"{number}.parquet", row_group_size=20)

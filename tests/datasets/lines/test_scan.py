@@ -32,7 +32,7 @@ def test_blocks_of_lines(content: bytes, cuts: list[int], forced: set[int], size
     assert starts[-1] == start + len(content)
     for offset, line, full in zip(starts, lines, filled, strict=True):
         before = content[: offset - start]
-        assert offset == starts[-1] or not before or before.endswith(b"\n"), "a block begins with a line"
+        assert offset == starts[-1] or not before or before.endswith(b"\n"), "a block starts at the start of a line"
         own = before.split(b"\n")
         own = own if own[-1] else own[:-1]
         assert line == len(own)

@@ -25,7 +25,7 @@ COUNT = 40
 
 @pytest.fixture(autouse=True)
 def small_sections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many sections in small files, and pieces that end anywhere."""
+    """Make small files have many sections, and pieces that end anywhere."""
     monkeypatch.setattr(sections, "SECTION_BYTES", 150)
     monkeypatch.setattr("feedline.datasets.lines.inflating._SLICE", 32)
     monkeypatch.setattr("feedline.datasets.lines.stream._RUN", 3)
@@ -47,8 +47,10 @@ def resumed(stream: Any, state: Any) -> Any:
     cuts=st.lists(st.integers(0, 1 << 20), max_size=5),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_resuming_at_every_step(texts: list[str], forms: list[tuple[str, bool]], cuts: list[int], end: str) -> None:
-    """Also where lines are damaged: they fail again, or stay behind, as they did."""
+def test_streams_resume_at_every_step(
+    texts: list[str], forms: list[tuple[str, bool]], cuts: list[int], end: str
+) -> None:
+    """Even if lines are damaged: each fails again or stays skipped, as before."""
     content = "".join(text + end for text in texts).encode()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{number}.jsonl{ending}") for number, (ending, _) in enumerate(forms)]
@@ -67,7 +69,7 @@ def test_resuming_at_every_step(texts: list[str], forms: list[tuple[str, bool]],
 
 
 def outcomes_of(iterator: Any) -> tuple[list[Any], list[Any]]:
-    """Return all samples, "bad" for those that fail, and the states before each and at the end."""
+    """Return all samples, with "bad" for those that fail, and the states before each of them and at the end."""
     outcomes, states = [], [iterator.state_dict()]
     while True:
         try:
@@ -123,7 +125,7 @@ def test_take_and_next_and_skip_in_any_order(tmp_path: Path, is_shuffled: bool) 
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_a_failing_sample_raises_only_as_the_first(tmp_path: Path, is_shuffled: bool) -> None:
+def test_take_raises_only_if_the_first_sample_fails(tmp_path: Path, is_shuffled: bool) -> None:
     path = write(tmp_path / "a.jsonl", b"0\n1\n?\n3\n4\n")
 
     def checked(number: int) -> int:
@@ -178,7 +180,7 @@ def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
         assert sorted(found) == list(range(COUNT))
 
 
-def test_a_state_of_other_files(tmp_path: Path) -> None:
+def test_a_state_of_other_files_is_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
     stream = JSONLines(path).stream()
     iterator = iter(stream)
@@ -197,7 +199,7 @@ def test_a_state_of_other_files(tmp_path: Path) -> None:
         resumed(stream, {"place": 3})
 
 
-def test_a_file_that_changes_while_it_is_streamed(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_a_stream_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"a\n" * 2000)
     iterator = iter(TextLines(path).stream())
     assert next(iterator) == "a"
@@ -208,7 +210,7 @@ def test_a_file_that_changes_while_it_is_streamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_torch_divides_the_lines(tmp_path: Path, workers: int) -> None:
+def test_torch_workers_split_the_lines(tmp_path: Path, workers: int) -> None:
     write(tmp_path / "a.jsonl", b"\n" + lines_of(range(25)))
     write(tmp_path / "b.jsonl.zst", lines_of(range(25, COUNT)), is_split=True)
     stream = JSONLines(tmp_path).stream()
@@ -235,7 +237,7 @@ def test_a_loader_resumes_with_workers(tmp_path: Path, is_shuffled: bool) -> Non
         assert begun + [batch.tolist() for batch in again] == whole
 
 
-def test_an_order_for_every_epoch(tmp_path: Path) -> None:
+def test_every_epoch_has_its_own_order(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", lines_of(range(COUNT)))
     stream = JSONLines(path, part_bytes=20).stream(shuffle=True, seed=3)
     first = all_of(stream)

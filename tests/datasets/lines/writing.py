@@ -1,4 +1,4 @@
-"""Files of lines as tests write them: plain, and compressed in one unit or in many."""
+"""Writes line files for tests: plain, or compressed as one unit or as many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 FORMS = [(ending, is_split) for ending in PACKS for is_split in (False, True) if ending or not is_split]
-"""Suffixes, and whether the content is cut into many units."""
+"""Suffixes, and whether the content is split into many units."""
 
 # Any, throughout: values of any kind.
 VALUES = st.recursive(
@@ -32,18 +32,18 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 BETWEEN = st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n", "\n\r\n"])
-"""Line ends of JSON lines, some with blank lines behind them."""
+"""Line endings of JSON lines, some followed by blank lines."""
 
 
 def packed(content: bytes, ending: str, cuts: Iterable[int] = ()) -> bytes:
-    """Compress content, cut into units."""
+    """Compress content, split into units at `cuts`."""
     places = [0, *sorted({cut % (len(content) + 1) for cut in cuts}), len(content)]
     parts = [content[start:stop] for start, stop in itertools.pairwise(places)]
     return b"".join(map(PACKS[ending], parts))
 
 
 def write(path: Path, content: bytes, *, is_split: bool = False) -> Path:
-    """Write content in the form that the suffix of the name tells."""
+    """Write content in the format that the suffix of the name indicates."""
     cuts = range(0, len(content), max(1, len(content) // 13)) if is_split else ()
     ending = path.suffix if path.suffix in PACKS else ""
     path.write_bytes(packed(content, ending, cuts))
@@ -59,7 +59,7 @@ def lines_of(values: Iterable[object]) -> bytes:
 
 
 def all_of(stream: Any) -> list[Any]:
-    """Read a stream to its end in another way than one by one."""
+    """Read a stream to its end with take() instead of one sample at a time."""
     samples, iterator = [], iter(stream)
     while made := iterator.take(7):
         samples += made
@@ -67,6 +67,6 @@ def all_of(stream: Any) -> list[Any]:
 
 
 def touch_later(path: Path) -> None:
-    """Let a file seem to be written at another time."""
+    """Move the modification time of a file."""
     now = path.stat()
     os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns + 10**9))

@@ -1,4 +1,4 @@
-"""Writes chunks as `BinaryWriter` of litdata 0.2.76 does; the tests compare the two byte by byte."""
+"""Writes chunks like `BinaryWriter` of litdata 0.2.76; the tests compare the two byte by byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 
 def leaf(value: Any) -> tuple[str, bytes]:
-    """Return the name of the serializer of a value, and its bytes."""
+    """Return the name of the serializer for a value, and the value's bytes."""
     if isinstance(value, bool):
         return "bool", bytes([value])
     if isinstance(value, int):
@@ -36,7 +36,7 @@ def leaf(value: Any) -> tuple[str, bytes]:
 
 
 def flattened(value: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the values in a sample, and the form of its containers."""
+    """Return the values in a sample, and the structure of its containers."""
     if not isinstance(value, (dict, list, tuple)):
         return [value], LEAF
     parts = [flattened(one) for one in (value.values() if isinstance(value, dict) else value)]
@@ -91,7 +91,7 @@ def write(
         (folder / name).write_bytes(data if compression is None else zstandard.compress(data))
         listed.append(
             {
-                "chunk_bytes": sum(map(len, contents)) if old else len(data),  # earlier versions left out the table
+                "chunk_bytes": sum(map(len, contents)) if old else len(data),  # earlier versions omitted the table
                 "chunk_size": len(samples),
                 "dim": sum(map(len, samples)) if tokens else None,
                 "filename": name,

@@ -1,4 +1,4 @@
-"""Chunks of LitData: the contract, tokens, every container and value, damage, and LitData's own writer and reader."""
+"""LitData chunks: the contract, tokens, every container and value, damage, and LitData's own writer and reader."""
 
 from __future__ import annotations
 
@@ -125,9 +125,11 @@ TREES = st.recursive(
 
 
 @given(tree=TREES, compression=st.sampled_from([None, "zstd"]))
-def test_trees_of_any_form(tmp_path_factory: pytest.TempPathFactory, tree: Any, compression: str | None) -> None:
+def test_nested_samples_of_any_structure(
+    tmp_path_factory: pytest.TempPathFactory, tree: Any, compression: str | None
+) -> None:
     if _is_hollow(tree):
-        return  # nothing is stored of samples without values
+        return  # nothing is stored for samples without values
     path = write(tmp_path_factory.mktemp("x"), [[tree, tree]], compression=compression)
     with contextlib.closing(LitDataDataset(path)) as dataset:
         assert_same(list(dataset), [tree, tree])
@@ -171,7 +173,7 @@ def test_rows_of_arrow_tables(tmp_path: Path) -> None:
             dataset[3]
 
 
-def test_tensors_are_arrays(tmp_path: Path) -> None:
+def test_tensors_become_arrays(tmp_path: Path) -> None:
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     data = struct.pack(">4I", 0, 2, 2, 3) + value.tobytes()
     assert_same(decoding_of("tensor")(data), value)
@@ -182,7 +184,7 @@ def test_tensors_are_arrays(tmp_path: Path) -> None:
             decoding_of(name)
 
 
-def test_images_and_media_are_bytes_unless_a_decoder_is_chosen(tmp_path: Path) -> None:
+def test_images_and_media_stay_bytes_without_a_decoder(tmp_path: Path) -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (6, 5, 3), np.uint8))
     out = io.BytesIO()
     image.save(out, "PNG")
@@ -195,7 +197,7 @@ def test_images_and_media_are_bytes_unless_a_decoder_is_chosen(tmp_path: Path) -
         LitDataDataset(path, decode="grey")
 
 
-def test_pickles_only_on_request(tmp_path: Path) -> None:
+def test_pickles_are_loaded_only_on_request(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [[{"a": pickle.dumps([1]), "b": 3}]], data_format=["pickle", "int"])
     with pytest.raises(BadOption, match="allow_pickle=True"):
         LitDataDataset(path)
@@ -229,7 +231,7 @@ def test_chunks_that_feedline_does_not_read(
         LitDataDataset(write(tmp_path / "x", CHUNKS, **odd))
 
 
-def test_block_size_is_for_tokens(tmp_path: Path) -> None:
+def test_block_size_requires_tokens(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="not tokens"):
         LitDataDataset(write(tmp_path / "x", CHUNKS), block_size=4)
     path = write(tmp_path / "y", [TOKENS], tokens=True)
@@ -242,7 +244,7 @@ def test_block_size_is_for_tokens(tmp_path: Path) -> None:
         LitDataDataset(path, block_size=4)
 
 
-def test_the_two_kinds_of_index_name_each_other(tmp_path: Path) -> None:
+def test_an_index_of_mds_or_litdata_names_the_right_class(tmp_path: Path) -> None:
     path = write(tmp_path / "x", CHUNKS)
     with pytest.raises(CorruptSource, match="LitDataDataset"):
         MDSDataset(path)
@@ -251,7 +253,7 @@ def test_the_two_kinds_of_index_name_each_other(tmp_path: Path) -> None:
         LitDataDataset(path)
 
 
-def test_files_that_are_missing_or_change(tmp_path: Path) -> None:
+def test_missing_and_changed_files(tmp_path: Path) -> None:
     path = write(tmp_path / "x", CHUNKS)
     with contextlib.closing(LitDataDataset(path, "label")) as dataset:
         assert dataset[0] == -5
@@ -265,7 +267,7 @@ def test_files_that_are_missing_or_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [False, True])
-def test_every_cut_is_noticed(tmp_path: Path, tokens: bool) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path, tokens: bool) -> None:
     path = write(tmp_path / "x", [TOKENS[:4]] if tokens else [SAMPLES[:2]], tokens=tokens)
     for name in ("index.json", "chunk-0-0.bin"):
         whole = (path / name).read_bytes()
@@ -277,7 +279,7 @@ def test_every_cut_is_noticed(tmp_path: Path, tokens: bool) -> None:
 
 
 @given(data=st.data())
-def test_damage_gives_an_error_of_feedline(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_raises_a_feedline_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["plain", "zstd", "arrow"]))
     samples = ROWS[:3] if kind == "arrow" else SAMPLES[:3]
     odd: dict[str, Any] = {"compression": "zstd"} if kind == "zstd" else {}
@@ -292,7 +294,7 @@ def test_damage_gives_an_error_of_feedline(tmp_path_factory: pytest.TempPathFact
         assert len(list(dataset)) == 3
 
 
-def peer_writes(folder: Path, samples: list[Any], **options: Any) -> Path:
+def write_with_litdata(folder: Path, samples: list[Any], **options: Any) -> Path:
     writer = pytest.importorskip("litdata.streaming.writer", exc_type=ImportError)
     folder.mkdir()
     out = writer.BinaryWriter(str(folder), **options)
@@ -304,8 +306,8 @@ def peer_writes(folder: Path, samples: list[Any], **options: Any) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_litdata_writes_and_reads_the_same(tmp_path: Path) -> None:
-    theirs = peer_writes(tmp_path / "theirs", SAMPLES, chunk_size=7)
+def test_litdata_writes_and_reads_the_same_samples(tmp_path: Path) -> None:
+    theirs = write_with_litdata(tmp_path / "theirs", SAMPLES, chunk_size=7)
     chunks = [SAMPLES[start : start + 7] for start in range(0, 30, 7)]
     ours = write(tmp_path / "ours", chunks)
     for file in theirs.glob("*.bin"):
@@ -323,10 +325,10 @@ def test_litdata_writes_and_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_litdata_writes_tokens(tmp_path: Path) -> None:
+def test_reads_tokens_that_litdata_wrote(tmp_path: Path) -> None:
     loaders = pytest.importorskip("litdata.streaming.item_loader", exc_type=ImportError)
     streaming = pytest.importorskip("litdata")
-    theirs = peer_writes(tmp_path / "theirs", TOKENS, chunk_bytes=200, item_loader=loaders.TokensLoader())
+    theirs = write_with_litdata(tmp_path / "theirs", TOKENS, chunk_bytes=200, item_loader=loaders.TokensLoader())
     with contextlib.closing(LitDataDataset(theirs)) as dataset:
         assert_same(list(dataset), TOKENS)
     with contextlib.closing(LitDataDataset(theirs, block_size=5)) as dataset:
@@ -337,20 +339,22 @@ def test_litdata_writes_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_litdata_writes_rows(tmp_path: Path, compression: str | None) -> None:
-    theirs = peer_writes(tmp_path / "theirs", ROWS, chunk_size=280, compression=compression)
+def test_reads_rows_that_litdata_wrote(tmp_path: Path, compression: str | None) -> None:
+    theirs = write_with_litdata(tmp_path / "theirs", ROWS, chunk_size=280, compression=compression)
     with contextlib.closing(LitDataDataset(theirs)) as dataset:
         assert_same(list(dataset), ROWS)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_litdata_writes_tensors_and_compresses(tmp_path: Path) -> None:
+def test_reads_tensors_and_compressed_chunks_that_litdata_wrote(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     samples = [{"a": torch.arange(6).reshape(2, 3) + number, "b": torch.ones(number)} for number in range(9)]
     expected = [{name: value.numpy() for name, value in one.items()} for one in samples]
-    theirs = peer_writes(tmp_path / "theirs", samples, chunk_size=4, compression="zstd:2", compression_level="chunk")
+    theirs = write_with_litdata(
+        tmp_path / "theirs", samples, chunk_size=4, compression="zstd:2", compression_level="chunk"
+    )
     with contextlib.closing(LitDataDataset(theirs)) as dataset:
         assert_same(list(dataset), expected)
-    framed = peer_writes(tmp_path / "framed", samples, chunk_size=4, compression="zstd")
+    framed = write_with_litdata(tmp_path / "framed", samples, chunk_size=4, compression="zstd")
     with pytest.raises(BadOption, match='compression_level="chunk"'):
         LitDataDataset(framed)

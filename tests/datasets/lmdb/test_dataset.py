@@ -1,4 +1,4 @@
-"""LMDB databases as datasets: the contract, every way to decode, and what may be wrong with a database."""
+"""LMDB databases as datasets: the contract, every way to decode, and everything that can be wrong with a database."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def key_backwards(index: int) -> bytes:
 
 
 @pytest.mark.parametrize("subdir", [True, False])
-def test_databases_are_folders_or_files(tmp_path: Path, subdir: bool) -> None:
+def test_databases_may_be_folders_or_files(tmp_path: Path, subdir: bool) -> None:
     dataset = LMDBDataset(write_raw(tmp_path / "x", subdir=subdir), decode=RAW)
     assert len(dataset) == COUNT
     assert_same(dataset[7], ARRAYS[7])
@@ -134,7 +134,7 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
     assert not environment._open
 
 
-def test_a_dataset_that_is_gone_has_closed_its_database(tmp_path: Path) -> None:
+def test_a_deleted_dataset_closes_its_database(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "x")
     assert_same(LMDBDataset(path, decode=RAW)[1], ARRAYS[1])
     assert_same(pickle.loads(pickle.dumps(LMDBDataset(path, decode=RAW)))[1], ARRAYS[1])
@@ -142,7 +142,7 @@ def test_a_dataset_that_is_gone_has_closed_its_database(tmp_path: Path) -> None:
     assert not environment._open
 
 
-def test_records_of_feedline_are_read_by_themselves(tmp_path: Path) -> None:
+def test_feedline_records_are_decoded_by_default(tmp_path: Path) -> None:
     path = write_records(tmp_path / "x.lmdb")
     dataset = LMDBDataset(path)
     assert len(dataset) == COUNT
@@ -161,7 +161,7 @@ def test_records_of_feedline_are_read_by_themselves(tmp_path: Path) -> None:
     assert not environment._open
 
 
-def test_columns_of_records_are_what_collating_makes(tmp_path: Path) -> None:
+def test_columns_of_records_equal_collated_samples(tmp_path: Path) -> None:
     dataset = LMDBDataset(write_records(tmp_path / "x.lmdb"))
     columns = dataset.read_columns(np.array([3, 1]))
     assert_same(columns, feedline.collate.default([SAMPLES[3], SAMPLES[1]]))
@@ -169,7 +169,7 @@ def test_columns_of_records_are_what_collating_makes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 2**70, np.str_("a")], ids=repr)
-def test_what_has_no_column_is_collated(tmp_path: Path, value: Any) -> None:
+def test_values_without_a_column_are_collated(tmp_path: Path, value: Any) -> None:
     dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", [{"x": value, "y": 1}] * 3))
     assert dataset.read_columns(np.array([0, 2])) is None
     assert_same(dataset[1], {"x": value, "y": 1})
@@ -185,7 +185,7 @@ def test_records_of_different_shapes_are_read_as_samples(tmp_path: Path) -> None
     dataset.close()
 
 
-def test_a_database_without_a_word_of_feedline_gives_bytes(tmp_path: Path) -> None:
+def test_a_database_without_feedline_metadata_gives_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"")])
     dataset = LMDBDataset(path)
     assert list(dataset) == [b"1", b"2", b""]
@@ -210,14 +210,14 @@ def test_keys_may_be_listed(tmp_path: Path, keys: Any) -> None:
     dataset.close()
 
 
-def test_a_function_may_say_the_keys(tmp_path: Path) -> None:
+def test_keys_may_come_from_a_function(tmp_path: Path) -> None:
     dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW, keys=lambda index: f"k{index:05d}")
     assert len(dataset) == COUNT
     assert_same(dataset[COUNT - 1], ARRAYS[-1])
     dataset.close()
 
 
-def test_a_key_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_key(tmp_path: Path) -> None:
     dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), keys=["a", "b"])
     with pytest.raises(SourceError, match="no key b'b' for sample 1"):
         dataset.__getitems__([0, 1])
@@ -241,12 +241,12 @@ def test_a_key_that_is_not_there(tmp_path: Path) -> None:
         ({"transform": 3}, "transform=3"),
     ],
 )
-def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_bad_options_are_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), **options)
 
 
-def test_a_value_of_another_size_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_value_of_the_wrong_size(tmp_path: Path) -> None:
     dataset = LMDBDataset(
         write(tmp_path / "x", [(b"a", bytes(8)), (b"b", bytes(7))]), decode={"dtype": "f4", "shape": 2}
     )
@@ -265,7 +265,7 @@ def test_a_number_is_an_array_without_axes(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_record(tmp_path: Path) -> None:
     meta = {"feedline": 1, "count": 1, "encoding": "record", "fields": [{"name": "x"}]}
     good = records.encode({"x": np.arange(9)})
     for number, value in enumerate((b"garbage", good[:-8], records.encode({"y": 1}), records.encode([1]))):
@@ -276,13 +276,13 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         dataset.close()
 
 
-def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> None:
+def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path) -> None:
     meta = {"feedline": 1, "count": 3, "encoding": "record", "fields": [{"name": "x"}]}
     items = [(b"%012d" % number, records.encode({"x": number})) for number in range(4)]
-    word = (b"__feedline__", json.dumps(meta).encode())
+    metadata = (b"__feedline__", json.dumps(meta).encode())
     with pytest.raises(CorruptSource, match=r"few has 2 samples, but 3 were packed"):
-        len(LMDBDataset(write(tmp_path / "few", [*items[:2], word])))
-    more = LMDBDataset(write(tmp_path / "more", [*items, word]))  # somebody has added one
+        len(LMDBDataset(write(tmp_path / "few", [*items[:2], metadata])))
+    more = LMDBDataset(write(tmp_path / "more", [*items, metadata]))  # one was added later
     assert len(more) == 4
     more.close()
 
@@ -290,14 +290,14 @@ def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "meta", [b"{", b"[]", b'{"feedline": 1}', b'{"feedline": 9, "encoding": "record", "count": 1, "fields": []}']
 )
-def test_a_word_of_feedline_that_is_damaged_or_of_later(tmp_path: Path, meta: bytes) -> None:
+def test_metadata_that_is_damaged_or_of_a_later_version(tmp_path: Path, meta: bytes) -> None:
     dataset = LMDBDataset(write(tmp_path / "x", [(b"__feedline__", meta)]))
     with pytest.raises(CorruptSource, match=r"damaged|later version"):
         len(dataset)
     dataset.close()
 
 
-def test_an_error_of_the_decode_function_says_where(tmp_path: Path) -> None:
+def test_errors_of_the_decode_function_name_the_sample(tmp_path: Path) -> None:
     dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"b", b"x")]), decode=int)
     assert dataset[0] == 1
     with pytest.raises(ValueError, match="invalid literal") as caught:
@@ -306,7 +306,7 @@ def test_an_error_of_the_decode_function_says_where(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_views_of_the_database_do_not_get_out(tmp_path: Path) -> None:
+def test_decode_functions_cannot_keep_views_of_the_database(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "x")
 
     def summed(value: memoryview) -> float:
@@ -333,21 +333,21 @@ def test_missing_databases(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", bytes(100_000), os.urandom(100_000)], ids=len)
-def test_files_that_are_no_database(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_databases(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.mdb").write_bytes(content)
     with pytest.raises(CorruptSource, match="not an LMDB database"):
         len(LMDBDataset(tmp_path / "x.mdb"))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
-def test_databases_that_are_cut_off(tmp_path: Path, share: float) -> None:
+def test_truncated_databases(tmp_path: Path, share: float) -> None:
     path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
     os.truncate(path, int(path.stat().st_size * share))
     with pytest.raises(CorruptSource, match=r"truncated|not an LMDB database"):
         len(LMDBDataset(path))
 
 
-def test_a_database_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
+def test_a_database_that_is_truncated_while_it_is_open(tmp_path: Path) -> None:
     path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
     dataset = LMDBDataset(path)
     assert len(dataset[0]) == 5000
@@ -358,7 +358,7 @@ def test_a_database_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
 
 
 def write_elsewhere(path: Path, key: bytes, more_bytes: int = 0) -> None:
-    """Write to a database from another process: one cannot open it twice."""
+    """Write to a database from another process, since one process cannot open it twice."""
     code = f"""
 import lmdb
 with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(write=True) as transaction:
@@ -367,7 +367,7 @@ with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(writ
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
-def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
+def test_a_database_that_is_written_to_while_open(tmp_path: Path) -> None:
     dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"c", b"2")]))
     assert list(dataset) == [b"1", b"2"]
     write_elsewhere(tmp_path / "x", b"b")
@@ -386,13 +386,13 @@ def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
     assert not environment._open
 
 
-def test_a_writer_that_comes_while_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LMDB would go on through pages that are used again, and end the process."""
+def test_a_database_that_is_written_to_while_its_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB would continue through pages that were reused, and crash the process."""
     path = write(tmp_path / "x", ((b"%05d" % number, b"1") for number in range(2000)))
     check, looks = environment.Environment.check_unchanged, itertools.count()
 
     def write_first(self: environment.Environment) -> None:
-        if next(looks) == 2:  # after the one about what feedline says, and one among the keys
+        if next(looks) == 2:  # after the check of the metadata, and one check among the keys
             write_elsewhere(path, b"b")
         check(self)
 
@@ -422,7 +422,7 @@ def test_a_database_that_grows_while_lmdb_opens_it(tmp_path: Path, monkeypatch: 
         len(LMDBDataset(path))
 
 
-def test_a_database_that_must_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str, **options: Any) -> None:
         raise lmdb.Error(f"{path}: {os.strerror(errno.EACCES)}")
 
@@ -450,8 +450,8 @@ def test_a_database_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_keys_that_are_missing(tmp_path: Path) -> None:
-    """A leaf page whose table of pointers ends early is a sound one, with fewer keys."""
+def test_missing_keys_are_detected_as_damage(tmp_path: Path) -> None:
+    """A leaf page whose pointer table ends early looks intact, but has fewer keys."""
     path = write(tmp_path / "a.mdb", ((b"key%05d" % number, b"value") for number in range(50)), subdir=False)
     data = bytearray(path.read_bytes())
     leaf = next(place for place in range(2 * 4096, len(data), 4096) if data[place + 10 : place + 12] == b"\2\0")
@@ -475,7 +475,7 @@ def test_several_datasets_share_a_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_forked_while_other_threads_read_reads_as_well(tmp_path: Path) -> None:
+def test_a_process_forked_while_threads_read_can_read_too(tmp_path: Path) -> None:
     dataset, is_over = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW), threading.Event()
 
     def read() -> None:
@@ -489,7 +489,7 @@ def test_a_process_that_is_forked_while_other_threads_read_reads_as_well(tmp_pat
     for _ in range(20):
         pid = os.fork()
         if pid == 0:
-            signal.alarm(20)  # which ends it, should it wait for threads that are not there
+            signal.alarm(20)  # ends the process if it waits for threads that do not exist
             os._exit(not np.array_equal(dataset[4], ARRAYS[4]))
         codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         if codes[-1]:
@@ -523,7 +523,7 @@ def test_a_forked_process_reads_with_any_of_several_datasets(tmp_path: Path) -> 
     other.close()
 
 
-def test_a_database_that_other_code_has_open(tmp_path: Path) -> None:
+def test_a_database_that_other_code_in_this_process_has_open(tmp_path: Path) -> None:
     path = write_raw(tmp_path / "x")
     with lmdb.open(str(path), readonly=True), pytest.raises(SourceError, match="already open in this process"):
         len(LMDBDataset(path))
@@ -532,7 +532,7 @@ def test_a_database_that_other_code_has_open(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_closing_while_others_read_takes_nothing_away(tmp_path: Path) -> None:
+def test_closing_while_threads_read_does_not_disturb_them(tmp_path: Path) -> None:
     dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
     ready = threading.Event()
     wrong: list[Any] = []
@@ -586,7 +586,7 @@ def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, m
     dataset.close()
 
 
-def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_raw(tmp_path / "x")
     monkeypatch.setitem(sys.modules, "lmdb", None)
     with pytest.raises((MissingExtra, ImportError), match="lmdb"):
@@ -628,7 +628,7 @@ def picture(number: int, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def test_pictures_that_were_packed_are_decoded_as_tar_decodes_them(tmp_path: Path) -> None:
+def test_packed_images_are_decoded_as_from_tar(tmp_path: Path) -> None:
     samples = [{"image": picture(number), "label": number, "raw": b"no picture"} for number in range(6)]
     feedline.pack(samples, tmp_path / "a.lmdb", workers=0)
     feedline.pack(samples, tmp_path / "a.tar", workers=0)
@@ -649,7 +649,7 @@ def test_pictures_that_were_packed_are_decoded_as_tar_decodes_them(tmp_path: Pat
     assert "'image': picture" in repr(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8"))
 
 
-def test_pictures_in_databases_of_others(tmp_path: Path) -> None:
+def test_images_in_databases_without_feedline_metadata(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [(b"a", picture(1)), (b"b", b"no picture")])
     dataset = LMDBDataset(path, decode="rgb8")
     assert dataset[0].shape == (4, 3, 3)

@@ -1,4 +1,4 @@
-"""Writes MDS shards as `MDSWriter` of mosaicml-streaming 0.13 does; the tests compare the two byte by byte."""
+"""Writes MDS shards like `MDSWriter` of mosaicml-streaming 0.13; the tests compare the two byte by byte."""
 
 from __future__ import annotations
 

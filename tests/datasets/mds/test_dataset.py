@@ -111,7 +111,7 @@ def test_compressed_shards(tmp_path: Path, compression: str) -> None:
     dataset.close()
 
 
-def test_unpacked_shards_are_preferred(tmp_path: Path) -> None:
+def test_decompressed_shards_are_preferred(tmp_path: Path) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT], "gz")
     packed = path / "shard.00000.mds.gz"
     (path / "shard.00000.mds").write_bytes(gzip.decompress(packed.read_bytes()))  # as MosaicML Streaming does
@@ -121,7 +121,7 @@ def test_unpacked_shards_are_preferred(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_a_shard_that_unpacks_to_more_than_it_should(tmp_path: Path) -> None:
+def test_a_shard_that_decompresses_to_more_than_declared(tmp_path: Path) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT], "gz")
     (path / "shard.00000.mds.gz").write_bytes(PACK["gz"](bytes(1 << 26)))
     with contextlib.closing(MDSDataset(path)) as dataset, pytest.raises(CorruptSource, match="does not decompress to"):
@@ -160,7 +160,7 @@ def picture(kind: str) -> tuple[Any, bytes]:
     return image, out.getvalue()
 
 
-def test_images_are_bytes_unless_a_decoder_is_chosen(tmp_path: Path) -> None:
+def test_images_stay_bytes_without_a_decoder(tmp_path: Path) -> None:
     image, png = picture("PNG")
     _, jpeg = picture("JPEG")
     raw = struct.pack("<III", 5, 6, 3) + b"RGB" + image.tobytes()
@@ -189,7 +189,7 @@ class Evil:
         return pytest.fail, ("a pickle was decoded",)
 
 
-def test_pickles_only_on_request(tmp_path: Path) -> None:
+def test_pickles_are_loaded_only_on_request(tmp_path: Path) -> None:
     evil = {"label": 3, "object": pickle.dumps(Evil())}
     path = write(tmp_path / "x", {"label": "int", "object": "pkl"}, [[evil]])
     with pytest.raises(BadOption, match="allow_pickle=True"):
@@ -202,13 +202,13 @@ def test_pickles_only_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x/shard.00000.mds", "/etc/passwd", "a/../../b", "https://host/a", "a\0b", 3, "."])
-def test_names_that_leave_the_folder(tmp_path: Path, name: object) -> None:
+def test_rejects_names_that_leave_the_folder(tmp_path: Path, name: object) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT], raw_data={"basename": name, "bytes": 100, "hashes": {}})
     with pytest.raises((CorruptSource, SourceError), match=r"index\.json|\."):
         MDSDataset(path)[0]
 
 
-def test_shards_in_folders_below(tmp_path: Path) -> None:
+def test_shards_in_subfolders(tmp_path: Path) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT])
     (path / "0").mkdir()
     (path / "shard.00000.mds").rename(path / "0" / "shard.00000.mds")
@@ -241,7 +241,7 @@ def test_shards_in_folders_below(tmp_path: Path) -> None:
         ({"column_encodings": ["int", "str", "ndarray:object"]}, BadOption, "not valid"),
     ],
 )
-def test_an_index_that_cannot_be(tmp_path: Path, odd: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_invalid_index_files(tmp_path: Path, odd: dict[str, Any], kind: type[Exception], message: str) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT], **odd)
     with pytest.raises(kind, match=message), contextlib.closing(MDSDataset(path)) as dataset:
         dataset[0]
@@ -256,7 +256,7 @@ def test_shards_of_different_columns(tmp_path: Path) -> None:
         MDSDataset(path)
 
 
-def test_files_that_are_missing_or_change(tmp_path: Path) -> None:
+def test_missing_and_changed_files(tmp_path: Path) -> None:
     path = write(tmp_path / "x", FLAT_COLUMNS, [FLAT[:3], FLAT[3:]])
     with contextlib.closing(MDSDataset(path, "label")) as dataset:
         assert dataset[0] == 0
@@ -276,7 +276,7 @@ def test_files_that_are_missing_or_change(tmp_path: Path) -> None:
         MDSDataset(path)
 
 
-def test_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", {"a": "str", "b": "int"}, [[{"a": "xyz", "b": 3}, {"a": "", "b": 4}]])
     for name in ("index.json", "shard.00000.mds"):
         whole = (path / name).read_bytes()
@@ -288,7 +288,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-def test_damage_gives_an_error_of_feedline(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damage_raises_a_feedline_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = write(tmp_path_factory.mktemp("x"), COLUMNS, [SAMPLES[:3]], data.draw(st.sampled_from([None, "zstd", "gz"])))
     file = next(file for file in path.glob("shard*"))
     whole = bytearray(file.read_bytes())
@@ -301,7 +301,7 @@ def test_damage_gives_an_error_of_feedline(tmp_path_factory: pytest.TempPathFact
 
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP, with ranges."""
+    """Serve a folder over HTTP, with support for ranges."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -346,14 +346,14 @@ def test_a_folder_on_a_web_server(tmp_path: Path, compression: str | None) -> No
 
 
 def peer() -> Any:
-    """Return MosaicML Streaming; torchvision, which it imports, only loads beside the torch it was compiled for."""
+    """Return MosaicML Streaming. It imports torchvision, which only loads with the torch that it was compiled for."""
     pytest.importorskip("streaming", exc_type=ImportError)
     return sys.modules["streaming"]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compression", [None, "gz", "zstd"])
-def test_mosaicml_writes_and_reads_the_same(tmp_path: Path, compression: str | None) -> None:
+def test_mosaicml_writes_and_reads_the_same_samples(tmp_path: Path, compression: str | None) -> None:
     streaming = peer()
     theirs = tmp_path / "theirs"
     with streaming.MDSWriter(
@@ -378,7 +378,7 @@ def test_mosaicml_writes_and_reads_the_same(tmp_path: Path, compression: str | N
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mosaicml_writes_images(tmp_path: Path) -> None:
+def test_reads_images_that_mosaicml_wrote(tmp_path: Path) -> None:
     streaming = peer()
     image, _ = picture("PNG")
     columns = {"png": "png", "jpeg": "jpeg", "pil": "pil", "list": "list[png]", "raws": "list[pil]"}

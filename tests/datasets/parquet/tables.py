@@ -15,14 +15,14 @@ COUNT = 40
 
 
 def images(count: int = COUNT) -> Any:
-    """An array of 2 by 3 floats per row."""
+    """Return an array of 2 by 3 floats per row."""
     kind = pa.fixed_shape_tensor(pa.float32(), [2, 3])
     values = pa.array(np.arange(6 * count, dtype=np.float32))
     return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(values, 6))
 
 
 def samples(count: int = COUNT) -> list[dict[str, Any]]:
-    """What `table` is made of, as samples."""
+    """Return the rows of `table` as samples."""
     pictures = np.arange(6 * count, dtype=np.float32).reshape(count, 2, 3)
     return [
         {
@@ -61,7 +61,7 @@ def table(count: int = COUNT) -> Any:
 
 
 def write(path: Path, rows: Any, group: int = 7) -> Path:
-    """Write a file of the kind that its ending says."""
+    """Write a file in the format that its suffix indicates."""
     if path.suffix == ".parquet":
         pq.write_table(rows, path, row_group_size=group)
     elif path.suffix == ".feather":

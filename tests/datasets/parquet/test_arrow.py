@@ -35,7 +35,7 @@ class TestArrowDataset(SourceContract):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_files_streams_and_compressed_files(tmp_path: Path, ending: str) -> None:
+def test_reads_files_streams_and_compressed_files(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path / f"a{ending}", table())
     dataset = ArrowDataset(path)
     assert dataset.row_group_sizes.tolist() == [7, 7, 7, 7, 7, 5]
@@ -73,7 +73,7 @@ def test_filters(tmp_path: Path, ending: str) -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("kept", ["0", "5", "100", "half", "-1"])
-def test_files_that_are_cut_off(tmp_path: Path, ending: str, kept: str) -> None:
+def test_truncated_files(tmp_path: Path, ending: str, kept: str) -> None:
     path = write(tmp_path / f"a{ending}", table())
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2 if kept == "half" else int(kept)])
@@ -82,7 +82,7 @@ def test_files_that_are_cut_off(tmp_path: Path, ending: str, kept: str) -> None:
 
 
 def test_a_stream_that_lacks_its_last_batch(tmp_path: Path) -> None:
-    """Cut between two messages, where nothing but the mark is missing."""
+    """It is cut between two messages, so only the end mark is missing."""
     rows = table()
     with pa.ipc.new_stream(tmp_path / "part.ipc", rows.schema) as stream:
         stream.write_table(rows.slice(0, 7))
@@ -95,7 +95,7 @@ def test_a_stream_that_lacks_its_last_batch(tmp_path: Path) -> None:
         len(ArrowDataset(tmp_path / "cut.ipc"))
 
 
-def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", table())
     dataset = ArrowDataset(path, "number")
     assert dataset[0] == 0
@@ -104,7 +104,7 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
         dataset[0]
 
 
-def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_is_overwritten_in_place_is_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", table())
     dataset = ArrowDataset(path, "number")
     assert dataset[0] == 0
@@ -116,7 +116,7 @@ def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_hugging_face_keeps_in_its_cache(tmp_path: Path) -> None:
+def test_reads_what_hugging_face_saves_to_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
     datasets.Dataset.from_dict({"x": list(range(10)), "s": list("abcdefghij")}).save_to_disk(tmp_path / "saved")
@@ -133,7 +133,7 @@ def test_shuffled_batches_with_workers(tmp_path: Path) -> None:
     assert found != list(range(COUNT))
 
 
-def test_arrays_are_copies_that_can_be_written_to(tmp_path: Path) -> None:
+def test_arrays_are_writable_copies(tmp_path: Path) -> None:
     dataset = ArrowDataset(write(tmp_path / "a.arrow", table()), "image")
     dataset[3][:] = 0
     assert_same(dataset[3], samples()[3]["image"])
@@ -146,7 +146,7 @@ def test_dictionaries_that_differ_between_batches(tmp_path: Path) -> None:
     assert list(ArrowDataset(write(tmp_path / "a.arrow", rows), "s")) == ["a", "b"] * 3
 
 
-def spoilt(path: Path, right: bytes, wrong: bytes) -> Path:
+def with_damage(path: Path, right: bytes, wrong: bytes) -> Path:
     """Replace bytes that occur once."""
     data = path.read_bytes()
     assert data.count(right) == 1
@@ -156,22 +156,22 @@ def spoilt(path: Path, right: bytes, wrong: bytes) -> Path:
 
 @pytest.mark.parametrize("ending", [".arrow", ".ipc"])
 def test_offsets_that_lead_out_of_the_file(tmp_path: Path, ending: str) -> None:
-    """Arrow itself believes them, and gives out whatever is in memory there."""
+    """Arrow itself trusts them, and returns whatever is in memory there."""
     rows = pa.table({"s": pa.array([b"one", b"two", b"three"]), "n": [1, 2, 3]})
     offsets = np.array([0, 3, 6, 11], np.int32)
     wrong = np.array([0, 3, 6, 6000], np.int32), np.array([0, 3, -6, 11], np.int32), np.array([0, 9, 6, 11], np.int32)
     for number, one in enumerate(wrong):
-        path = spoilt(write(tmp_path / f"{number}{ending}", rows), offsets.tobytes(), one.tobytes())
+        path = with_damage(write(tmp_path / f"{number}{ending}", rows), offsets.tobytes(), one.tobytes())
         with pytest.raises(CorruptSource, match=rf"{number}{ending}"):
             ArrowDataset(path)[2]
         with pytest.raises(CorruptSource, match=rf"{number}{ending}"):
             len(ArrowDataset(path, filters=[("n", ">", 1)]))
 
 
-def test_damage_to_one_record_batch_leaves_the_others(tmp_path: Path) -> None:
+def test_damage_to_one_record_batch_does_not_affect_the_others(tmp_path: Path) -> None:
     rows = pa.table({"s": pa.array([b"one", b"two", b"three", b"four"])})
     offsets = np.array([0, 5, 9], np.int32)
-    path = spoilt(write(tmp_path / "a.arrow", rows, 2), offsets.tobytes(), np.array([0, 7, 5], np.int32).tobytes())
+    path = with_damage(write(tmp_path / "a.arrow", rows, 2), offsets.tobytes(), np.array([0, 7, 5], np.int32).tobytes())
     dataset = ArrowDataset(path, "s")
     assert (dataset[0], dataset[1]) == (b"one", b"two")
     with pytest.raises(CorruptSource, match=r"row group 1 of .*a\.arrow"):
@@ -196,8 +196,8 @@ def test_an_end_mark_in_the_middle_of_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
-    """Each in turn: samples of the right form, or an error; in a process of its own, which memory errors would end."""
+def test_damage_to_any_byte_does_not_crash_the_process(tmp_path: Path) -> None:
+    """Each byte in turn gives samples of the right form, or an error. It runs in its own process, which could crash."""
     data = write(tmp_path / "a.arrow", table(6).select(["image", "name", "ragged", "meta"])).read_bytes()
     path = tmp_path / "b.arrow"
 
@@ -211,7 +211,7 @@ def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
     assert in_child(read_all) == 0
 
 
-def test_texts_that_are_not_utf8_are_told_with_the_file(tmp_path: Path) -> None:
+def test_the_error_names_a_file_with_metadata_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     table = pa.table({"x": [1, 2]}).rename_columns(["name"])
     with pa.ipc.new_file(path, table.schema) as writer:
@@ -222,8 +222,8 @@ def test_texts_that_are_not_utf8_are_told_with_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ArrowDataset, ParquetDataset])
-def test_a_column_that_is_not_utf8_is_named(kind: type[ArrowDataset | ParquetDataset], tmp_path: Path) -> None:
-    """Programs in other languages write such strings."""
+def test_the_error_names_a_column_that_is_not_utf8(kind: type[ArrowDataset | ParquetDataset], tmp_path: Path) -> None:
+    """Programs in other languages can write such strings."""
     path = tmp_path / "a.file"
     places = pa.py_buffer(np.array([0, 2, 4], np.int32))
     bad = pa.Array.from_buffers(pa.string(), 2, [None, places, pa.py_buffer(b"\xff\xfeab")])

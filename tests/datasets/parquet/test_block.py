@@ -36,7 +36,7 @@ def test_numbers_are_packed_and_nothing_is_lost() -> None:
     assert block.held_bytes >= 3 * (1 + 8 + 1)
 
 
-def test_what_is_mapped_is_left_where_it_is() -> None:
+def test_mapped_columns_are_not_copied() -> None:
     made = [prepared(column) for column in columns()[:3]]
     block = Block(list(made), lambda address: True)
     assert block.rows is None
@@ -44,8 +44,8 @@ def test_what_is_mapped_is_left_where_it_is() -> None:
     assert block.held_bytes == 0
 
 
-def test_row_groups_that_are_packed_differently(tmp_path: Path) -> None:
-    """A column that lacks values in one of them only."""
+def test_row_groups_with_different_packing(tmp_path: Path) -> None:
+    """A column has missing values in one of them only."""
     maybe = [None if i == 7 else i for i in range(12)]
     table = pa.table({"a": np.arange(12), "b": pa.array(maybe, pa.int32()), "c": np.arange(12) / 2})
     dataset = ParquetDataset(write(tmp_path / "a.parquet", table, 4), ("a", "b", "c"))
@@ -59,7 +59,7 @@ def test_row_groups_that_are_packed_differently(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row_group", [200_000, 20_000])
-def test_a_batch_copies_its_rows_and_no_whole_columns(tmp_path: Path, row_group: int) -> None:
+def test_a_batch_copies_its_rows_but_no_whole_columns(tmp_path: Path, row_group: int) -> None:
     table = pa.table({f"x{number}": np.arange(200_000, dtype=np.float32) + number for number in range(4)})
     dataset = ParquetDataset(write(tmp_path / "a.parquet", table, row_group))
     order = np.random.default_rng(0).permutation(200_000)
@@ -72,11 +72,11 @@ def test_a_batch_copies_its_rows_and_no_whole_columns(tmp_path: Path, row_group:
     finally:
         tracemalloc.stop()
     assert_same(found, {f"x{number}": wanted.astype(np.float32) + number for number in range(4)})
-    assert peak < 100_000, "a column of a row group has at least 80,000 bytes, and there are four"
+    assert peak < 100_000, "one column of a row group has at least 80,000 bytes, and there are four columns"
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view()])
-def test_texts_of_any_row_groups(tmp_path: Path, kind: pa.DataType) -> None:
+def test_strings_of_any_row_groups(tmp_path: Path, kind: pa.DataType) -> None:
     texts = [None if number % 5 == 3 else "" if number % 4 == 1 else f"Füße {number}" * number for number in range(20)]
     is_text = "string" in str(kind)
     expected = [text if text is None or is_text else text.encode() for text in texts]
@@ -92,14 +92,14 @@ def test_texts_of_any_row_groups(tmp_path: Path, kind: pa.DataType) -> None:
     assert [dataset[index] for index in range(20)] == expected
 
 
-def test_texts_of_a_slice_and_of_nothing() -> None:
+def test_strings_of_a_slice_and_of_an_empty_column() -> None:
     whole = pa.array(["a", "bc", None, "", "def"])
     assert prepared(whole.slice(1, 4)).take(np.array([3, 0, 1])) == ["def", "bc", None]
     assert prepared(pa.array([], pa.string())).take(np.array([], np.int64)) == []
     assert prepared(pa.array(["", ""])).take(np.array([1])) == [""]
 
 
-def test_arrays_without_numbers() -> None:
+def test_arrays_without_values() -> None:
     nothing = prepared(pa.array([[]] * 9, pa.list_(pa.float32(), 0)))
     blocks = [Block([nothing, nothing], lambda address: False) for _ in range(2)]
     assert blocks[0].rows is None

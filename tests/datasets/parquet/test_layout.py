@@ -34,7 +34,7 @@ def test_every_sample_is_found(files: list[list[int]]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, unique=True), min_size=1, max_size=4))
-def test_rows_that_a_filter_left(kept: list[list[int]]) -> None:
+def test_rows_that_pass_a_filter(kept: list[list[int]]) -> None:
     groups = [Group(0, number, len(rows), np.array(sorted(rows), np.uint32)) for number, rows in enumerate(kept)]
     layout = Layout([Footer(File("a", 1, 1), {"x": pa.int64()}, groups, [100] * 100)])
     owners, rows = layout.find(np.arange(len(layout)))
@@ -42,7 +42,7 @@ def test_rows_that_a_filter_left(kept: list[list[int]]) -> None:
     assert list(zip(owners.tolist(), rows.tolist(), strict=True)) == expected
 
 
-def test_types_have_to_agree_where_they_are_read() -> None:
+def test_types_of_columns_that_are_read_must_agree() -> None:
     first, second = footer(0, [1], {"x": pa.int64(), "y": pa.string()}), footer(1, [1], {"x": pa.int64()})
     assert len(Layout([first, second], ["x"])) == 2
     with pytest.raises(SourceError, match=r"'1\.parquet' has no column 'y'"):
@@ -51,6 +51,6 @@ def test_types_have_to_agree_where_they_are_read() -> None:
         Layout([first, footer(1, [1], {"x": pa.float64()})], ["x"])
 
 
-def test_columns_in_which_all_is_missing_have_no_type() -> None:
+def test_columns_with_only_missing_values_have_no_type() -> None:
     layout = Layout([footer(0, [1], {"x": pa.null()}), footer(1, [1]), footer(2, [1], {"x": pa.null()})])
     assert layout.types["x"] == pa.int64()

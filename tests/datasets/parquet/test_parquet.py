@@ -39,7 +39,7 @@ class TestParquetDataset(SourceContract):
 
 
 class TestColumnsThatCanBeBatched(SourceContract):
-    """With a cache that is too small for two row groups."""
+    """The cache is too small for two row groups."""
 
     @pytest.fixture(autouse=True)
     def _files(self, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
-    """Row groups that are read, and their columns."""
+    """Return a list that collects the row groups that are read, with their columns."""
     found: list[tuple[int, list[str]]] = []
     load = ParquetDataset._load
 
@@ -74,14 +74,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
     return found
 
 
-def test_forms_of_samples(path: Path) -> None:
+def test_samples_have_the_form_of_fields(path: Path) -> None:
     assert ParquetDataset(path, "name")[3] == "nämé 3"
     assert ParquetDataset(path, ("number", "name"))[3] == (3, "nämé 3")
     assert ParquetDataset(path, ["number"])[3] == {"number": 3}
     assert ParquetDataset(path, {"n": "number"})[3] == {"n": 3}
 
 
-def test_unknown_columns_are_named(path: Path) -> None:
+def test_the_error_names_unknown_columns(path: Path) -> None:
     with pytest.raises(BadOption, match=r"'colour'.*'image', 'number'"):
         len(ParquetDataset(path, "colour"))
 
@@ -95,7 +95,7 @@ def test_the_repr_shows_fields_and_shapes(path: Path) -> None:
     )
 
 
-def test_a_batch_reads_each_row_group_once_and_only_what_is_named(
+def test_a_batch_reads_each_row_group_once_and_only_the_named_columns(
     path: Path, reads: list[tuple[int, list[str]]]
 ) -> None:
     dataset = ParquetDataset(path, ["number", "name"])
@@ -108,7 +108,7 @@ def test_a_batch_reads_each_row_group_once_and_only_what_is_named(
     assert len(reads) == 3
 
 
-def test_what_is_kept_is_bounded(path: Path, reads: list[tuple[int, list[str]]]) -> None:
+def test_the_cache_is_bounded(path: Path, reads: list[tuple[int, list[str]]]) -> None:
     small = ParquetDataset(path, "number", cache_bytes=3 * (7 * 8 + 8192))
     for index in range(COUNT):
         assert small[index] == index
@@ -123,7 +123,7 @@ def test_what_is_kept_is_bounded(path: Path, reads: list[tuple[int, list[str]]])
     assert len(small._blocks) == 0
 
 
-def test_batches_are_columns_in_memory_of_the_loader(path: Path) -> None:
+def test_batches_are_columns_in_the_loaders_memory(path: Path) -> None:
     dataset: Any = ParquetDataset(path, ["image", "number", "name"])
     for found, expected in zip(
         feedline.DataLoader(dataset, 8, num_workers=2), torch.utils.data.DataLoader(dataset, 8), strict=True
@@ -141,7 +141,7 @@ def test_lists_of_one_length_are_stacked(tmp_path: Path) -> None:
     assert_same(columns, np.array([[9, 10], [0, 1], [5, 6]], np.float32))
 
 
-def test_lists_of_several_lengths_are_left_to_the_collate_function(path: Path) -> None:
+def test_lists_of_different_lengths_are_passed_to_the_collate_function(path: Path) -> None:
     dataset = ParquetDataset(path, "ragged")
     assert dataset.read_columns(np.array([1, 2])) is None
     (batch,) = feedline.Loader(dataset, COUNT, collate_fn=feedline.collate.pad())
@@ -171,7 +171,7 @@ FILTERS: dict[str, tuple[Callable[[], Any], Callable[[int], bool]]] = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_filters_leave_rows_out(path: Path, name: str) -> None:
+def test_filters_select_rows(path: Path, name: str) -> None:
     filters, holds = FILTERS[name]
     dataset = ParquetDataset(path, "number", filters=filters())
     kept = [i for i in range(COUNT) if holds(i)]
@@ -182,8 +182,8 @@ def test_filters_leave_rows_out(path: Path, name: str) -> None:
         assert dataset[-1] == kept[-1]
 
 
-def test_row_groups_without_such_rows_are_not_read(path: Path, reads: list[tuple[int, list[str]]]) -> None:
-    """Neither to count samples nor for samples: the others are overwritten with nonsense."""
+def test_row_groups_without_matching_rows_are_not_read(path: Path, reads: list[tuple[int, list[str]]]) -> None:
+    """They are read neither to count samples nor for samples: the test overwrites the other row groups with garbage."""
     metadata = pq.ParquetFile(path).metadata
     data = bytearray(path.read_bytes())
     for group in range(5):
@@ -200,12 +200,12 @@ def test_row_groups_without_such_rows_are_not_read(path: Path, reads: list[tuple
 
 
 @pytest.mark.parametrize("filters", [[("colour", "=", 1)], [("number", "=", "x")], [("number", "~", 1)], 7, "x > 3"])
-def test_filters_that_make_no_sense(path: Path, filters: Any) -> None:
+def test_bad_filters_are_rejected(path: Path, filters: Any) -> None:
     with pytest.raises(BadOption, match="filters="):
         len(ParquetDataset(path, filters=filters))
 
 
-def test_an_expression_about_no_column(path: Path) -> None:
+def test_rejects_a_filter_expression_on_an_unknown_column(path: Path) -> None:
     with pytest.raises(BadOption, match="filters="):
         len(ParquetDataset(path, filters=pc.field("colour") == 1))
 
@@ -241,13 +241,13 @@ def test_any_files_any_filter_any_indices(
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100, -4, -60])
-def test_files_that_are_cut_off(path: Path, kept: int) -> None:
+def test_truncated_files(path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept] if kept else b"")
     with pytest.raises(CorruptSource, match=r"a\.parquet.*(cut off|damaged)"):
         len(ParquetDataset(path))
 
 
-def test_checksums_are_verified_if_there_are_any(tmp_path: Path) -> None:
+def test_checksums_are_verified_if_the_file_has_them(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = pa.table({"x": np.arange(1000)})
     pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -259,7 +259,7 @@ def test_checksums_are_verified_if_there_are_any(tmp_path: Path) -> None:
         ParquetDataset(path, "x")[0]
 
 
-def test_columns_of_one_name(tmp_path: Path) -> None:
+def test_rejects_several_columns_of_the_same_name(tmp_path: Path) -> None:
     rows = pa.table([pa.array([1]), pa.array([2])], names=["x", "x"])
     for name in ("a.parquet", "a.arrow"):
         path = write(tmp_path / name, rows)
@@ -268,14 +268,14 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
             len(kind(path))
 
 
-def test_a_file_that_is_something_else(tmp_path: Path) -> None:
+def test_rejects_a_file_of_another_format(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_text("x,y\n1,2\n" * 1000)
     with pytest.raises(CorruptSource, match="no file of this kind"):
         len(ParquetDataset(path))
 
 
-def test_files_that_are_missing(tmp_path: Path) -> None:
+def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No such file"):
         len(ParquetDataset(tmp_path / "a.parquet"))
     with pytest.raises(SourceError, match=r"pattern '.*x-\*"):
@@ -286,7 +286,7 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
         len(ParquetDataset([]))
 
 
-def test_a_file_that_changes_is_noticed(path: Path) -> None:
+def test_a_changed_file_is_detected(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
     assert dataset[0] == 0
     write(path, table().slice(1))
@@ -294,7 +294,7 @@ def test_a_file_that_changes_is_noticed(path: Path) -> None:
         dataset[20]
 
 
-def test_a_file_that_changed_before_the_workers_read_it(path: Path) -> None:
+def test_workers_detect_a_file_that_changed_before_they_read_it(path: Path) -> None:
     dataset = ParquetDataset(path, "number")
     assert len(dataset) == COUNT
     write(path, table().slice(1))
@@ -304,7 +304,7 @@ def test_a_file_that_changed_before_the_workers_read_it(path: Path) -> None:
         list(feedline.Loader(dataset, 8, workers=2))
 
 
-def test_a_file_that_vanished(path: Path) -> None:
+def test_a_deleted_file(path: Path) -> None:
     dataset = ParquetDataset(path, "number")
     assert len(dataset) == COUNT
     path.unlink()
@@ -312,7 +312,7 @@ def test_a_file_that_vanished(path: Path) -> None:
         dataset[0]
 
 
-def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+def test_files_with_different_schemas_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "1.parquet", pa.table({"x": [1, 2], "y": [1, 2]}))
     write(tmp_path / "2.parquet", pa.table({"x": [1.5]}))
     with pytest.raises(SourceError, match=r"Column 'x' is int64.*1\.parquet.*double.*2\.parquet"):
@@ -321,7 +321,7 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
         len(ParquetDataset(tmp_path, "y"))
 
 
-def test_columns_in_another_order_and_more_of_them(tmp_path: Path) -> None:
+def test_files_with_columns_in_another_order_and_extra_columns(tmp_path: Path) -> None:
     write(tmp_path / "1.parquet", pa.table({"x": [1, 2], "y": ["a", "b"]}))
     write(tmp_path / "2.parquet", pa.table({"z": [0.5], "y": ["c"], "x": [3]}))
     assert list(ParquetDataset(tmp_path)) == [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}, {"x": 3, "y": "c"}]
@@ -373,17 +373,17 @@ def test_construction_opens_nothing(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(dataset))
 
 
-def test_sizes_may_be_written_out(path: Path) -> None:
+def test_sizes_may_be_strings_with_units(path: Path) -> None:
     assert ParquetDataset(path, cache_bytes="64MB").cache_bytes == 64_000_000
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, "much", True])
-def test_cache_bytes_that_are_none(size: Any) -> None:
+def test_bad_values_of_cache_bytes_are_rejected(size: Any) -> None:
     with pytest.raises(BadOption, match="cache_bytes="):
         ParquetDataset("a.parquet", cache_bytes=size)
 
 
-def test_samples_belong_to_their_reader(path: Path) -> None:
+def test_each_reader_gets_its_own_arrays(path: Path) -> None:
     dataset = ParquetDataset(path, ["image", "ragged"])
     sample = dataset[3]
     sample["image"][:] = 0
@@ -391,7 +391,7 @@ def test_samples_belong_to_their_reader(path: Path) -> None:
     assert_same(dataset[3], {key: samples()[3][key] for key in ("image", "ragged")})
 
 
-def test_the_layout_goes_to_workers_and_the_cache_does_not(path: Path) -> None:
+def test_the_layout_is_sent_to_workers_but_not_the_cache(path: Path) -> None:
     dataset = ParquetDataset(path, filters=[("number", ">", 3)])
     assert len(dataset[0]["name"]) > 0
     other = pickle.loads(pickle.dumps(dataset))
@@ -400,7 +400,7 @@ def test_the_layout_goes_to_workers_and_the_cache_does_not(path: Path) -> None:
     assert len(other._opened) == 0
 
 
-def test_footers_are_remembered_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footers_are_cached_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         path = write(tmp_path / f"{number}.parquet", pa.table({"x": [number]}))
     monkeypatch.setattr(ParquetDataset, "_most_open", 2 * pq.read_metadata(path).serialized_size)
@@ -415,13 +415,13 @@ def test_importing_the_class_imports_no_pyarrow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_pyarrow_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyarrow_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"pip install 'feedline\[parquet\]'|pyarrow"):
         ParquetDataset("a.parquet")
 
 
-def test_checksums_are_verified_of_columns_that_only_a_filter_reads(tmp_path: Path) -> None:
+def test_checksums_of_columns_that_only_a_filter_reads_are_verified(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = pa.table({"x": np.arange(100), "y": np.arange(100) + 1000})
     pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -433,7 +433,7 @@ def test_checksums_are_verified_of_columns_that_only_a_filter_reads(tmp_path: Pa
     assert ParquetDataset(path, "x")[3] == 3
 
 
-def test_a_row_group_with_fewer_rows_than_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_with_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.parquet", table())
     decode = ParquetDataset._decoded
     monkeypatch.setattr(ParquetDataset, "_decoded", lambda *about: decode(*about).slice(0, 5))
@@ -444,7 +444,7 @@ def test_a_row_group_with_fewer_rows_than_the_file_says(tmp_path: Path, monkeypa
         ParquetDataset(path, "number", filters=[("number", "==", 5)])[0]
 
 
-def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> None:
+def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.parquet", workers=0).path
     assert len(ParquetDataset(path)) == 9
     stored = pq.read_metadata(path).metadata[b"feedline"]
@@ -453,7 +453,7 @@ def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> No
         len(ParquetDataset(path))
 
 
-def test_text_that_is_none(tmp_path: Path) -> None:
+def test_strings_that_are_not_utf_8_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"s": ["abcd" * 5] * 3}), path, compression="none", use_dictionary=False)
     path.write_bytes(path.read_bytes().replace(b"abcd" * 5, b"ab\xff\xff" * 5))
@@ -461,8 +461,8 @@ def test_text_that_is_none(tmp_path: Path) -> None:
         ParquetDataset(path, "s")[0]
 
 
-def test_the_shapes_that_were_packed_are_compared(tmp_path: Path) -> None:
-    """They stand where Parquet has no checksum."""
+def test_other_shapes_than_were_packed_are_detected(tmp_path: Path) -> None:
+    """Parquet has no checksum for the place where shapes are stored."""
     packed = feedline.pack([{"x": np.zeros((2, 3))}] * 9, tmp_path / "a.parquet", workers=0)
     path = packed.path
     assert ParquetDataset(path)[0]["x"].shape == (2, 3)

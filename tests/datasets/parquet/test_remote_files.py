@@ -1,4 +1,4 @@
-"""Parquet files in stores: S3 behind a proxy that misbehaves and counts, Google's storage, a web server."""
+"""Parquet files in stores: S3 behind a proxy that misbehaves and counts requests, Google Cloud Storage, web servers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from tests.datasets.remote.servers import (
 pytestmark = [needs_s3, pytest.mark.slow]
 
 GROUP = 7
-"""Rows of a row group."""
+"""Rows per row group."""
 SHARDS = 4
 ROWS = SHARDS * COUNT
 
 
 def numbers_table(shard: int) -> Any:
-    """What a shard holds: its numbers, and a wide column that nobody asks for in between."""
+    """Return the content of a shard: its numbers, with a wide column between them that no test requests."""
     numbers = np.arange(shard * COUNT, (shard + 1) * COUNT)
     wide = [random.Random(int(number)).randbytes(5_000) for number in numbers]
     return pa.table({"x": numbers, "wide": wide, "text": [f"t{number}" for number in numbers]})
@@ -66,7 +66,7 @@ def parquet_bytes(rows: Any, group: int = GROUP) -> bytes:
 
 
 def asked(proxy: StoreProxy) -> list[tuple[str, str]]:
-    """Return the requests, without those that look for a manifest in a folder, or for an unfinished one."""
+    """Return the requests, except those that look for a manifest in a folder, or for an unfinished one."""
     return [one for one in proxy.asked if not any(name in unquote(one[1]) for name in (FACTS, UNFINISHED))]
 
 
@@ -100,10 +100,10 @@ def numbers(batches: Any) -> list[int]:
     return [int(number) for batch in batches for number in batch]
 
 
-# -- what is read ---
+# -- requests and samples ---
 
 
-def test_samples_are_those_of_a_local_file(proxy: StoreProxy) -> None:
+def test_samples_equal_those_of_a_local_file(proxy: StoreProxy) -> None:
     dataset = opened(proxy, "s3://bucket/all.parquet", None)
     assert_same(dataset[COUNT - 1], samples()[-1])  # before workers are forked
     loader = feedline.Loader(dataset, 8, shuffle=True, seed=2, workers=2, collate_fn=list)
@@ -113,8 +113,8 @@ def test_samples_are_those_of_a_local_file(proxy: StoreProxy) -> None:
     dataset.close()
 
 
-def test_which_files_are_meant(proxy: StoreProxy, tmp_path: Path) -> None:
-    """In natural order, as those of a local folder: 9 comes before 10."""
+def test_which_files_an_address_selects(proxy: StoreProxy, tmp_path: Path) -> None:
+    """They are sorted in natural order, like those of a local folder: 9 comes before 10."""
     local = write(tmp_path / "a.parquet", numbers_table(-1))
     paths = ["s3://bucket/few/12.parquet", local, "s3://bucket/f*/1*.parquet", "s3://bucket/few"]
     dataset = opened(proxy, paths)
@@ -124,14 +124,18 @@ def test_which_files_are_meant(proxy: StoreProxy, tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_a_row_group_is_one_request_for_what_is_wanted(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_takes_one_request_for_the_wanted_columns(
+    proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = opened(proxy, "s3://bucket/few/", ("x", "text"))
     assert len(dataset) == ROWS
-    assert [method for method, path in asked(proxy) if "list-type" not in path] == ["GET"] * SHARDS, "the footers"
+    assert [method for method, path in asked(proxy) if "list-type" not in path] == ["GET"] * SHARDS, (
+        "only the footers are requested"
+    )
     proxy.ranges.clear()
     assert dataset[0] == (0, "t0")
     ((_, whole),) = proxy.ranges
-    assert whole > GROUP * 5_000, "what is between columns is fetched with them, as it is little"
+    assert whole > GROUP * 5_000, "small gaps between columns are fetched with them"
     monkeypatch.setattr(remote_files, "_GAP", 0)
     proxy.ranges.clear()
     assert dataset[GROUP] == (GROUP, f"t{GROUP}")
@@ -140,13 +144,13 @@ def test_a_row_group_is_one_request_for_what_is_wanted(proxy: StoreProxy, monkey
     copy = pickle.loads(pickle.dumps(dataset))
     proxy.asked.clear()
     assert copy[ROWS - 1] == (ROWS - 1, f"t{ROWS - 1}")
-    assert [method for method, _ in asked(proxy)] == ["GET"] * 3, "a footer, and two columns"
+    assert [method for method, _ in asked(proxy)] == ["GET"] * 3, "one footer and two columns are requested"
     dataset.close()
     copy.close()
 
 
 @pytest.mark.slow
-def test_large_row_groups_are_asked_for_in_parts(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_row_groups_are_requested_in_parts(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "_PART", 6_000)
     dataset = opened(proxy, "s3://bucket/few/", "wide")
     assert dataset[3] == numbers_table(0)["wide"][3].as_py()
@@ -154,7 +158,7 @@ def test_large_row_groups_are_asked_for_in_parts(proxy: StoreProxy, monkeypatch:
     dataset.close()
 
 
-def test_any_read_of_a_file_of_which_parts_were_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_read_of_a_file_with_some_prefetched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_files, "_PART", 100)
     monkeypatch.setattr(remote_files, "_GAP", 10)
     data, dice = random.Random(0).randbytes(3_000), random.Random(1)
@@ -169,7 +173,7 @@ def test_any_read_of_a_file_of_which_parts_were_fetched(tmp_path: Path, monkeypa
     assert parts_of([]) == parts_of([(7, 7)]) == []
 
 
-def test_what_an_address_ends_in_says_how_it_is_opened(proxy: StoreProxy) -> None:
+def test_the_suffix_of_an_address_selects_the_dataset_class(proxy: StoreProxy) -> None:
     options: dict[str, Any] = {"filters": [("x", ">", 75), ("text", "<", "t8")], "fields": "x"}
     dataset = open_dataset("s3://bucket/few/[91]*.parquet", storage_options=options_for(proxy), **options)
     assert isinstance(dataset, ParquetDataset)
@@ -177,8 +181,8 @@ def test_what_an_address_ends_in_says_how_it_is_opened(proxy: StoreProxy) -> Non
     dataset.close()
 
 
-def test_decoded_row_groups_are_kept(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
-    # A footer and a row group; a footer; both again, as what was kept is of another object.
+def test_decoded_row_groups_are_cached(proxy: StoreProxy, s3: Any, tmp_path: Path) -> None:
+    # A footer and a row group; a footer; both again, since the cached row group belongs to another object.
     for first_number, expected in ((0, 2), (0, 1), (5, 2)):
         s3.put_object(Bucket="bucket", Key="kept.parquet", Body=parquet_bytes(pa.table({"x": [first_number, 2, 3]})))
         dataset = opened(proxy, "s3://bucket/kept.parquet", cache=tmp_path / "unpacked")
@@ -188,8 +192,10 @@ def test_decoded_row_groups_are_kept(proxy: StoreProxy, s3: Any, tmp_path: Path)
         dataset.close()
 
 
-def test_states_are_those_of_local_files(proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begun on a disk by two ranks, ended in a store by one with two workers."""
+def test_states_work_across_local_and_remote_files(
+    proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks start on a disk; one rank with two workers finishes in a store."""
     for shard in range(SHARDS):
         write(tmp_path / f"{9 + shard}.parquet", numbers_table(shard), GROUP)
     here, there = ParquetDataset(tmp_path, "x"), opened(proxy, "s3://bucket/few/")
@@ -213,11 +219,13 @@ def test_states_are_those_of_local_files(proxy: StoreProxy, tmp_path: Path, monk
     last = loader(there, workers=2)
     last.load_state_dict(feedline.merge_states(states))
     assert sorted([*begun, *numbers(last)]) == sorted(expected)
-    assert sum("list-type" in path for _, path in asked(proxy)) == 1, f"workers were told: {asked(proxy)}"
+    assert sum("list-type" in path for _, path in asked(proxy)) == 1, (
+        f"workers must receive the listing: {asked(proxy)}"
+    )
     there.close()
 
 
-def test_files_of_a_web_server(tmp_path: Path) -> None:
+def test_files_on_a_web_server(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", numbers_table(0), GROUP)
     with web_server(tmp_path) as server:
         dataset = ParquetDataset(server.address.replace("//", "//ada:hunter2@") + "/a.parquet?sig=t0ken", ("x", "wide"))
@@ -232,8 +240,8 @@ def test_files_of_a_web_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-class TestParquetOfAWebServer(SourceContract):
-    """Whatever holds for a source, with every engine and start method."""
+class TestParquetOnAWebServer(SourceContract):
+    """The whole contract of sources, with every engine and start method."""
 
     @pytest.fixture(autouse=True)
     def _served(self, tmp_path: Path) -> Iterator[None]:
@@ -249,10 +257,10 @@ class TestParquetOfAWebServer(SourceContract):
         return samples()
 
 
-# -- what goes wrong ---
+# -- errors ---
 
 
-def test_errors_say_what_is_wrong(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_messages(proxy: StoreProxy, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def message(paths: Any, kind: type[Exception], **options: Any) -> str:
         dataset = opened(proxy, paths, **options)
         with pytest.raises(kind) as caught:
@@ -280,7 +288,7 @@ def test_errors_say_what_is_wrong(proxy: StoreProxy, s3: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_object_that_changes_gives_no_sample_of_another_version(proxy: StoreProxy, s3: Any, workers: int) -> None:
+def test_a_changed_object_never_mixes_versions(proxy: StoreProxy, s3: Any, workers: int) -> None:
     s3.put_object(Bucket="bucket", Key="new/a.parquet", Body=parquet_bytes(numbers_table(0)))
     dataset = opened(proxy, "s3://bucket/new/*.parquet")
     assert dataset[0] == 0
@@ -288,12 +296,12 @@ def test_an_object_that_changes_gives_no_sample_of_another_version(proxy: StoreP
     batches, found = iter(feedline.Loader(dataset, GROUP, workers=workers)), list[Any]()
     with pytest.raises(SourceChanged, match=r"s3://bucket/new/a\.parquet was changed after it was listed or opened"):
         found.extend(batches)
-    assert numbers(found) == list(range(GROUP)), "what had been read"
+    assert numbers(found) == list(range(GROUP)), "samples read before the change"
     del batches
     dataset.close()
 
 
-def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy) -> None:
+def test_the_order_does_not_depend_on_faults(proxy: StoreProxy) -> None:
     def found() -> list[int]:
         dataset = opened(proxy, "s3://bucket/few/", "x", retries=9)
         result = numbers(feedline.Loader(dataset.stream(shuffle=True, seed=4), 8))
@@ -321,7 +329,7 @@ def test_credentials_that_expire_within_an_epoch(proxy: StoreProxy, monkeypatch:
     dataset.close()
 
 
-def test_a_range_that_stops_in_the_middle(proxy: StoreProxy) -> None:
+def test_a_response_that_stalls_in_the_middle(proxy: StoreProxy) -> None:
     dataset = opened(proxy, "s3://bucket/few/", retries=2, timeout_s=0.5)
     assert len(dataset) == ROWS
     proxy.fault = first(1, "stall")
@@ -329,11 +337,11 @@ def test_a_range_that_stops_in_the_middle(proxy: StoreProxy) -> None:
     dataset.close()
 
 
-# -- many ---
+# -- many objects ---
 
 
 def put_many(prefix: str, count: int, body: bytes) -> None:
-    """Put objects into the store, past its server, which would take its time."""
+    """Put objects into the store directly, since its server is slow."""
     from moto.s3.models import s3_backends
 
     for backend in s3_backends.values():
@@ -356,13 +364,13 @@ def test_many_objects_are_listed_page_by_page(proxy: StoreProxy, tmp_path: Path,
         Path(path).name for path in found_files(tmp_path / "*.parquet", (".parquet",))
     ]
     assert all(file.size == 1 and file.tag for file in found)
-    assert all("list-type=2" in path for _, path in asked(proxy)), "nothing was asked of a single object"
-    assert len(asked(proxy)) == 2 + 3, "the second page was refused, and all are listed again"
+    assert all("list-type=2" in path for _, path in asked(proxy)), "no object was requested on its own"
+    assert len(asked(proxy)) == 2 + 3, "the second page was refused, so all are listed again"
     dataset.close()
 
 
 @pytest.mark.slow
-def test_the_footers_of_hundreds_of_objects_are_read_by_a_request_each(proxy: StoreProxy) -> None:
+def test_each_footer_of_hundreds_of_objects_takes_one_request(proxy: StoreProxy) -> None:
     put_many("tiny/part-", 300, parquet_bytes(pa.table({"x": [1, 2]})))
     proxy.page = 100
     dataset = opened(proxy, "s3://bucket/tiny/")
@@ -388,7 +396,7 @@ def _read_all(folder: Path, options: dict[str, Any], seed: int, most: int) -> No
 
 
 @pytest.mark.parametrize("most", [pytest.param(120_000, marks=pytest.mark.slow), 10**7])
-def test_processes_that_fill_the_disk_cache_at_once(
+def test_processes_fill_the_disk_cache_at_the_same_time(
     proxy: StoreProxy, tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, folder = multiprocessing.get_context("fork"), tmp_path / "shards"
@@ -407,10 +415,10 @@ def test_processes_that_fill_the_disk_cache_at_once(
     proxy.asked.clear()
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 30_000)
     _read_all(folder, options_for(proxy), 5, most)
-    assert all("list-type" in path for _, path in asked(proxy)), "in the next epoch nothing but the names"
+    assert all("list-type" in path for _, path in asked(proxy)), "the next epoch requests only the listing"
 
 
-# -- Google's storage ---
+# -- Google Cloud Storage ---
 
 
 @pytest.fixture(scope="module")
@@ -422,7 +430,7 @@ def gs() -> Iterator[str]:
         yield address
 
 
-def test_an_object_of_gs_that_changes(gs: str) -> None:
+def test_a_changed_gs_object_is_detected(gs: str) -> None:
     with store_proxy(gs) as proxy:
         system = make_system("gs", {"endpoint_url": gs, "token": "anon"})
         proxy.fault = knows_generations(system)

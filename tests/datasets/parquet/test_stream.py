@@ -40,7 +40,7 @@ def numbers(loader: Any) -> list[int]:
 
 
 @pytest.mark.slow
-def test_row_groups_come_in_order(dataset: Any) -> None:
+def test_row_groups_are_read_in_order(dataset: Any) -> None:
     stream = dataset.stream()
     assert len(stream) == COUNT
     assert [int(x) for x in stream] == list(range(COUNT))
@@ -57,7 +57,7 @@ def test_row_groups_are_shuffled_and_samples_within_a_window(dataset: Any) -> No
     groups = [int(owner[x]) for x in found]
     start = 0
     seen: set[int] = set()
-    while start < COUNT:  # each window has the samples of two whole row groups
+    while start < COUNT:  # each window has all samples of two row groups
         present = set(groups[start : start + 1])
         for length in range(1, COUNT - start + 1):
             present = set(groups[start : start + length])
@@ -70,7 +70,7 @@ def test_row_groups_are_shuffled_and_samples_within_a_window(dataset: Any) -> No
     assert found != sorted(found)
 
 
-def test_every_epoch_has_another_order_and_seeds_differ(dataset: Any) -> None:
+def test_every_epoch_and_seed_has_its_own_order(dataset: Any) -> None:
     stream = dataset.stream(shuffle=True, seed=5)
     loader = feedline.Loader(stream, 8)
     first, second = numbers(loader), numbers(loader)
@@ -88,7 +88,7 @@ def test_the_order_does_not_depend_on_workers(dataset: Any, engine: EngineName, 
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 20])
-def test_in_torchs_own_loader_each_sample_comes_once(dataset: Any, workers: int) -> None:
+def test_torchs_own_loader_delivers_each_sample_once(dataset: Any, workers: int) -> None:
     stream = dataset.stream(shuffle=True, seed=1)
     loader = torch.utils.data.DataLoader(stream, 4, num_workers=min(workers, 3))
     assert sorted(numbers(loader)) == list(range(COUNT))
@@ -97,7 +97,7 @@ def test_in_torchs_own_loader_each_sample_comes_once(dataset: Any, workers: int)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_share_the_samples(dataset: Any, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_split_the_samples(dataset: Any, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(world_size))
     found: list[int] = []
     lengths = set()
@@ -111,7 +111,7 @@ def test_ranks_share_the_samples(dataset: Any, world_size: int, monkeypatch: pyt
     assert len(lengths) == 1
 
 
-def test_it_is_resumed_at_every_batch_with_any_number_of_workers(dataset: Any) -> None:
+def test_resumes_at_every_batch_with_any_number_of_workers(dataset: Any) -> None:
     def make(workers: int = 0) -> Any:
         return feedline.DataLoader(dataset.stream(shuffle=True, seed=3), 8, num_workers=workers)
 
@@ -128,7 +128,7 @@ def test_it_is_resumed_at_every_batch_with_any_number_of_workers(dataset: Any) -
         assert [batch.tolist() for batch in other] == expected[taken:]
 
 
-def test_a_resumed_stream_reads_only_what_is_left(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_stream_reads_only_the_rest(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = dataset.stream()
     reading = iter(stream)
     for _ in range(30):
@@ -149,7 +149,7 @@ def test_a_resumed_stream_reads_only_what_is_left(dataset: Any, monkeypatch: pyt
     assert len(loads) == 5
 
 
-def test_workers_do_not_read_what_belongs_to_others(dataset: Any) -> None:
+def test_skip_returns_how_many_samples_it_skipped(dataset: Any) -> None:
     reading = RowGroupPass(dataset.stream())
     assert reading.skip(20) == 20
     assert int(next(reading)) == 20
@@ -159,7 +159,7 @@ def test_workers_do_not_read_what_belongs_to_others(dataset: Any) -> None:
     assert reading.skip(1) == 0
 
 
-def test_states_that_do_not_fit(dataset: Any, tmp_path: Path) -> None:
+def test_states_of_other_options_and_malformed_states_are_rejected(dataset: Any, tmp_path: Path) -> None:
     state = RowGroupPass(dataset.stream(shuffle=True, seed=1)).state_dict()
     RowGroupPass(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
     for other in (
@@ -191,7 +191,7 @@ def _noisy(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("options", [{"shuffle": 1}, {"window": 0}, {"window": True}, {"window": 1.5}])
-def test_options_that_are_none(dataset: Any, options: dict[str, Any]) -> None:
+def test_bad_options_are_rejected(dataset: Any, options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         dataset.stream(**options)
 
@@ -218,7 +218,7 @@ def test_no_samples(tmp_path: Path) -> None:
     seed=st.integers(0, 5),
     start=st.integers(0, 60),
 )
-def test_any_stream_entered_anywhere(
+def test_any_stream_can_start_at_any_sample(
     tmp_path_factory: pytest.TempPathFactory, count: int, group: int, window: int, seed: int, start: int
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "a.arrow"
@@ -234,7 +234,7 @@ def test_any_stream_entered_anywhere(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sample_that_is_tried_again_is_not_lost(dataset: Any, workers: int) -> None:
+def test_a_retried_sample_is_not_lost(dataset: Any, workers: int) -> None:
     dataset.transform = FailsOnce({0, 11, COUNT - 1})
     again = feedline.faults.Retry(1, wait_s=0)
     loader = feedline.Loader(dataset.stream(), 4, workers=workers, on_error=again)
@@ -242,7 +242,7 @@ def test_a_sample_that_is_tried_again_is_not_lost(dataset: Any, workers: int) ->
     assert loader.stats()["faults"]["retry"] == 3
 
 
-def test_of_a_damaged_row_group_only_its_own_samples_are_left_out(tmp_path: Path) -> None:
+def test_only_the_samples_of_a_damaged_row_group_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = pa.table({"x": np.arange(60)})
     pq.write_table(rows, path, 10, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -256,7 +256,7 @@ def test_of_a_damaged_row_group_only_its_own_samples_are_left_out(tmp_path: Path
 
 
 class ChangesAndFailsOnce(FailsOnce):
-    """A transform that writes into what it was given before it fails."""
+    """A transform that writes into its argument before it fails."""
 
     def __call__(self, value: Any) -> Any:
         first = int(value[0])
@@ -267,7 +267,7 @@ class ChangesAndFailsOnce(FailsOnce):
         return value
 
 
-def test_a_second_try_begins_with_what_is_stored(tmp_path: Path) -> None:
+def test_a_retry_starts_from_the_stored_value(tmp_path: Path) -> None:
     values = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(16.0)), 2)
     write(tmp_path / "a.parquet", pa.table({"x": values}), 4)
     stream = ParquetDataset(tmp_path / "a.parquet", "x", transform=ChangesAndFailsOnce({4})).stream()
@@ -276,7 +276,7 @@ def test_a_second_try_begins_with_what_is_stored(tmp_path: Path) -> None:
     assert found.ravel().tolist() == (np.arange(16.0) * 10).tolist()
 
 
-def test_a_state_is_restored_in_the_middle_of_another_epoch(dataset: Any) -> None:
+def test_a_state_can_be_restored_in_the_middle_of_another_epoch(dataset: Any) -> None:
     stream = dataset.stream(shuffle=True, seed=2)
     one = iter(stream)
     for _ in range(5):

@@ -27,15 +27,17 @@ def read_in_random_order(dataset: ParquetDataset) -> None:
 
 
 @pytest.mark.slow
-def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: Path) -> None:
+def test_random_order_over_more_than_the_cache_holds_warns_once_with_advice(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
-    with pytest.warns(PerformanceWarning, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as told:
+    with pytest.warns(PerformanceWarning, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as caught:
         read_in_random_order(dataset)
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
-def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `feedline pack` writes large samples: a few in a row group, so that little is decoded that is not used."""
+def test_random_order_warns_if_the_cache_holds_half_of_many_small_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`feedline pack` writes large samples like this: a few per row group, so little is decoded in vain."""
     monkeypatch.setattr(module, "LATEST_S", 0.0)
     rows = table(COUNT)
     dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
@@ -43,7 +45,7 @@ def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, mon
         read_in_random_order(dataset)
 
 
-def test_nothing_is_said_to_a_worker_that_gets_other_row_groups_in_every_epoch(path: Path) -> None:
+def test_no_warning_for_a_worker_that_gets_other_row_groups_in_every_epoch(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -53,7 +55,7 @@ def test_nothing_is_said_to_a_worker_that_gets_other_row_groups_in_every_epoch(p
 
 
 @pytest.mark.parametrize("way", ["fits", "in order", "blocks", "unpacked", "stream"])
-def test_nothing_is_said_where_little_is_in_vain(path: Path, way: str) -> None:
+def test_no_warning_if_little_is_decoded_in_vain(path: Path, way: str) -> None:
     dataset = ParquetDataset(
         path,
         "number",

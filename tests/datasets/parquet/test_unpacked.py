@@ -23,7 +23,7 @@ GROUPS = 6
 
 
 class TestUnpacked(SourceContract):
-    """All kinds of columns through Arrow files, which the first of several processes writes."""
+    """All kinds of columns through Arrow files that the first of several processes writes."""
 
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Row groups that are decoded from Parquet files."""
+    """Return a list that collects the row groups decoded from Parquet files."""
     found: list[int] = []
     decode = ParquetDataset._decoded
 
@@ -60,7 +60,7 @@ def kept(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.arrow"))
 
 
-def test_row_groups_are_decoded_once_whatever_the_cache_and_the_process(path: Path, decoded: list[int]) -> None:
+def test_row_groups_are_decoded_once_for_all_datasets_with_the_same_folder(path: Path, decoded: list[int]) -> None:
     folder = path.parent / "unpacked"
     order = np.random.default_rng(0).permutation(COUNT).tolist()
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_row_groups_are_decoded_once_whatever_the_cache_and_the_process(path: Pa
     assert len(kept(folder)) == GROUPS
 
 
-def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_read_row_groups_that_another_process_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
     dataset = ParquetDataset(path, ("image", "number"), cache=folder)
     first = [numbers.tolist() for _, numbers in feedline.Loader(dataset, 8, shuffle=True, seed=1, workers=2)]
@@ -79,7 +79,7 @@ def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch:
     def fails(*arguments: Any) -> Any:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # which forked workers inherit
+    monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # forked workers inherit this
     again = ParquetDataset(path, ("image", "number"), cache=folder)
     loader = feedline.Loader(again, 8, shuffle=True, seed=1, workers=2, start_method="fork")
     assert [numbers.tolist() for _, numbers in loader] == first
@@ -91,7 +91,7 @@ def test_mapped_row_groups_take_no_memory(path: Path) -> None:
     assert dataset._blocks.held == 8192 * GROUPS
 
 
-def test_each_choice_of_columns_has_its_own(path: Path, decoded: list[int]) -> None:
+def test_each_choice_of_columns_has_its_own_files(path: Path, decoded: list[int]) -> None:
     folder = path.parent / "unpacked"
     assert ParquetDataset(path, ("number", "name"), cache=folder)[0] == (0, "nämé 0")
     assert ParquetDataset(path, ("name", "number"), cache=folder)[0] == ("nämé 0", 0)
@@ -100,7 +100,7 @@ def test_each_choice_of_columns_has_its_own(path: Path, decoded: list[int]) -> N
     assert decoded == [0, 0]
 
 
-def test_filters_choose_rows_of_what_was_unpacked(path: Path) -> None:
+def test_filters_select_rows_of_unpacked_row_groups(path: Path) -> None:
     folder = path.parent / "unpacked"
     ParquetDataset(path, "name", cache=folder).__getitems__(range(COUNT))
     few = ParquetDataset(path, "name", cache=folder, filters=[("number", ">=", 37)])
@@ -108,13 +108,13 @@ def test_filters_choose_rows_of_what_was_unpacked(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros", "a bit", "without a checksum"])
-def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
+def test_damaged_files_are_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, cache=folder))
     for file in kept(folder):
         content = file.read_bytes()
         middle = len(content) // 2
-        spoilt = {
+        damaged = {
             "cut off": content[:-9],
             "empty": b"",
             "nonsense": b"nonsense" * 9,
@@ -122,14 +122,14 @@ def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damag
             "a bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
             "without a checksum": content[:-12],
         }
-        os.unlink(file)  # others may have it mapped
-        file.write_bytes(spoilt[damage])
+        os.unlink(file)  # other processes may have it mapped
+        file.write_bytes(damaged[damage])
     decoded.clear()
     assert_same(list(ParquetDataset(path, cache=folder)), samples())
     assert sorted(decoded) == list(range(GROUPS))
 
 
-def test_a_changed_file_is_unpacked_again_and_the_old_removed(path: Path) -> None:
+def test_a_changed_file_is_unpacked_again_and_the_old_copy_removed(path: Path) -> None:
     folder = path.parent / "unpacked"
     old = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
     other = write(path.parent / "b.parquet", table())
@@ -141,16 +141,16 @@ def test_a_changed_file_is_unpacked_again_and_the_old_removed(path: Path) -> Non
         old[COUNT - 1]
     new = ParquetDataset(path, "number", cache=folder)
     assert new[0] == 10
-    assert len(kept(folder)) == 2, "one of the new file, one of the other"
+    assert len(kept(folder)) == 2, "one copy of the new file, one of the other file"
 
 
-def test_where_nothing_can_be_written_it_is_said_once_and_samples_come(path: Path) -> None:
+def test_an_unwritable_folder_warns_once_and_samples_are_still_read(path: Path) -> None:
     folder = path.parent / "taken"
     folder.write_text("a file, not a folder")
     dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
-    with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as told:
+    with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as caught:
         assert_same(list(dataset), samples())
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
 def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest
     assert [file.name for file in folder.rglob("*") if file.is_file()] == ["unpacked.feedline"]
 
 
-def test_what_a_dead_process_left_is_removed(path: Path) -> None:
+def test_leftovers_of_a_dead_process_are_removed(path: Path) -> None:
     folder = path.parent / "unpacked"
     dataset = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
     assert dataset[0] == 0
@@ -179,14 +179,14 @@ def test_what_a_dead_process_left_is_removed(path: Path) -> None:
     assert (left.exists(), recent.exists()) == (False, True)
 
 
-def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
+def test_the_option_is_pickled_and_checked(path: Path) -> None:
     dataset = pickle.loads(pickle.dumps(ParquetDataset(path, cache=path.parent / "unpacked")))
     assert_same(list(dataset), samples())
     with pytest.raises(BadOption, match="cache=3"):
         ParquetDataset(path, cache=3)  # type: ignore[arg-type]
 
 
-def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
+def test_rejects_a_folder_with_other_files(path: Path) -> None:
     folder = path.parent / "pictures"
     (folder / "cats").mkdir(parents=True)
     with pytest.raises(BadOption, match=r"pictures contains other files, such as 'cats'.*new or empty"):
@@ -194,14 +194,14 @@ def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == ["cats"]
 
 
-def test_a_folder_that_a_csv_file_was_unpacked_to_is_feedlines_own(path: Path) -> None:
+def test_a_folder_with_an_unpacked_csv_file_is_accepted(path: Path) -> None:
     folder, rows = path.parent / "unpacked", path.parent / "a.csv"
     rows.write_text("x\n1\n2\n")
     assert CSVDataset(rows, "x", cache=folder)[1] == 2
     assert_same(list(ParquetDataset(path, cache=folder)), samples())
 
 
-def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, cache=folder))
     sums: list[int] = []
@@ -230,7 +230,7 @@ def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeyp
     assert len(sums) == GROUPS - 2
 
 
-def test_a_file_that_is_damaged_after_it_was_checked_is_checked_again(path: Path, decoded: list[int]) -> None:
+def test_a_file_damaged_after_its_check_is_checked_again(path: Path, decoded: list[int]) -> None:
     folder = path.parent / "unpacked"
     dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     assert_same(dataset[0], samples()[0])

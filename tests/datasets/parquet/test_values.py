@@ -15,7 +15,7 @@ from feedline.testing.source import assert_same
 DAY = datetime.date(2020, 2, 29)
 TIME = datetime.datetime(2020, 2, 29, 12, 30, 1, 250000)
 
-# The first makes the array: with its first array pyarrow imports pandas, and collecting tests should not.
+# The first item creates the array: pyarrow imports pandas with its first array, and collecting tests should not.
 CASES: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     "integers": (lambda: pa.array([1, -2], pa.int16()), [np.int16(1), np.int16(-2)]),
     "large": (lambda: pa.array([0, 2**64 - 1], pa.uint64()), [np.uint64(0), np.uint64(2**64 - 1)]),
@@ -92,7 +92,7 @@ def tensors(shape: list[int], permutation: list[int] | None = None) -> Any:
 @pytest.mark.parametrize("offset", [0, 1])
 def test_values(name: str, offset: int) -> None:
     make, expected = CASES[name]
-    array = pa.concat_arrays([make(), make()]).slice(offset, 3)  # one that does not begin where its memory does
+    array = pa.concat_arrays([make(), make()]).slice(offset, 3)  # an array that does not start where its memory starts
     expected = [expected[(place + offset) % 2] for place in range(3)]
     found = prepared(array).take(np.array([2, 0, 1, 0, 2]))
     assert_same(list(found), [expected[place] for place in (2, 0, 1, 0, 2)])
@@ -113,13 +113,13 @@ def test_tensors_have_their_shape(shape: list[int], order: list[int] | None) -> 
     assert text_of(array.type) == f"int32[{', '.join(map(str, whole_array.shape[1:]))}]"
 
 
-def test_what_a_value_is_does_not_depend_on_its_neighbours() -> None:
+def test_the_type_of_a_value_does_not_depend_on_its_neighbours() -> None:
     alone = prepared(pa.array([[1.0, 2.0]])).take(np.array([0]))
     beside = prepared(pa.array([[1.0, 2.0], [None, 3.0], None])).take(np.array([0]))
     assert_same(list(beside), list(alone))
 
 
-def test_columns_in_pieces_become_one() -> None:
+def test_chunked_columns_become_one_column() -> None:
     column = pa.chunked_array([pa.array(["a"]), pa.array(["b", "c"])])
     assert list(prepared(whole(column)).take(np.arange(3))) == ["a", "b", "c"]
     none = whole(pa.chunked_array([], pa.string()))

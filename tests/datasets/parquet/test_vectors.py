@@ -1,4 +1,4 @@
-"""Several columns as one vector."""
+"""Several columns combined into one vector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return CSVDataset(tmp_path / "a.csv", FIELDS, types=dict.fromkeys("abc", "float32"))
 
 
-def test_samples_have_the_vector_in_the_order_that_was_named(dataset: Any) -> None:
+def test_the_vector_has_the_columns_in_the_given_order(dataset: Any) -> None:
     sample = dataset[7]
     assert sample["features"].dtype == np.float32
     assert (sample["features"].tolist(), sample["label"], sample["name"]) == (vector(7), 7, "row 7")
@@ -74,7 +74,7 @@ def test_streams(dataset: Any, shuffle: bool) -> None:
     assert torch.cat([batch["features"] for batch in batches]).tolist() == [vector(label) for label in labels]
 
 
-def test_tuples_with_a_vector_and_vectors_of_one(tmp_path: Path) -> None:
+def test_tuples_with_a_vector_and_vectors_of_one_column(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", table(), 6)
     features, label = ParquetDataset(path, (NAMES, "label"))[4]
     assert (features.tolist(), label) == (vector(4), 4)
@@ -82,7 +82,7 @@ def test_tuples_with_a_vector_and_vectors_of_one(tmp_path: Path) -> None:
     assert [column.shape for column in batch] == [(COUNT,), (COUNT, 1), (COUNT, 2)]
 
 
-def test_a_null_names_column_and_row(tmp_path: Path) -> None:
+def test_the_error_for_a_null_names_column_and_row(tmp_path: Path) -> None:
     holes = [None if number == 8 else float(number) for number in range(COUNT)]
     path = write(tmp_path / "a.parquet", table(hole=pa.array(holes, pa.float32())), 6)
     dataset = ParquetDataset(path, {"features": ["a", "hole"]})
@@ -107,12 +107,12 @@ def test_a_null_names_column_and_row(tmp_path: Path) -> None:
         (["label", ["a", "b"]], r"is a list, which gives dicts.*fields=\{'features'"),
     ],
 )
-def test_vectors_that_cannot_be(tmp_path: Path, fields: Any, message: str) -> None:
+def test_bad_vectors_are_rejected(tmp_path: Path, fields: Any, message: str) -> None:
     path = write(tmp_path / "a.parquet", table(), 6)
     with pytest.raises(BadOption, match=message):
         len(ParquetDataset(path, fields))
 
 
-def test_other_sources_say_that_they_have_none() -> None:
+def test_other_sources_reject_vectors() -> None:
     with pytest.raises(BadOption, match=r"asks for a vector of several fields.*in a transform"):
         ArrayDataset({"a": np.zeros(3), "b": np.zeros(3)}, fields={"x": ["a", "b"]})  # type: ignore[dict-item]

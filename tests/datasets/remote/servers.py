@@ -1,4 +1,4 @@
-"""Servers on the loopback, for tests: a web server that knows ranges and can misbehave, and one that speaks S3."""
+"""Servers on the loopback for tests: a web server that supports ranges and can misbehave, and one that speaks S3."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ S = TypeVar("S", "WebServer", "Proxy", "StoreProxy")
 needs_s3 = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("s3fs", "moto")), reason="s3fs and moto are not installed"
 )
-"""Looked for and not imported: every test process would have them, and every process that a test forks."""
+"""The packages are searched for but not imported, or every test process and its forks would have them loaded."""
 
 Fault = Callable[["Request"], str | None]
 
 
 class Request:
-    """One that arrived: which file, from where to where, and how many came before it."""
+    """A request that arrived: which file, which bytes, and how many requests came before it."""
 
     def __init__(self, path: str, start: int, stop: int, number: int) -> None:
         self.path = path
@@ -40,11 +40,11 @@ class Request:
 
 
 class WebServer(ThreadingHTTPServer):
-    """Serves a folder by ranges. `fault` says of a request what goes wrong with it, if anything:
+    """Serves a folder by ranges. `fault` returns what goes wrong with a request, or None:
 
-    "drop" sends half of the range and closes the connection, "refuse" closes it at once, a number is the status of an
+    "drop" sends half of the range and closes the connection, "refuse" closes it at once, a number is the status of the
     answer, "whole" ignores the range, "/..." redirects, "lie" answers with another range, "beyond" with a longer one,
-    "bytes ..." with this one, "surplus" goes on after it, and a redirection to "...flood..." has a large body.
+    "bytes ..." with this one, "surplus" sends more than the range, and a redirect to "...flood..." has a large body.
     """
 
     daemon_threads = True
@@ -56,11 +56,11 @@ class WebServer(ThreadingHTTPServer):
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
-            # The handshake belongs to the thread of the connection: a client that breaks it off must not end all.
+            # The handshake runs in the connection's thread: a client that aborts it must not stop the server.
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.folder = folder
         self.flooded = 0
-        """Bytes that were sent although nobody asked for them."""
+        """How many unrequested bytes were sent."""
         self.fault: Fault = lambda request: None
         self.requests: list[Request] = []
         self.tags: dict[str, str] = {}
@@ -84,10 +84,10 @@ class WebServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # clients that leave early are what is tested
+        pass  # the tests include clients that disconnect early
 
     def close_all(self) -> None:
-        """Close connections that clients keep, so that the threads behind them end."""
+        """Close connections that clients keep open, so that their threads end."""
         with self.lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class WebServer(ThreadingHTTPServer):
 
 
 SURPLUS = 1 << 26
-"""Bytes that a server sends although nobody asked for them."""
+"""How many unrequested bytes a server sends."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -153,8 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206)
         shift = 1 if fault == "lie" else 0
         last = stop if fault == "beyond" else stop - 1 + shift
-        told = f"bytes {start + shift}-{last}/{len(data)}"
-        self.send_header("Content-Range", fault if fault and fault.startswith("bytes") else told)
+        range_header = f"bytes {start + shift}-{last}/{len(data)}"
+        self.send_header("Content-Range", fault if fault and fault.startswith("bytes") else range_header)
         self.send_header("Content-Length", str(stop - start + (SURPLUS if fault == "surplus" else 0)))
         tag = self.server.tags.get(path.name)
         if tag is None:
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on to the web servers behind the hosts that it knows, by tunnel or one by one."""
+    """Forwards requests to the web servers of the hosts that it knows, through a tunnel or one by one."""
 
     daemon_threads = True
     block_on_close = True
@@ -181,13 +181,13 @@ class Proxy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _ProxyHandler)
         self.hosts = hosts
         self.asked: list[tuple[str, str, str | None]] = []
-        """Method, target and who asked, of every request."""
+        """Method, target and user of every request."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass
 
     def close_all(self) -> None:
-        """Nothing: a connection serves one request."""
+        """Do nothing: a connection serves one request."""
 
 
 class _ProxyHandler(BaseHTTPRequestHandler):
@@ -235,10 +235,11 @@ class _ProxyHandler(BaseHTTPRequestHandler):
 
 
 class StoreProxy(ThreadingHTTPServer):
-    """Stands in front of a store. `fault` says of a request (its method, path and headers) what goes wrong with it:
+    """Stands in front of a store. `fault` takes the method, path and headers of a request, and returns what goes wrong:
 
-    "reset" sends half of the body and closes the connection, "stall" half of it and no more until `release` is set,
-    "drop" closes it without an answer, a code such as "SlowDown" is an answer of S3 that says so. None passes it on.
+    "reset" sends half of the body and closes the connection, "stall" sends half of it and waits until `release` is
+    set, "drop" closes the connection without an answer, and a code such as "SlowDown" becomes an error answer of S3.
+    None forwards the request.
     Objects of S3 are listed `page` at a time.
     """
 
@@ -258,7 +259,7 @@ class StoreProxy(ThreadingHTTPServer):
         self.fault: Callable[[str, str, Any], str | None] = lambda method, path, headers: None
         self.asked: list[tuple[str, str]] = []
         self.ranges: list[tuple[str, int]] = []
-        """Path and number of bytes of each range that was sent."""
+        """Path and size in bytes of each range that was sent."""
         self.page = 10
         self.release = threading.Event()
 
@@ -270,7 +271,7 @@ class StoreProxy(ThreadingHTTPServer):
         pass
 
     def close_all(self) -> None:
-        """Let go of those that wait: a connection serves one request."""
+        """Release the requests that wait: a connection serves one request."""
         self.release.set()
 
 
@@ -286,7 +287,7 @@ class _StoreHandler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length", 0))
         sent = self.rfile.read(size)
         self.server.asked.append((self.command, self.path))
-        if len(sent) < size:  # the client was killed, and the store would wait for the rest
+        if len(sent) < size:  # the client was killed, and the store would wait for the rest of its request
             return
         fault = self.server.fault(self.command, self.path, self.headers)
         if fault in self.server.statuses:
@@ -300,7 +301,7 @@ class _StoreHandler(BaseHTTPRequestHandler):
         with contextlib.closing(connection):
             path = f"{self.path}&max-keys={self.server.page}" if "list-type=2" in self.path else self.path
             passed = {name: value for name, value in self.headers.items() if name.lower() != "expect"}
-            # Google's storage takes the content of an upload session by POST, too; the server behind it does not.
+            # Google Cloud Storage also takes the content of an upload session by POST; the server behind us does not.
             method = "PUT" if self.command == "POST" and "upload_id=" in path else self.command
             connection.request(method, path, sent or None, {**passed, "Connection": "close"})
             answer = connection.getresponse()
@@ -329,12 +330,12 @@ class _StoreHandler(BaseHTTPRequestHandler):
 
 
 def store_proxy(behind: str) -> contextlib.AbstractContextManager[StoreProxy]:
-    """Stand in front of a store."""
+    """Run a proxy in front of a store."""
     return _serving(StoreProxy(behind))
 
 
 def web_server(folder: Path, certificate: Path | None = None) -> contextlib.AbstractContextManager[WebServer]:
-    """Serve a folder; with a file that has a certificate and its key, by https."""
+    """Serve a folder, over https if there is a file with a certificate and its key."""
     return _serving(WebServer(folder, certificate))
 
 
@@ -345,7 +346,7 @@ def proxy_for(hosts: dict[str, WebServer]) -> contextlib.AbstractContextManager[
 
 @contextlib.contextmanager
 def _serving(server: S) -> Iterator[S]:
-    """Serve; afterwards no thread and no socket is left."""
+    """Run a server, and leave no thread and no socket behind."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, name="test-web-server")
     thread.start()
     try:
@@ -359,23 +360,23 @@ def _serving(server: S) -> Iterator[S]:
 
 
 ONCE = {"retries": {"max_attempts": 0}}
-"""For botocore: what is tested is what feedline does."""
+"""No retries by botocore, since the tests are about those of feedline."""
 
 
 def first(count: int, fault: str, method: str = "GET") -> Any:
-    """Let the first so many requests of a kind go wrong, at a proxy."""
+    """Return a proxy fault for the first `count` requests of a method."""
     left = [fault] * count
     return lambda asked, path, headers: left.pop() if asked == method and left else None
 
 
 def refuse_old(method: str, path: str, headers: Any) -> str | None:
-    """Refuse the credentials of "old-key", at a proxy."""
+    """Act as a proxy fault that refuses the credentials of "old-key"."""
     return "ExpiredToken" if method == "GET" and "old-key" in headers.get("Authorization", "") else None
 
 
 # Any: a file system of gcsfs.
 def knows_generations(system: Any) -> Any:
-    """Refuse ranges of an object's former generations, at a proxy: the server behind it does not look at them."""
+    """Return a proxy fault that refuses ranges of an object's older generations: the server behind it ignores them."""
 
     def fault(method: str, path: str, headers: Any) -> str | None:
         name, _, asked = path.partition("&generation=")
@@ -386,17 +387,17 @@ def knows_generations(system: Any) -> Any:
 
 
 def options_for(proxy: StoreProxy) -> dict[str, Any]:
-    """Return options with which fsspec asks a proxy before a store that speaks S3."""
+    """Return options that make fsspec use a proxy in front of a store that speaks S3."""
     return {**S3_OPTIONS, "endpoint_url": proxy.address, "config_kwargs": ONCE}
 
 
-# Every client would read the certificates of all authorities, although nothing here is asked by https.
+# Every client would read the certificates of all authorities, although nothing here uses https.
 S3_OPTIONS = {"key": "user", "secret": "secret", "client_kwargs": {"region_name": "us-east-1", "verify": False}}
 
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """Run moto's server; yields its address."""
+    """Run moto's server, and yield its address."""
     import functools
     import logging
 
@@ -404,9 +405,9 @@ def s3_server() -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    names = tuple(backends.list_of_moto_modules())  # which it would look for twice at each request: a third of its time
+    names = tuple(backends.list_of_moto_modules())  # it would look for it twice per request, a third of its time
     backends.list_of_moto_modules = lambda: names
-    # Every client has a session of its own, which would read the description of S3 again.
+    # Every client has its own session, which would read the description of S3 again.
     sessions: Any = importlib.import_module("botocore.session")
     sessions.create_loader = functools.cache(sessions.create_loader)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -420,22 +421,22 @@ def s3_server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def gs_server() -> Iterator[str]:
-    """Run a server of Google's storage with a bucket named "bucket"; yields its address."""
+    """Run a server that imitates Google Cloud Storage, with a bucket named "bucket", and yield its address."""
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
     server.start()
     api = server._api
-    api._httpd.handle_error = lambda request, client_address: None  # clients that leave early
+    api._httpd.handle_error = lambda request, client_address: None  # clients that disconnect early
     try:
         yield f"http://127.0.0.1:{api._httpd.server_port}"
     finally:
         server.stop()
-        threading.Thread.join(api)  # its own does not wait
+        threading.Thread.join(api)  # its own method does not wait
 
 
 def start_fsspec() -> None:
-    """Start the threads that fsspec keeps for the life of a process, so that no test seems to leave them behind."""
+    """Start the threads that fsspec keeps as long as a process runs, so they do not look like a leak of a test."""
     from concurrent.futures import ThreadPoolExecutor
 
     import fsspec.asyn
@@ -446,9 +447,9 @@ def start_fsspec() -> None:
     loop.call_soon_threadsafe(loop.set_default_executor, executor)
 
 
-# Any: boto3 makes its clients' classes as it goes.
+# Any: boto3 creates the classes of its clients at run time.
 def bucket_at(address: str) -> Any:
-    """Make a bucket named "bucket" and return a client to fill it with; close it afterwards."""
+    """Create a bucket named "bucket" and return a client to fill it with; close the client afterwards."""
     import boto3
 
     client = boto3.client(

@@ -12,7 +12,7 @@ from tests.sampling import examples
 
 
 class Fake(Blob):
-    """Bytes in memory; counts what is open."""
+    """Bytes in memory; tracks which blobs are open."""
 
     opened: ClassVar[set[int]] = set()
 
@@ -61,7 +61,7 @@ def read_all(contents: list[bytes | None], starts: list[int], depth: int, chunk:
 
 
 def end(ahead: Ahead) -> None:
-    """Close it, and wait for the threads that read."""
+    """Close the iterator, and wait for the threads that read."""
     ahead.close()
     if ahead._threads is not None:
         ahead._threads.shutdown(wait=True)
@@ -84,9 +84,9 @@ def test_chunks_are_the_bytes_of_each_blob_in_order(
 
 
 @pytest.mark.parametrize("depth", [0, 3])
-def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
+def test_next_blob_drops_the_rest_of_the_current_blob(depth: int) -> None:
     ahead = Ahead(lambda name: Fake(name, name.encode() * 100), [("a", 0), ("b", 0)], depth=depth, chunk_bytes=10)
-    assert ahead.next_chunk() == b""  # there is no current one
+    assert ahead.next_chunk() == b""  # there is no current blob
     ahead.next_blob()
     assert ahead.next_chunk() == b"a" * 10
     ahead.next_blob()
@@ -97,10 +97,10 @@ def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
     assert ahead.next_blob() is None
 
 
-def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four reads, of two blobs, wait for each other: they can only end if all are under way at once.
+def test_reads_run_concurrently_and_across_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four reads of two blobs wait for each other: they can only finish if all run at once.
 
-    The second blob is opened when the reader has asked for all of the first, and waits for it.
+    The second blob is opened once the whole first blob was requested and the reader waits for it.
     """
     barrier, has_asked = threading.Barrier(4, timeout=100), threading.Event()
 
@@ -131,7 +131,7 @@ def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs(monkeypatch: py
     ahead.close()
 
 
-def test_two_chunks_are_requested_at_first_and_chunks_end_at_multiples_of_their_size() -> None:
+def test_starts_with_two_requests_and_ends_chunks_at_multiples_of_their_size() -> None:
     asked, may_answer = list[tuple[int, int]](), threading.Event()
 
     class Noting(Fake):
@@ -152,7 +152,7 @@ def test_two_chunks_are_requested_at_first_and_chunks_end_at_multiples_of_their_
 
 
 def run_of(depth: Depth, limit: int, chunks: int = 200, waited: float = 0.9) -> int:
-    """Take chunks over a line that carries `limit` of them side by side."""
+    """Take chunks over a connection that carries at most `limit` of them at a time."""
     now_s = 0.0
     for _ in range(chunks):
         step_s = 1 / min(limit, depth.count)
@@ -161,7 +161,7 @@ def run_of(depth: Depth, limit: int, chunks: int = 200, waited: float = 0.9) -> 
     return depth.count
 
 
-def test_every_chunk_allows_one_more_until_the_usual_number() -> None:
+def test_each_chunk_raises_the_depth_by_one_up_to_the_default() -> None:
     depth = Depth(5, 5)
     counts = [depth.count]
     for now_s in range(5):
@@ -172,20 +172,20 @@ def test_every_chunk_allows_one_more_until_the_usual_number() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 7, 12, 100])
-def test_more_requests_are_made_while_that_is_faster(limit: int) -> None:
+def test_the_depth_grows_while_that_is_faster(limit: int) -> None:
     found = run_of(Depth(4, 16), limit)
     assert min(16, max(4, limit * 0.6)) <= found <= min(16, max(4, 1.6 * limit))
 
 
-def test_a_reader_that_does_not_wait_gets_no_more_requests() -> None:
+def test_the_depth_does_not_grow_if_the_reader_does_not_wait() -> None:
     assert run_of(Depth(4, 16), 100, waited=0.01) == 4
 
 
-def test_a_number_that_was_given_is_kept() -> None:
+def test_an_explicit_depth_does_not_change() -> None:
     assert run_of(Depth(3, 3), 100) == 3
 
 
-def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
+def test_a_dropped_iterator_leaves_nothing_open() -> None:
     ahead = Ahead(lambda name: Fake(name, b"x" * 100), [("a", 0)], depth=2, chunk_bytes=10)
     ahead.next_blob()
     threads = ahead._threads
@@ -195,7 +195,7 @@ def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
     assert not Fake.opened
 
 
-def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
+def test_closing_does_not_wait_for_an_unresponsive_server() -> None:
     answers, asked = threading.Event(), threading.Event()
 
     class Silent(Fake):

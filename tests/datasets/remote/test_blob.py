@@ -18,14 +18,14 @@ def test_ranges(tmp_path: Path) -> None:
     blob.close()
 
 
-def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
+def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"none\.tar cannot be opened: No such file"):
         LocalBlob(str(tmp_path / "none.tar"))
     with pytest.raises(SourceError, match="not a file"):
         LocalBlob(str(tmp_path))
 
 
-def test_a_file_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
+def test_a_file_that_is_truncated_while_it_is_open(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"0123456789")
     blob = LocalBlob(str(file))
@@ -38,7 +38,7 @@ def test_a_file_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
     blob.close()
 
 
-def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
+def test_a_dropped_blob_closes_its_file(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     before = len(os.listdir("/proc/self/fd"))
     blob = LocalBlob(str(tmp_path / "a"))
@@ -47,7 +47,7 @@ def test_a_file_that_is_dropped_is_closed(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_new_file_of_the_same_name_does_not_mix_with_the_old(tmp_path: Path) -> None:
+def test_a_new_file_of_the_same_name_is_not_mixed_with_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"0123456789")
     blob = LocalBlob(str(file))

@@ -1,4 +1,4 @@
-"""Pieces of blobs on a disk: what several processes write, what is damaged, how much there may be."""
+"""Pieces of blobs in a disk cache: concurrent processes, damage, and limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Far(Blob):
-    """Something far away that counts how often it was asked."""
+    """A remote blob that counts how many bytes were fetched."""
 
     name = address = "s3://bucket/a.tar"
 
@@ -60,7 +60,7 @@ def taken(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.name != MARK)
 
 
-def test_what_was_read_once_is_read_from_the_disk(tmp_path: Path) -> None:
+def test_a_second_read_comes_from_the_disk(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     for _ in range(2):
         blob = opened(far, cache)
@@ -76,7 +76,7 @@ def test_another_tag_is_another_blob(tmp_path: Path) -> None:
     assert opened(Far(other, tag="2"), cache).read(0, 5000) == other[:5000]
 
 
-def test_addresses_that_differ_in_what_is_not_shown_are_other_blobs(tmp_path: Path) -> None:
+def test_addresses_that_differ_only_in_hidden_parts_are_different_blobs(tmp_path: Path) -> None:
     cache, blobs = DiskCache(tmp_path / "c", 10**6), [Far(), Far(DATA[::-1])]
     for number, blob in enumerate(blobs):
         blob.name, blob.address = "https://host/get?***", f"https://host/get?file={number}"
@@ -89,7 +89,7 @@ def test_a_new_folder_counts_its_first_piece_once(tmp_path: Path) -> None:
     assert cache.stats().held == taken(tmp_path / "c")
 
 
-def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_cache_folder_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     opened(far, cache).read(0, PIECE)
 
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 1004, b"short"])
-def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None:
+def test_damaged_pieces_are_fetched_again(damage: bytes, tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     opened(far, cache).read(0, 2 * PIECE)
     cache.path_of(far, 1).write_bytes(damage)
@@ -112,7 +112,7 @@ def test_what_is_damaged_is_fetched_again(damage: bytes, tmp_path: Path) -> None
         assert far.reads == 3
 
 
-def test_a_full_cache_stays_as_it_is_and_others_fetch_their_own_bytes(tmp_path: Path) -> None:
+def test_a_full_cache_keeps_its_pieces_and_other_reads_fetch_only_their_bytes(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 6 * PIECE), Far()
     blob = opened(far, cache)
     for number in range(5):
@@ -128,7 +128,7 @@ def test_a_full_cache_stays_as_it_is_and_others_fetch_their_own_bytes(tmp_path: 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 1.2])
 @pytest.mark.parametrize("sample", [50, 350, 1700])
-def test_random_access_fetches_no_more_than_the_best_rule_would(share: float, sample: int, tmp_path: Path) -> None:
+def test_random_access_fetches_no_more_than_an_optimal_cache(share: float, sample: int, tmp_path: Path) -> None:
     count, epochs, dice = 30 * PIECE // sample + 1, 3, random.Random(1)
     far = Far(dice.randbytes(count * sample))
     cache = DiskCache(tmp_path / "c", max(4, int(len(far.data) * share) // PIECE) * (PIECE + 4))
@@ -143,16 +143,16 @@ def test_random_access_fetches_no_more_than_the_best_rule_would(share: float, sa
         assert least - 2 * PIECE <= far.fetched - before <= least + 2 * PIECE
 
 
-def test_what_nobody_uses_makes_room_for_random_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_access_replaces_unused_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other, own = Far(), Far(tag="2")
     other.address = "s3://bucket/other.tar"
     opened(other, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
     opened(own, cache).read(0, 10)
-    assert not cache.path_of(own, 0).exists(), "the other pieces were used a moment ago"
+    assert not cache.path_of(own, 0).exists(), "the other pieces were used recently"
     monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
     opened(own, cache).read(0, 10)
-    assert not cache.path_of(own, 0).exists(), "a full cache is not looked at all the time"
+    assert not cache.path_of(own, 0).exists(), "a full cache is not scanned for every read"
     later = opened(own, DiskCache(tmp_path / "c", 6 * PIECE))
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: later.read(number * PIECE, number * PIECE + 10), range(8)))
@@ -162,7 +162,7 @@ def test_what_nobody_uses_makes_room_for_random_access(tmp_path: Path, monkeypat
     assert taken(tmp_path / "c") <= 6 * PIECE
 
 
-def test_pieces_of_an_old_version_make_room_for_random_access(tmp_path: Path) -> None:
+def test_random_access_replaces_pieces_of_an_old_version(tmp_path: Path) -> None:
     old, new = Far(tag="1"), Far(tag="2")
     opened(old, DiskCache(tmp_path / "c", 6 * PIECE)).read(0, 5 * PIECE)
     cache = DiskCache(tmp_path / "c", 6 * PIECE)
@@ -182,7 +182,7 @@ def test_a_damaged_piece_of_a_full_cache_is_fetched_again(tmp_path: Path) -> Non
     assert far.fetched == before + PIECE
 
 
-def test_what_is_missing_is_fetched_in_one_request(tmp_path: Path) -> None:
+def test_missing_pieces_are_fetched_in_one_request(tmp_path: Path) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
     blob = opened(far, cache)
     blob.read(0, 4 * PIECE)
@@ -191,7 +191,7 @@ def test_what_is_missing_is_fetched_in_one_request(tmp_path: Path) -> None:
     assert far.reads == before + 1
 
 
-def test_a_lowered_limit_holds(tmp_path: Path) -> None:
+def test_a_lowered_limit_is_respected(tmp_path: Path) -> None:
     far = Far()
     opened(far, DiskCache(tmp_path / "c", 10 * (PIECE + 4))).read(0, len(DATA))
     cache = DiskCache(tmp_path / "c", 5 * (PIECE + 4))
@@ -199,7 +199,7 @@ def test_a_lowered_limit_holds(tmp_path: Path) -> None:
     assert cache.stats().held == taken(tmp_path / "c") <= 5 * (PIECE + 4)
 
 
-def test_a_count_that_was_lost_is_made_good_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_count_is_restored_with_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
     opened(far, cache).read(0, len(DATA))
     (tmp_path / "c" / MARK).write_bytes(b"")
@@ -217,7 +217,7 @@ def test_a_count_that_was_lost_is_made_good_once(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
-def test_without_room_on_the_disk_only_what_is_wanted_is_fetched(
+def test_without_room_on_the_disk_only_the_requested_bytes_are_fetched(
     error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path, *pieces: bytes) -> None:
@@ -233,7 +233,7 @@ def test_without_room_on_the_disk_only_what_is_wanted_is_fetched(
 
 
 class Soon:
-    """The piece that is being read is needed again at once, and all others later."""
+    """Says that the piece being read is needed again at once, and all others later."""
 
     worth = 0.0
 
@@ -247,7 +247,7 @@ class Soon:
         return np.array([1.0])
 
 
-def test_a_forked_process_looks_for_itself_what_is_in_the_folder(tmp_path: Path) -> None:
+def test_a_forked_process_scans_the_folder_itself(tmp_path: Path) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 4 * (PIECE + 4))
     CachedBlob(far, cache, Soon()).read(0, PIECE)  # finds a new folder
     CachedBlob(far, DiskCache(tmp_path / "c", 4 * (PIECE + 4)), Soon()).read(PIECE, 4 * PIECE)
@@ -262,7 +262,7 @@ def _reads_in_a_child(blob: CachedBlob, cache: DiskCache, found: Any) -> None:
     found.put((blob.read(0, 10), cache._reserved))
 
 
-def test_a_child_forked_while_room_is_looked_for_reads_on(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_reservation_can_read(tmp_path: Path) -> None:
     far, cache = Far(), DiskCache(tmp_path / "c", 10**6)
     blob, context = opened(far, cache), multiprocessing.get_context("fork")
     found: Any = context.SimpleQueue()
@@ -303,7 +303,7 @@ def _read_at_random(folder: Path, seed: int) -> None:
         start = dice.randrange(len(DATA))
         stop = min(len(DATA), start + dice.randrange(2500))
         assert opened(Far(), cache).read(start, stop) == DATA[start:stop]
-        assert taken_pieces(folder) <= 5 * PIECE + 4 * (PIECE + 4), "the bound, and what others are writing"
+        assert taken_pieces(folder) <= 5 * PIECE + 4 * (PIECE + 4), "the limit, plus what other processes are writing"
 
 
 def taken_pieces(folder: Path) -> int:
@@ -311,13 +311,13 @@ def taken_pieces(folder: Path) -> int:
     for path in folder.iterdir():
         try:
             total += path.stat().st_size if path.name != MARK else 0
-        except FileNotFoundError:  # deleted by another
+        except FileNotFoundError:  # deleted by another process
             continue
     return total
 
 
 @pytest.mark.slow
-def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
+def test_processes_write_and_delete_at_the_same_time(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_read_at_random, args=(tmp_path / "c", seed)) for seed in range(4)]
     for process in processes:
@@ -330,7 +330,7 @@ def test_processes_that_write_and_delete_at_once(tmp_path: Path) -> None:
 
 
 class Slow(Far):
-    """Far enough away that others come while it is asked."""
+    """A blob so slow that other requests arrive during a fetch."""
 
     def read(self, start: int, stop: int) -> bytes:
         time.sleep(0.005)
@@ -347,7 +347,7 @@ def _read_counted(folder: Path, number: int, begin: Any) -> None:
     (folder.parent / f"{number}.count").write_text(str(far.reads))
 
 
-def test_what_several_want_at_once_is_fetched_once(tmp_path: Path) -> None:
+def test_concurrent_reads_of_a_piece_fetch_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     begin = context.Event()
     processes = [context.Process(target=_read_counted, args=(tmp_path / "c", number, begin)) for number in range(3)]
@@ -361,7 +361,7 @@ def test_what_several_want_at_once_is_fetched_once(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "c").iterdir() if path.name.startswith(".")} == {MARK}
 
 
-def test_a_lock_ends_although_a_process_was_forked_meanwhile(tmp_path: Path) -> None:
+def test_a_lock_is_released_even_if_a_process_was_forked_meanwhile(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
     context = multiprocessing.get_context("fork")
     may_end = context.Event()
@@ -379,7 +379,7 @@ def test_a_lock_ends_although_a_process_was_forked_meanwhile(tmp_path: Path) -> 
     child.join()
 
 
-def test_a_fetch_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
+def test_a_piece_can_be_fetched_after_a_failed_fetch(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 10**6), Far()
 
     def fail() -> bytes:
@@ -390,13 +390,13 @@ def test_a_fetch_that_fails_leaves_it_to_the_next(tmp_path: Path) -> None:
     assert opened(far, cache).read(0, PIECE) == DATA[:PIECE]
 
 
-def test_what_a_killed_process_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_process_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "_SCAN_S", 0.0)
     monkeypatch.setattr(disk_cache, "_SCAN_SHARE", float("inf"))
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     opened(far, cache).read(0, 1)
     half, young = (tmp_path / "c" / f".{cache.path_of(far, 1).name}.{end}" for end in ("half", "young"))
-    others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # the user's, put there later
+    others = [tmp_path / "c" / name for name in (".env", "thesis.tex", "0-1")]  # a file of the user, added later
     for path in (half, young, *others):
         path.write_bytes(b"abc")
     for path in (half, *others):
@@ -406,7 +406,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path: Path, monkeypatch: pyte
     assert all(path.exists() for path in others)
 
 
-def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:
+def test_a_missing_count_is_restored(tmp_path: Path) -> None:
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
     opened(far, cache).read(0, 3 * PIECE)
     (tmp_path / "c" / MARK).write_bytes(b"")
@@ -414,7 +414,7 @@ def test_a_count_that_was_not_written_is_made_good(tmp_path: Path) -> None:
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_no_piece_uncounted(
+def test_a_process_killed_while_writing_leaves_no_uncounted_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, far = DiskCache(tmp_path / "c", 4 * PIECE), Far()
@@ -432,7 +432,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_piece_uncounted(
     assert taken(tmp_path / "c") <= 4 * PIECE
 
 
-def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_folder_with_other_files_and_limits_that_are_too_small(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadOption, match=r"contains other files, such as 'thesis.tex'"):
         DiskCache(tmp_path, 10**6)
@@ -440,7 +440,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
         DiskCache(tmp_path / "c", 3999)
 
 
-def test_only_a_folder_of_this_machine_is_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_cache_folders_that_are_not_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert DiskCache("~/shards", 10**6).folder == tmp_path / "shards"
     with pytest.raises(BadOption, match=r"shard_cache='s3://\*\*\*@bucket/cache' is an address.*path on a disk"):
@@ -450,7 +450,7 @@ def test_only_a_folder_of_this_machine_is_a_cache(tmp_path: Path, monkeypatch: p
         DiskCache(anything, 10**6)
 
 
-def test_what_this_process_has_read_is_counted_at_once(tmp_path: Path) -> None:
+def test_reads_of_this_process_are_counted_at_once(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "c", 10**6)
     for _ in range(2):
         opened(Far(), cache).read(0, 10)
@@ -458,14 +458,14 @@ def test_what_this_process_has_read_is_counted_at_once(tmp_path: Path) -> None:
     assert cache.stats().served == cache.stats().served == 10
 
 
-def test_a_disk_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_to_warns(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file where the folder should be")
     cache = DiskCache(tmp_path / "c", 10**6)
     with pytest.warns(FeedlineWarning, match="cannot be written.*read without a cache"):
         assert opened(Far(), cache).read(0, 10) == DATA[:10]
 
 
-def test_pieces_that_do_not_fit_on_the_disk_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_that_could_not_be_written_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, *pieces: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

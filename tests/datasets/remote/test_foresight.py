@@ -1,4 +1,4 @@
-"""When shards are needed next, and what a cache that knows it fetches: as little as possible."""
+"""When each shard is needed next, and that a cache which knows this fetches as little as possible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def orders(count: int, seed: int = 0) -> list[list[int]]:
 
 
 @given(count=st.integers(1, 30), parts=st.integers(1, 5), seed=st.integers(0, 5), turn=st.integers(0, 29))
-def test_a_shard_is_needed_in_this_epoch_until_it_was_read(count: int, parts: int, seed: int, turn: int) -> None:
+def test_a_shard_is_needed_in_this_epoch_until_it_has_been_read(count: int, parts: int, seed: int, turn: int) -> None:
     order = orders(count, seed)
     foresight = ShardForesight(list(map(str, range(count))), order.__getitem__, 3, Readers(0, parts))
     foresight.turn = turn % count
@@ -41,8 +41,8 @@ def test_a_shard_is_needed_in_this_epoch_until_it_was_read(count: int, parts: in
         assert foresight.after(place) == (3 + this / count if is_divided else 4 + following / count)
 
 
-def test_what_another_machine_reads_next_is_not_needed_here() -> None:
-    """Four ranks on two machines: what this machine reads again only in a later epoch is needed then."""
+def test_shards_that_another_machine_reads_next_are_not_needed_here() -> None:
+    """With four ranks on two machines, a shard is needed in the next epoch in which this machine reads it."""
     count = 400
     order = orders(count)
     readers = Readers(own=1, count=8, ranks=4, ranks_here=2)
@@ -51,12 +51,12 @@ def test_what_another_machine_reads_next_is_not_needed_here() -> None:
     for place, time in enumerate(foresight.times().tolist()):
         epochs = (epoch for epoch in range(1, 9) if order[epoch].index(place) % 8 % 4 < 2)
         expected = next((epoch + order[epoch].index(place) / count for epoch in epochs), math.inf)
-        assert time == expected or time < 1  # or another part may still be reading it
+        assert time == expected or time < 1  # or another part is still reading it
     assert len({int(time) for time in foresight.times()} - {0}) > 2
 
 
 def bound(count: int, capacity: int, order: list[list[int]]) -> int:
-    """What the best of all rules fetches, with every shard one piece: found by looking ahead at every step."""
+    """Return what an optimal cache fetches if every shard is one piece, by looking ahead at every step."""
     sequence = [shard for epoch in order for shard in epoch]
     held, fetched = set[int](), 0
     for at, shard in enumerate(sequence):
@@ -72,9 +72,7 @@ def bound(count: int, capacity: int, order: list[list[int]]) -> int:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.8])
-def test_as_much_is_fetched_as_the_best_rule_would(
-    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetches_as_much_as_an_optimal_cache(share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", PIECE)
     count, epochs = 60, 4
     order, capacity = orders(count, 2), int(count * share)
@@ -91,7 +89,7 @@ def test_as_much_is_fetched_as_the_best_rule_would(
             assert CachedBlob(blobs[shard], cache, foresight).read(0, PIECE) == bytes([shard]) * PIECE
     fetched = sum(blob.reads for blob in blobs)
     least = bound(count, capacity, order[:epochs])
-    assert least <= fetched <= 1.03 * least, "the last epoch keeps what a fifth one would need"
+    assert least <= fetched <= 1.03 * least, "the last epoch keeps what a fifth epoch would need"
     stats = cache.stats()
     assert stats.fetched == fetched * PIECE
     assert stats.served == (count * epochs - fetched) * PIECE
@@ -108,11 +106,11 @@ def test_pieces_of_another_dataset_stay_while_they_are_in_use(tmp_path: Path, mo
     CachedBlob(own, cache, foresight).read(0, 4 * PIECE)
     assert other.reads == 3
     opened(other, cache).read(0, 3 * PIECE)
-    assert other.reads == 3, "they were read a moment ago"
+    assert other.reads == 3, "they were read recently"
     monkeypatch.setattr(cache_pieces, "_UNUSED_S", -1.0)
     CachedBlob(own, cache, foresight).read(0, 4 * PIECE)
     opened(other, cache).read(0, 3 * PIECE)
-    assert other.reads > 3, "nobody had used them for long"
+    assert other.reads > 3, "they had not been used for a long time"
 
 
 @given(
@@ -121,7 +119,7 @@ def test_pieces_of_another_dataset_stay_while_they_are_in_use(tmp_path: Path, mo
     excess=st.integers(-5, 60),
     data=st.data(),
 )
-def test_what_is_needed_latest_goes(times: list[float], new: float, excess: int, data: st.DataObject) -> None:
+def test_pieces_needed_last_are_evicted_first(times: list[float], new: float, excess: int, data: st.DataObject) -> None:
     sizes = [data.draw(st.integers(1, 9)) for _ in times]
     found, fits = victims_of(np.array(times, float), np.array(sizes, np.int64), new, excess)
     gone = found.tolist()
@@ -136,8 +134,8 @@ def test_what_is_needed_latest_goes(times: list[float], new: float, excess: int,
         assert sum(size for size, time in zip(sizes, times, strict=True) if time > new) < excess
 
 
-def test_a_piece_is_needed_with_the_shard_that_has_most_of_it() -> None:
-    """Shards of 1000 bytes behind a header of 100, in pieces of 1000; then ten shards in one piece."""
+def test_a_piece_is_needed_with_the_shard_that_covers_most_of_it() -> None:
+    """Shards of 1000 bytes after a header of 100, in pieces of 1000; then ten shards in one piece."""
     starts = np.arange(3) * 1000 + 100
     blobs = {
         "a": Parts(0, starts, starts + 1000, 3100),
@@ -147,4 +145,4 @@ def test_a_piece_is_needed_with_the_shard_that_has_most_of_it() -> None:
     foresight = PartForesight(13, blobs, lambda epoch: order, 0, piece_bytes=1000)
     foresight.turn = -1
     turns = np.round(foresight.times() * 13).astype(int).tolist()
-    assert turns == [1, 2, 0, 0, 3], "not with the 100 bytes at its edge, unless nothing else needs it"
+    assert turns == [1, 2, 0, 0, 3], "the 100 bytes at its edge count only if no other shard needs it"

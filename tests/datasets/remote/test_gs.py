@@ -1,4 +1,4 @@
-"""Google's storage, as a server on the loopback speaks it."""
+"""Google Cloud Storage, imitated by a server on the loopback."""
 
 import io
 import multiprocessing
@@ -34,7 +34,7 @@ def options() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def system(options: dict[str, Any]) -> Iterator[Any]:
-    """For writing."""
+    """Return a file system to write objects with."""
     system = make_system("gs", options)
     yield system
     close_system(system)
@@ -59,12 +59,12 @@ def test_ranges_of_an_object(storage: Storage, system: Any) -> None:
     blob.close()
 
 
-def test_what_is_not_there(storage: Storage) -> None:
+def test_a_missing_object(storage: Storage) -> None:
     with pytest.raises(SourceError, match=r"gs://bucket/none\.tar: there is no such object"):
         storage.open("gs://bucket/none.tar")
 
 
-def test_an_object_that_changes_is_noticed(options: dict[str, Any], system: Any) -> None:
+def test_a_changed_object_is_detected(options: dict[str, Any], system: Any) -> None:
     system.pipe_file("bucket/x/b", b"0123456789")
     with store_proxy(options["endpoint_url"]) as proxy:
         proxy.fault = knows_generations(system)
@@ -100,7 +100,7 @@ def test_shards(mode: Any, workers: int, system: Any, options: dict[str, Any], t
     dataset.close()
 
 
-def test_the_environment_names_the_server(
+def test_the_environment_selects_the_server(
     system: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system.pipe_file("bucket/c", b"abc")

@@ -31,7 +31,7 @@ def storage() -> Iterator[Storage]:
     storage.close()
 
 
-def test_ranges_are_what_is_there(server: WebServer, storage: Storage) -> None:
+def test_ranges_of_a_file(server: WebServer, storage: Storage) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     assert blob.size == len(DATA)
     assert blob.tag
@@ -45,16 +45,14 @@ def test_an_empty_file(server: WebServer, storage: Storage) -> None:
     assert blob.read(0, 0) == b""
 
 
-def test_connections_are_used_again(server: WebServer, storage: Storage) -> None:
+def test_connections_are_reused(server: WebServer, storage: Storage) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     for start in range(0, 250_000, 10_000):
         assert blob.read(start, start + 9) == DATA[start : start + 9]
     assert server.connections == 1
 
 
-def test_a_connection_that_drops_is_gone_on_with_from_the_byte_where_it_did(
-    server: WebServer, storage: Storage
-) -> None:
+def test_a_dropped_connection_is_resumed_at_the_next_byte(server: WebServer, storage: Storage) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     before = len(server.requests)
     server.fault = lambda request: "drop" if request.number < before + 2 else None
@@ -63,7 +61,7 @@ def test_a_connection_that_drops_is_gone_on_with_from_the_byte_where_it_did(
     assert starts == [100_000, 150_000, 175_000]
 
 
-def test_a_server_that_had_closed_an_idle_connection_costs_no_try(server: WebServer) -> None:
+def test_an_idle_connection_closed_by_the_server_does_not_count_as_a_failed_attempt(server: WebServer) -> None:
     storage = Storage(RetryPolicy(retries=0, pause_s=0.001))
     blob = storage.open(f"{server.address}/a.bin")
     server.close_all()
@@ -72,17 +70,17 @@ def test_a_server_that_had_closed_an_idle_connection_costs_no_try(server: WebSer
 
 
 @pytest.mark.parametrize("fault", ["drop", "refuse", "503", "429"])
-def test_it_is_tried_so_often_and_not_more(server: WebServer, storage: Storage, fault: str) -> None:
+def test_retries_are_limited(server: WebServer, storage: Storage, fault: str) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     before = len(server.requests)
     server.fault = lambda request: fault
     with pytest.raises(SourceError, match=r"a\.bin cannot be read at byte \d+: .*tried 4 times.*retries="):
         blob.read(100_000, 100_800)
-    # A used connection that is refused may have been closed while it was idle: one more request is no try.
+    # A reused connection may have been closed while idle, so one more request does not count as an attempt.
     assert len(server.requests) - before in (4, 5)
 
 
-def test_a_file_that_is_not_there_is_not_asked_for_again(server: WebServer, storage: Storage) -> None:
+def test_a_missing_or_forbidden_file_is_not_retried(server: WebServer, storage: Storage) -> None:
     with pytest.raises(SourceError, match=r"none\.bin: the server answers 404.*no such file"):
         storage.open(f"{server.address}/none.bin")
     server.fault = lambda request: "403"
@@ -91,27 +89,27 @@ def test_a_file_that_is_not_there_is_not_asked_for_again(server: WebServer, stor
     assert len(server.requests) == 1
 
 
-def test_a_server_without_ranges_is_refused(server: WebServer, storage: Storage) -> None:
+def test_rejects_a_server_without_support_for_ranges(server: WebServer, storage: Storage) -> None:
     server.fault = lambda request: "whole"
     with pytest.raises(SourceError, match="knows ranges"):
         storage.open(f"{server.address}/a.bin")
 
 
-def test_another_range_than_asked_for_is_refused(server: WebServer, storage: Storage) -> None:
+def test_rejects_another_range_than_requested(server: WebServer, storage: Storage) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     server.fault = lambda request: "lie"
     with pytest.raises(SourceError, match="not the range asked for"):
         blob.read(100_000, 100_010)
 
 
-def test_nobody_listens(storage: Storage, tmp_path: Path) -> None:
+def test_a_server_that_is_down(storage: Storage, tmp_path: Path) -> None:
     with web_server(tmp_path) as server:
         address = server.address
     with pytest.raises(SourceError, match="tried 4 times"):
         storage.open(f"{address}/a.bin")
 
 
-def test_redirections_are_followed_and_end(server: WebServer, storage: Storage) -> None:
+def test_redirects_are_followed_up_to_a_limit(server: WebServer, storage: Storage) -> None:
     def once(request: Request) -> str | None:
         return "/a.bin?signed=1" if request.path == "empty" else None
 
@@ -127,7 +125,7 @@ def test_redirections_are_followed_and_end(server: WebServer, storage: Storage) 
 
 
 @pytest.mark.parametrize("status", ["401", "403", "404"])
-def test_a_signed_address_that_expired_is_asked_for_anew(server: WebServer, storage: Storage, status: str) -> None:
+def test_an_expired_signed_address_is_requested_again(server: WebServer, storage: Storage, status: str) -> None:
     expired = 2
 
     def fault(request: Request) -> str | None:
@@ -144,11 +142,11 @@ def test_a_signed_address_that_expired_is_asked_for_anew(server: WebServer, stor
     with pytest.raises(SourceError, match=f"empty: the server answers {status}") as caught:
         blob.read(200_010, 200_015)
     assert type(caught.value) is SourceError
-    assert len(server.requests) == 9  # the original address is asked once
+    assert len(server.requests) == 9  # the original address is requested once more
 
 
 @pytest.mark.parametrize("how", ["size", "tag"])
-def test_a_file_that_changes_is_noticed(server: WebServer, storage: Storage, how: str, tmp_path: Path) -> None:
+def test_a_changed_file_is_detected(server: WebServer, storage: Storage, how: str, tmp_path: Path) -> None:
     server.tags["a.bin"] = '"1"'
     blob = storage.open(f"{server.address}/a.bin")
     if how == "size":
@@ -159,19 +157,19 @@ def test_a_file_that_changes_is_noticed(server: WebServer, storage: Storage, how
         blob.read(100_000, 100_010)
 
 
-def test_a_file_that_became_shorter(server: WebServer, storage: Storage, tmp_path: Path) -> None:
+def test_a_truncated_file_is_detected(server: WebServer, storage: Storage, tmp_path: Path) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     (tmp_path / "a.bin").write_bytes(DATA[:90_000])
     with pytest.raises(SourceChanged):
         blob.read(100_000, 100_010)
 
 
-def test_names_with_spaces_and_letters(server: WebServer, storage: Storage, tmp_path: Path) -> None:
+def test_names_with_spaces_and_non_ascii_letters(server: WebServer, storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "a b.bin").write_bytes(b"hello")
     assert storage.open(f"{server.address}/a b.bin").read(1, 3) == b"el"
 
 
-def test_waits_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     for attempt in (1, 2, 3, 30):
@@ -182,19 +180,19 @@ def test_waits_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waited[3] <= 45
 
 
-def test_a_connection_that_comes_back_after_closing_is_closed(server: WebServer) -> None:
-    """A thread that reads ahead may be slower than whoever closes."""
+def test_a_connection_released_after_close_is_closed(server: WebServer) -> None:
+    """A thread that reads ahead may release its connection after the close."""
     connections = Connections(10)
     blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK)
     connection, _ = connections.acquire("http", server.address.removeprefix("http://"))
-    assert connection.sock is not None  # that of the first read
+    assert connection.sock is not None  # the connection of the first read
     connections.close()
     connections.release("http", server.address.removeprefix("http://"), connection)
     assert connection.sock is None
-    assert blob.read(100_000, 100_003) == DATA[100_000:100_003]  # and nothing of it stays open
+    assert blob.read(100_000, 100_003) == DATA[100_000:100_003]  # and no connection stays open
 
 
-def test_users_and_signatures_are_not_told(server: WebServer, storage: Storage) -> None:
+def test_errors_do_not_reveal_users_and_signatures(server: WebServer, storage: Storage) -> None:
     host = server.address.partition("://")[2]
     user = "ada:hunter2"
     for secret in ("s1gned", "s1 gned"):
@@ -209,7 +207,7 @@ def test_users_and_signatures_are_not_told(server: WebServer, storage: Storage) 
     assert blob.address == f"http://ada:hunter2@{host}/a.bin?signature=s1gned"
 
 
-def test_what_comes_beyond_the_range_is_not_read(server: WebServer, storage: Storage) -> None:
+def test_bytes_beyond_the_range_are_not_read(server: WebServer, storage: Storage) -> None:
     blob = storage.open(f"{server.address}/a.bin")
     server.fault = lambda request: "surplus"
     assert blob.read(100_000, 200_000) == DATA[100_000:200_000]
@@ -221,11 +219,12 @@ def test_what_comes_beyond_the_range_is_not_read(server: WebServer, storage: Sto
 
 
 @pytest.mark.parametrize(
-    "told", ["beyond", "bytes 100000-x/300000", f"bytes 100000-100009/{'9' * 5000}", "bytes 100000-99999/300000"]
+    "content_range",
+    ["beyond", "bytes 100000-x/300000", f"bytes 100000-100009/{'9' * 5000}", "bytes 100000-99999/300000"],
 )
-def test_ranges_that_are_none_are_refused(server: WebServer, storage: Storage, told: str) -> None:
+def test_rejects_malformed_ranges(server: WebServer, storage: Storage, content_range: str) -> None:
     blob = storage.open(f"{server.address}/a.bin")
-    server.fault = lambda request: told
+    server.fault = lambda request: content_range
     with pytest.raises(SourceError, match=r"a\.bin: the answer 'bytes .{1,100}' is not the range asked for"):
         blob.read(100_000, 200_000)
 
@@ -233,14 +232,14 @@ def test_ranges_that_are_none_are_refused(server: WebServer, storage: Storage, t
 @pytest.mark.parametrize(
     "target", ["http://[::1/", "http://127.0.0.1:port/", f"http://{'a' * 70}.invalid/", "http://a\u2100.invalid/"]
 )
-def test_redirections_to_what_is_no_address_are_refused(server: WebServer, storage: Storage, target: str) -> None:
+def test_rejects_redirects_to_malformed_addresses(server: WebServer, storage: Storage, target: str) -> None:
     server.fault = lambda request: target.encode().decode("latin-1")
     with pytest.raises(SourceError, match=r"a\.bin"):
         storage.open(f"{server.address}/a.bin")
 
 
-class TestRedirections:
-    """From a public address to a private one: what a server on the loopback counts as is decided by its port."""
+class TestRedirects:
+    """From a public address to a private one: here the port decides which of the two a loopback server counts as."""
 
     @pytest.fixture
     def inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
@@ -267,7 +266,7 @@ class TestRedirections:
         assert storage.open(f"{inside.address}/empty").read(200_000, 200_005) == DATA[200_000:200_005]
 
     @pytest.mark.parametrize("target", ["http://[", "http://host:port/", "http://a..b/", "//", ""])
-    def test_to_nowhere(self, server: WebServer, target: str) -> None:
+    def test_to_malformed_addresses(self, server: WebServer, target: str) -> None:
         server.fault = lambda request: f"http://x@{target.removeprefix('http://')}"
         storage = Storage(RetryPolicy(retries=0))
         with pytest.raises(SourceError, match=r"a\.bin"):

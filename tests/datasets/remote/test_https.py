@@ -1,4 +1,4 @@
-"""Web servers with certificates, and behind proxies, as the environment describes them."""
+"""Web servers with certificates, and behind proxies that the environment configures."""
 
 import datetime
 import io
@@ -23,12 +23,12 @@ pytest.importorskip("cryptography")
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
 SLOW = RetryPolicy(retries=5, pause_s=20.0, timeout_s=10)
-"""Whoever tries again is found out."""
+"""With such long pauses, a test notices any retry."""
 COUNT = 30
 
 
 def certificate_for(path: Path, *names: str) -> Path:
-    """Write a certificate that signs itself, and its key, for 127.0.0.1 and hosts."""
+    """Write a self-signed certificate and its key, for 127.0.0.1 and hosts."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -67,7 +67,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Files, shards among them."""
+    """Return a folder of files, including shards."""
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "a.bin").write_bytes(DATA)
@@ -116,7 +116,7 @@ def test_shards_over_https(
 
 
 @pytest.mark.parametrize("trusted", ["nobody", "another", "another host"])
-def test_a_certificate_that_is_not_trusted_is_told_at_once(
+def test_an_untrusted_certificate_fails_without_retries(
     folder: Path, trusted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["elsewhere.example"] if trusted == "another host" else []
@@ -131,7 +131,7 @@ def test_a_certificate_that_is_not_trusted_is_told_at_once(
         assert server.connections == 1
 
 
-def test_a_server_that_speaks_no_https_is_told_at_once(folder: Path) -> None:
+def test_a_server_without_https_fails_at_once(folder: Path) -> None:
     with web_server(folder) as server:
         address = server.address.replace("http://", "https://")
         with pytest.raises(SourceError, match="does not speak https"):
@@ -160,7 +160,7 @@ def test_https_through_a_proxy(folder: Path, tmp_path: Path, monkeypatch: pytest
     assert asked == [("CONNECT", "shards.example:443", None)]
 
 
-def test_hosts_that_need_no_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_excluded_from_the_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(folder) as server, proxy_for({}) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
         monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
@@ -168,7 +168,7 @@ def test_hosts_that_need_no_proxy(folder: Path, monkeypatch: pytest.MonkeyPatch)
         assert proxy.asked == []
 
 
-def test_a_proxy_that_knows_no_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_cannot_reach_the_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = RetryPolicy(retries=1, pause_s=0.001)
     with proxy_for({}) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
@@ -189,7 +189,7 @@ def test_shards_through_a_proxy_with_workers(folder: Path, monkeypatch: pytest.M
     assert sorted(found) == list(range(COUNT))
 
 
-def test_a_redirection_to_http_is_refused(secure: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_redirect_to_http(secure: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
     with web_server(folder) as plain:
         secure.fault = lambda request: f"{plain.address}/a.bin?token=s3cret"

@@ -1,4 +1,4 @@
-"""Streams of parts of remote files (row groups, parts of lines, pieces of tokens): read ahead, cached by next use."""
+"""Streams over parts of remote files (row groups, sections of lines, pieces of tokens): read-ahead and caching."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.text.token_files import write
 
 PIECE = 10_000
 GROUPS = 10
-"""Parts of a file, each as large as a piece of the cache, except row groups."""
+"""Parts per file, each as large as a piece of the cache, except row groups."""
 LARGE = 3
-"""Pieces of a row group."""
+"""Pieces per row group."""
 FILES = 6
 ROWS = 10
-"""Samples of a part."""
+"""Samples per part."""
 KINDS = {"parquet": ".parquet", "lines": ".jsonl", "tokens": ".bin"}
 MOST_S = 60.0
-"""How long to wait for what must happen."""
+"""How long to wait for an event that must happen."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of each kind, with numbers from 0 up."""
+    """Return a folder with files of each kind, with numbers from 0 up."""
     folder, random, per_file = tmp_path_factory.mktemp("www"), np.random.default_rng(0), GROUPS * ROWS
     for file in range(FILES):
         numbers = np.arange(file * per_file, (file + 1) * per_file)
@@ -86,7 +86,7 @@ def addresses_of(kind: str, server: WebServer) -> list[str]:
 
 # Any: options of three classes.
 def opened(kind: str, server: WebServer, home: Path, parts: int = 5, **options: Any) -> Any:
-    """Return the samples of all files of a kind. By default, two windows of two parts fit into memory, and one more."""
+    """Open all files of a kind. By default, two windows of two parts, and one more part, fit into memory."""
     addresses = addresses_of(kind, server)
     if kind == "parquet":
         return ParquetDataset(addresses, ("x", "pad"), cache_bytes=parts * (LARGE * PIECE + 9000), **options)
@@ -102,12 +102,12 @@ def number_of(sample: Any) -> int:
 
 
 def size_of(kind: str, server: WebServer) -> int:
-    """Return the bytes of all files of a kind."""
+    """Return the total size of all files of a kind."""
     return sum(path.stat().st_size for path in server.folder.glob(f"*{KINDS[kind]}"))
 
 
 def fetched(server: WebServer) -> int:
-    """Return the bytes that were asked for since the last call."""
+    """Return how many bytes were requested since the last call."""
     count = sum(request.stop - request.start for request in server.requests)
     server.requests.clear()
     return count
@@ -115,7 +115,7 @@ def fetched(server: WebServer) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_path: Path) -> None:
-    """Two epochs with a cache of 40 %: in the second, what is held is not fetched. The least recently used would be."""
+    """With a cache of 40 %, the second epoch does not fetch what the first one left there. An LRU cache would."""
     size = size_of(kind, server)
     dataset = opened(kind, server, tmp_path, shard_cache=tmp_path / "cache", shard_cache_bytes=size * 4 // 10)
     stream = dataset.stream(shuffle=True, seed=4, window=2)
@@ -130,7 +130,7 @@ def test_the_cache_keeps_what_is_needed_next(kind: str, server: WebServer, tmp_p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_went_through_the_cache_is_counted(kind: str, server: WebServer, tmp_path: Path) -> None:
+def test_bytes_that_pass_through_the_cache_are_counted(kind: str, server: WebServer, tmp_path: Path) -> None:
     size = size_of(kind, server)
     assert opened(kind, server, tmp_path).shard_cache_stats() == CacheStats()
     options: Any = {"shard_cache": tmp_path / "cache", "shard_cache_bytes": 2 * size}
@@ -144,7 +144,7 @@ def test_what_went_through_the_cache_is_counted(kind: str, server: WebServer, tm
     second = again.shard_cache_stats()
     assert (second.held, second.fetched, second.dropped) == (first.held, first.fetched, 0)
     assert second.served - first.served >= 0.9 * size
-    assert dataset.shard_cache_stats().served >= second.served, "the counts are those of the folder"
+    assert dataset.shard_cache_stats().served >= second.served, "the counts belong to the folder"
     for one in (dataset, again):
         one.close()
 
@@ -153,11 +153,11 @@ def test_what_went_through_the_cache_is_counted(kind: str, server: WebServer, tm
 def test_each_stream_has_its_own_foresight(
     kind: str, server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two streams of a dataset, and random access between them: the cache is told by each when pieces are needed."""
-    size, told, plain = size_of(kind, server), list[Foresight](), CachedBlob.read
+    """For two streams of a dataset, and random access between them, each tells the cache when it needs pieces."""
+    size, foresights, plain = size_of(kind, server), list[Foresight](), CachedBlob.read
 
     def read(self: CachedBlob, start: int, stop: int) -> bytes:
-        told.append(self._foresight)
+        foresights.append(self._foresight)
         return plain(self, start, stop)
 
     monkeypatch.setattr(CachedBlob, "read", read)
@@ -167,24 +167,26 @@ def test_each_stream_has_its_own_foresight(
     found = []
     for _ in range(2):
         for one in passes:
-            told.clear()
-            dataset.close()  # so that samples are read anew
+            foresights.clear()
+            dataset.close()  # so that samples are read again
             one.take(4 * ROWS)
-            assert told
-            found.append(set(told))
-        told.clear()
+            assert foresights
+            found.append(set(foresights))
+        foresights.clear()
         dataset.close()
         dataset.__getitems__(range(0, FILES * GROUPS * ROWS, ROWS))
-        assert {type(one) for one in told} == {RandomAccess}
-        assert all(one.place_of(name_of(address), 0) == 0 for one in told for address in addresses_of(kind, server))
-    assert found[:2] == found[2:], "each goes on with its own"
+        assert {type(one) for one in foresights} == {RandomAccess}
+        assert all(
+            one.place_of(name_of(address), 0) == 0 for one in foresights for address in addresses_of(kind, server)
+        )
+    assert found[:2] == found[2:], "each continues with its own foresight"
     assert len(set.union(*found)) == 2
     assert {type(one) for one in set.union(*found)} == {PartForesight}
     dataset.close()
 
 
 def bytes_without_reading_ahead(kind: str, server: WebServer, home: Path) -> int:
-    """Return what the first sample of a stream fetches if there is no room in memory to read ahead."""
+    """Return how many bytes the first sample of a stream fetches without room in memory to read ahead."""
     dataset = opened(kind, server, home, parts=3)
     stream = dataset.stream(shuffle=True, seed=4, window=2)
     assert len(dataset) == FILES * GROUPS * ROWS
@@ -219,7 +221,7 @@ def test_the_next_window_is_fetched_while_this_one_is_used(kind: str, server: We
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_batch_needs_of_several_files_is_asked_for_at_once(kind: str, server: WebServer, tmp_path: Path) -> None:
+def test_a_batch_requests_data_of_several_files_at_once(kind: str, server: WebServer, tmp_path: Path) -> None:
     dataset = opened(kind, server, tmp_path)
     firsts = [file * GROUPS * ROWS for file in range(4)]
     dataset.__getitems__(firsts)  # opens the files
@@ -230,7 +232,7 @@ def test_what_a_batch_needs_of_several_files_is_asked_for_at_once(kind: str, ser
             is_first = request.path not in seen
             seen.add(request.path)
         if is_first:
-            together.wait()  # until a request for each file is there
+            together.wait()  # until a request for each file has arrived
 
     server.fault = wait
     found = dataset.__getitems__([first + 55 for first in firsts])

@@ -1,4 +1,4 @@
-"""Ranges that are read together. Property tests of `coalesced` are in tests/datasets/tar/test_index.py."""
+"""Ranges that are read together. The property tests of `coalesced` are in tests/datasets/tar/test_index.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_reads_do_not_grow_without_bound() -> None:
     assert [(span.start, span.stop) for span in large] == [(0, 1 << 30)]
 
 
-def test_results_are_in_order_and_calls_at_the_same_time() -> None:
+def test_calls_run_concurrently_and_results_keep_their_order() -> None:
     together = threading.Barrier(4, timeout=60)
 
     def act(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Connections are closed with the last reference to a dataset: nothing waits for the garbage collector."""
+"""Dropping the last reference to a dataset closes its connections, without waiting for the garbage collector."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read(batches: Iterable[object], count: int) -> None:
 @pytest.mark.parametrize("batches", [2, 1000], ids=["some", "all"])
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_dataset_that_is_dropped_closes_its_connections(source: str, engine: Any, batches: int, folder: Path) -> None:
+def test_a_dropped_dataset_closes_its_connections(source: str, engine: Any, batches: int, folder: Path) -> None:
     with web_server(folder) as server:
         gc.collect()
         gc.disable()
@@ -64,7 +64,7 @@ def test_a_dataset_that_is_dropped_closes_its_connections(source: str, engine: A
             del dataset
             for thread in threading.enumerate():
                 if thread.name.startswith("feedline"):
-                    thread.join(100)  # one that is reading lets go of its connection when it has read
+                    thread.join(100)  # a thread that is reading releases its connection afterwards
             kept = open_connections()
         finally:
             gc.enable()

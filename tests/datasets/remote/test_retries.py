@@ -14,8 +14,8 @@ DATA = bytes(range(256)) * 8
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(0, 2000), st.integers(0, 2048))
-def test_whatever_drops_the_bytes_are_those_of_the_range(pieces: list[int], start: int, stop: int) -> None:
-    """Each number is what arrives before the next break."""
+def test_dropped_connections_do_not_change_the_bytes(pieces: list[int], start: int, stop: int) -> None:
+    """Each number is how many bytes arrive before the next drop."""
     left = iter(pieces)
     asked: list[int] = []
 
@@ -31,10 +31,10 @@ def test_whatever_drops_the_bytes_are_those_of_the_range(pieces: list[int], star
     expected = DATA[start:stop]
     found = read_range(get, start, stop, name="x", retry_policy=RetryPolicy(retries=100, pause_s=0))
     assert found == expected
-    assert asked == sorted(asked)  # nothing is asked for again that has arrived
+    assert asked == sorted(asked)  # bytes that have arrived are not requested again
 
 
-def test_progress_gives_all_tries_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_resets_the_number_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_module, "_PROGRESS", 10)
     drops = iter([12, 0, 12, 0, 12, 0])
 
@@ -57,7 +57,7 @@ def test_the_last_failure_says_where_and_why() -> None:
         read_range(get, 0, 5, name="shard-7", retry_policy=RetryPolicy(retries=2, pause_s=0))
 
 
-def test_an_early_end_is_a_break() -> None:
+def test_an_early_end_counts_as_a_failed_attempt() -> None:
     with pytest.raises(SourceError, match=r"ended early \(tried once\)"):
         read_range(
             lambda at, end: iter([DATA[at : end - 1]] if at == 0 else []), 0, 5, name="x", retry_policy=RetryPolicy(0)
@@ -73,7 +73,7 @@ def test_options_are_checked() -> None:
 
 
 class Line:
-    """A line on which time passes with the bytes: at `rate`, or at the rate of the n-th request, in a virtual clock."""
+    """A connection with a virtual clock: bytes take time at `rate`, or at a rate for each request."""
 
     def __init__(self, size: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.data = random.Random(0).randbytes(size)
@@ -97,7 +97,7 @@ class Line:
             raise
 
 
-def test_a_request_that_is_far_too_slow_is_given_up_and_the_rest_requested_again(
+def test_a_very_slow_request_is_abandoned_and_the_rest_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line, policy = Line(400_000, 1e6, monkeypatch), RetryPolicy(retries=0)
@@ -111,7 +111,7 @@ def test_a_request_that_is_far_too_slow_is_given_up_and_the_rest_requested_again
     assert 0 < again[0] <= 12_000, "two seconds' worth is kept"
 
 
-def test_a_line_that_stays_slow_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_stays_slow_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     line, policy = Line(400_000, 1e6, monkeypatch), RetryPolicy(retries=0)
     for _ in range(10):
         read_range(line.get, 0, 400_000, name="far", retry_policy=policy)
@@ -122,7 +122,7 @@ def test_a_line_that_stays_slow_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatc
     assert len(line.asked) == 13 + line.closed
 
 
-def test_how_fast_requests_are_is_not_pickled() -> None:
+def test_measured_rates_are_not_pickled() -> None:
     policy = RetryPolicy()
     for _ in range(20):
         policy.pace.note(10**6, 0.001)

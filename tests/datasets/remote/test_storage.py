@@ -81,7 +81,7 @@ def test_ranges_of_an_object(storage: Storage) -> None:
     blob.close()
 
 
-def test_what_is_not_there(storage: Storage) -> None:
+def test_missing_objects_and_folders(storage: Storage) -> None:
     for address in ("s3://bucket/none.tar", "s3://none/a.tar"):
         with pytest.raises(SourceError, match=f"{address}: there is no such object"):
             storage.open(address)
@@ -89,7 +89,7 @@ def test_what_is_not_there(storage: Storage) -> None:
         storage.open("s3://bucket/some")
 
 
-def test_an_object_that_changes_is_noticed(storage: Storage, s3: Any) -> None:
+def test_a_changed_object_is_detected(storage: Storage, s3: Any) -> None:
     s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
     blob = storage.open("s3://bucket/b")
     s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
@@ -97,7 +97,7 @@ def test_an_object_that_changes_is_noticed(storage: Storage, s3: Any) -> None:
         blob.read(0, 5)
 
 
-def test_another_version_than_the_one_that_is_known(storage: Storage, s3: Any) -> None:
+def test_another_version_than_the_known_one_is_detected(storage: Storage, s3: Any) -> None:
     s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
     known = storage.listed("s3://bucket/[b]")["s3://bucket/b"]
     assert known == (10, storage.open("s3://bucket/b").tag)
@@ -124,7 +124,7 @@ def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) 
 
 
 @pytest.mark.slow
-def test_a_store_that_nobody_answers_for(s3: Any) -> None:
+def test_a_store_that_is_down(s3: Any) -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
     storage = Storage(RetryPolicy(retries=1, pause_s=0), {**S3_OPTIONS, **options})
     with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
@@ -132,7 +132,7 @@ def test_a_store_that_nobody_answers_for(s3: Any) -> None:
     storage.close()
 
 
-def test_any_protocol_of_fsspec(s3: Any) -> None:
+def test_any_fsspec_protocol_is_supported(s3: Any) -> None:
     import fsspec
 
     fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA)
@@ -148,7 +148,7 @@ def test_any_protocol_of_fsspec(s3: Any) -> None:
     fsspec.filesystem("memory").rm("/here", recursive=True)
 
 
-def test_protocols_and_options_that_nobody_knows(s3: Any) -> None:
+def test_unknown_protocols_and_options(s3: Any) -> None:
     with pytest.raises(BadOption, match="nonsense://"):
         Storage().open("nonsense://bucket/a.tar")
     with (
@@ -158,7 +158,7 @@ def test_protocols_and_options_that_nobody_knows(s3: Any) -> None:
         storage.open("s3://bucket/a.tar")
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(MissingExtra, match=r"gs://.*'gcsfs'.*feedline\[gs\]"):
         Storage().open("gs://bucket/a.tar")
@@ -168,7 +168,7 @@ SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_sessio
 
 
 @pytest.mark.parametrize("more", [{"skip_instance_cache": True}, {"config_kwargs": {"nonsense": "hunter2"}}])
-def test_values_of_options_are_not_told(more: dict[str, Any], s3: Any) -> None:
+def test_errors_do_not_reveal_values_of_options(more: dict[str, Any], s3: Any) -> None:
     storage = Storage(QUICK, {**SECRETS, **more, "endpoint_url": "http://127.0.0.1:9"})
     with pytest.raises((BadOption, SourceError)) as caught:
         storage.open("s3://bucket/a")
@@ -177,8 +177,8 @@ def test_values_of_options_are_not_told(more: dict[str, Any], s3: Any) -> None:
     storage.close()
 
 
-class Telling:
-    """A store that says in its errors who asked."""
+class LeakyStore:
+    """A store whose errors contain the credentials."""
 
     storage_options = SECRETS
 
@@ -196,16 +196,16 @@ class Telling:
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
-def test_errors_of_a_store_are_told_without_secrets(kind: type[Exception]) -> None:
+def test_secrets_are_removed_from_errors_of_a_store(kind: type[Exception]) -> None:
     with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
-        StoreBlob("s3://bucket/a@b", Telling(kind), RetryPolicy(retries=0))
+        StoreBlob("s3://bucket/a@b", LeakyStore(kind), RetryPolicy(retries=0))
     text = "".join(traceback.format_exception(caught.value))
     assert "hunter2" not in text
     assert "AKIA1234" not in text
     assert "s3://bucket/a@b" in text
 
 
-def test_a_file_system_that_is_garbage_is_closed_on_the_thread_of_its_loop_as_well() -> None:
+def test_a_file_system_can_be_closed_on_the_thread_of_its_event_loop() -> None:
     done = asyncio.Event()
 
     async def close() -> None:

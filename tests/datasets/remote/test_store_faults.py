@@ -1,4 +1,4 @@
-"""A store that misbehaves: S3 behind a proxy that throttles, drops, stalls, and refuses credentials that are old."""
+"""A store that misbehaves: S3 behind a proxy that throttles, drops, stalls, and refuses expired credentials."""
 
 from __future__ import annotations
 
@@ -68,36 +68,34 @@ def storage(proxy: StoreProxy) -> Iterator[Storage]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What is slept, instead of sleeping."""
+    """Record pauses instead of sleeping."""
     slept: list[float] = []
-    clock = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)  # not for the servers as well
+    clock = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)  # only here, not for the servers
     monkeypatch.setattr(blobs, "time", clock)
     return slept
 
 
-def test_a_store_that_throttles_is_left_alone_for_longer(
-    storage: Storage, proxy: StoreProxy, pauses: list[float]
-) -> None:
+def test_pauses_are_longer_if_a_store_throttles(storage: Storage, proxy: StoreProxy, pauses: list[float]) -> None:
     opened = storage.open("s3://bucket/a")
     for fault in ("InternalError", "SlowDown"):
         proxy.fault = first(3, fault)
         assert opened.read(10, 70_000) == DATA[10:70_000]
     assert len(pauses) == 6
     failed, throttled = sum(pauses[:3]), sum(pauses[3:])
-    assert throttled > 2 * failed, "8 times as long, give or take half"
+    assert throttled > 2 * failed, "8 times as long, plus or minus half"
     proxy.fault = first(9, "SlowDown")
     with pytest.raises(SourceError, match=r"s3://bucket/a cannot be read at byte 0: .*tried 5 times"):
         opened.read(0, 5)
 
 
-def test_pauses_differ_between_those_who_failed_together(pauses: list[float]) -> None:
+def test_pauses_are_randomised(pauses: list[float]) -> None:
     for _ in range(8):
         RetryPolicy(pause_s=1.0).wait(1)
     assert len(set(pauses)) == 8
     assert all(0.5 <= pause <= 1.5 for pause in pauses)
 
 
-def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
+def test_a_truncated_answer_is_resumed(storage: Storage, proxy: StoreProxy) -> None:
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(2, "reset")
     proxy.ranges.clear()
@@ -105,10 +103,10 @@ def test_an_answer_that_breaks_off(storage: Storage, proxy: StoreProxy) -> None:
     sizes = [size for _, size in proxy.ranges]
     assert sizes[0] == 89_997
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < 30_000, "what had arrived is not requested again"
+    assert sizes[-1] < 30_000, "bytes that had arrived are not requested again"
 
 
-def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
+def test_an_answer_that_stalls_times_out(proxy: StoreProxy) -> None:
     storage = Storage(RetryPolicy(retries=2, pause_s=0.001, timeout_s=0.5), options_for(proxy))
     opened = storage.open("s3://bucket/a")
     proxy.fault = first(1, "stall")
@@ -119,7 +117,7 @@ def test_an_answer_that_stops_in_the_middle(proxy: StoreProxy) -> None:
     storage.close()
 
 
-def test_an_object_that_changed_gives_no_byte(storage: Storage, s3: Any) -> None:
+def test_a_changed_object_gives_no_bytes(storage: Storage, s3: Any) -> None:
     s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
     opened = storage.open("s3://bucket/b")
     assert opened.read(0, 5) == b"01234"
@@ -128,7 +126,7 @@ def test_an_object_that_changed_gives_no_byte(storage: Storage, s3: Any) -> None
         opened.read(5, 10)
 
 
-def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_credentials_are_looked_up_again(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     asked = {name: value for name, value in options_for(proxy).items() if name not in ("key", "secret")}
@@ -146,7 +144,7 @@ def test_credentials_that_expired_are_looked_up_anew(proxy: StoreProxy, monkeypa
     storage.close()
 
 
-def test_credentials_that_expired_and_are_no_better_the_second_time(proxy: StoreProxy) -> None:
+def test_credentials_that_are_still_expired_after_a_second_lookup(proxy: StoreProxy) -> None:
     storage = Storage(RetryPolicy(retries=0, pause_s=0), {**options_for(proxy), "key": "old-key"})
     opened = storage.open("s3://bucket/a")
     proxy.fault = refuse_old
@@ -170,7 +168,7 @@ def shard(numbers: range) -> bytes:
 
 
 SHARDS = 24
-"""More than the proxy lets the store list in one answer."""
+"""More shards than the store lists in one answer through the proxy."""
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +181,11 @@ def shards(s3: Any) -> None:
 
 
 @pytest.mark.usefixtures("shards")
-def test_more_shards_than_fit_into_an_answer_are_listed_in_order(storage: Storage, proxy: StoreProxy) -> None:
+def test_listings_of_several_pages_are_in_order(storage: Storage, proxy: StoreProxy) -> None:
     proxy.fault = first(2, "SlowDown")
     found = storage.listed("s3://bucket/many/*.tar")
     assert list(found) == [f"s3://bucket/many/{number:05d}.tar" for number in range(SHARDS)]
-    assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two that failed, and three pages"
+    assert sum("list-type=2" in path for _, path in proxy.asked) >= 2 + 3, "two failed requests and three pages"
     with pytest.raises(SourceError, match="No object fits"):
         storage.listed("s3://bucket/none/*.tar")
 
@@ -198,7 +196,7 @@ HOW: dict[str, Callable[[TarDataset], Any]] = {"stream": TarDataset.stream, "ran
 
 @pytest.mark.usefixtures("shards")
 @pytest.mark.parametrize("how", HOW)
-def test_a_listing_saves_the_requests_for_versions(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
+def test_a_listing_saves_one_request_per_shard_for_its_version(how: str, proxy: StoreProxy, tmp_path: Path) -> None:
     def heads(shards: str) -> int:
         proxy.asked.clear()
         dataset = TarDataset(shards, "txt", storage_options=options_for(proxy), cache=tmp_path)
@@ -212,7 +210,9 @@ def test_a_listing_saves_the_requests_for_versions(how: str, proxy: StoreProxy, 
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_shard_that_changed_since_it_was_listed(how: str, s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+def test_a_shard_that_changed_after_it_was_listed_is_detected(
+    how: str, s3: Any, proxy: StoreProxy, tmp_path: Path
+) -> None:
     for number in range(2):
         s3.put_object(Bucket="bucket", Key=f"changing/{number}.tar", Body=shard(range(10)))
     dataset = TarDataset("s3://bucket/changing/*.tar", "txt", storage_options=options_for(proxy), cache=tmp_path)
@@ -223,7 +223,7 @@ def test_a_shard_that_changed_since_it_was_listed(how: str, s3: Any, proxy: Stor
 
 
 @pytest.mark.usefixtures("shards")
-def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy, pauses: list[float]) -> None:
+def test_the_order_does_not_depend_on_faults(proxy: StoreProxy, pauses: list[float]) -> None:
     def texts() -> list[str]:
         table = TarDataset("s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy))
         with contextlib.closing(table.stream(shuffle=True, seed=5, buffer=7)) as stream:
@@ -238,7 +238,7 @@ def test_the_order_does_not_depend_on_what_goes_wrong(proxy: StoreProxy, pauses:
 
 
 @pytest.mark.usefixtures("shards")
-def test_shards_are_kept_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
+def test_shards_are_cached_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
     def texts(seed: int) -> list[str]:
         table = TarDataset(
             "s3://bucket/few/*.tar", "txt", storage_options=options_for(proxy), shard_cache=tmp_path / "shards"
@@ -259,7 +259,7 @@ def test_shards_are_kept_on_a_disk(proxy: StoreProxy, tmp_path: Path) -> None:
 def test_everything_goes_wrong_at_once(
     how: str, seed: int, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Throttling, errors, dropped connections, a small cache, and a worker killed with -9: each sample comes once."""
+    """With throttling, errors, drops, a small cache and a worker killed with SIGKILL, each sample comes once."""
     monkeypatch.setattr(disk_cache, "PIECE_BYTES", 2000)
     monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 2000)
     dice, lock = random.Random(seed), threading.Lock()

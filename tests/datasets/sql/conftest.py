@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests that need one: private, and gone afterwards."""
+"""A private PostgreSQL server for the tests that need one, removed afterwards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 
 
 def _binaries() -> Path | None:
-    """The folder with the newest server that is installed; Debian keeps it off the PATH."""
+    """Return the folder of the newest installed server; Debian keeps it off the PATH."""
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: float(Path(path).parts[4]))
     on_path = shutil.which("initdb")
     return Path(found[-1]).parent if found else Path(on_path).parent if on_path else None
 
 
 class Server:
-    """A cluster of our own, reached by a socket in its folder."""
+    """A private cluster, reached through a socket in its folder."""
 
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._binaries = binaries

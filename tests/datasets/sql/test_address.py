@@ -28,7 +28,7 @@ def test_paths(text: str, path: str) -> None:
 @pytest.mark.parametrize(
     "text", ["sqlite://a.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a?mode=rw", "duckdb://"]
 )
-def test_paths_that_are_none(text: str) -> None:
+def test_rejects_addresses_without_a_valid_path(text: str) -> None:
     with pytest.raises(BadOption):
         assert Address(text).path
 
@@ -36,7 +36,7 @@ def test_paths_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["people.db", "", "mysql://u:s3cret@h/d", b"sqlite://s3cret", None, 3, "host=h password=s3cret"]
 )
-def test_what_is_no_address(text: Any) -> None:
+def test_rejects_malformed_addresses(text: Any) -> None:
     with pytest.raises(BadOption) as caught:
         Address(text)
     assert "s3cret" not in str(caught.value)
@@ -55,18 +55,18 @@ def test_what_is_no_address(text: Any) -> None:
         ("duckdb://ada:pw@/a.db", "duckdb://***@/a.db"),
     ],
 )
-def test_what_is_shown(text: str, shown: str) -> None:
+def test_repr_hides_users_and_options(text: str, shown: str) -> None:
     assert repr(Address(text)) == shown
 
 
-def test_what_is_hidden_of_other_texts() -> None:
+def test_hide_removes_secrets_from_other_text() -> None:
     address = Address("postgresql://h/d?password=pw&oauth_client_secret=hunter2&keepalives=1&sslmode=require")
     assert address.hide("pw, hunter2, 1, require") == "***, ***, 1, require"
     assert address.hide('no password for user "ada"') == 'no password for user "***"'
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4))
-def test_no_password_is_shown(password: str) -> None:
+def test_passwords_are_never_shown(password: str) -> None:
     from urllib.parse import quote
 
     if password in "postgresql://***@host/people":

@@ -21,7 +21,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 
 @given(NAMES, st.integers(0, 9))
-def test_any_name_is_a_name_and_nothing_else(name: str, value: int) -> None:
+def test_names_cannot_inject_sql(name: str, value: int) -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         statement = select([name], f"SELECT {value} AS {quoted(name)}", order=name, limit=3)
         cursor = database.execute(statement)
@@ -36,7 +36,7 @@ def test_queries(query: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", " ; ", None, b"SELECT 1"])
-def test_queries_that_are_none(query: Any) -> None:
+def test_rejects_empty_queries_and_other_types(query: Any) -> None:
     with pytest.raises(BadOption, match="query="):
         checked_query(query)
 
@@ -48,16 +48,16 @@ def test_parameters() -> None:
     for wrong in ("ab", b"ab", 3, {1, 2}):
         with pytest.raises(BadOption) as caught:
             checked_parameters(wrong)
-        assert "ab" not in str(caught.value)  # it may be a secret
+        assert "ab" not in str(caught.value)  # the value may be a secret
 
 
-def test_values_are_added_behind_those_of_the_query() -> None:
+def test_keys_are_added_after_the_parameters_of_the_query() -> None:
     database = DuckDB(Address("duckdb:///a.db"))
     assert database.with_keys([1, 2], "k", None) == [("k IN (?, ?)", [1, 2])]
     assert database.after_key(1, "k", [7]) == ("k > ?", [7, 1])
     assert database.after_key(1, "k", {"low": 7}) == ("k > $feedline_key_0", {"low": 7, "feedline_key_0": 1})
 
 
-def test_there_are_only_so_many_keys_in_a_statement() -> None:
+def test_the_number_of_keys_per_statement_is_limited() -> None:
     statements = Sqlite(Address("sqlite:///a.db")).with_keys(list(range(2000)), "k", None)
     assert [values for _, values in statements] == [[*range(900)], [*range(900, 1800)], [*range(1800, 2000)]]

@@ -94,7 +94,7 @@ def test_parameters_of_both_kinds(kind: str, address: str) -> None:
         dataset.close()
 
 
-def test_parameters_are_values_and_nothing_else(kind: str, address: str) -> None:
+def test_parameters_cannot_inject_sql(kind: str, address: str) -> None:
     for name in ("x' OR '1'='1", "'; DELETE FROM people; --", "%s", "?", ":low"):
         mark = PLACEHOLDERS[kind][0]
         dataset = SQLDataset(address, f"{QUERY} WHERE name = {mark}", key="id", parameters=[name])
@@ -106,7 +106,7 @@ def test_parameters_are_values_and_nothing_else(kind: str, address: str) -> None
 
 
 def test_strings_as_keys(address: str) -> None:
-    """They look like SQL."""
+    """The strings look like SQL."""
     dataset = SQLDataset(address, QUERY, key="name", fields=("name", "id"))
     names = sorted(sample["name"] for sample in samples())
     assert sorted(name for name, _ in dataset) == names
@@ -125,7 +125,7 @@ def test_percent_signs_comments_and_semicolons(address: str) -> None:
     dataset.close()
 
 
-def test_nothing_can_be_written(kind: str, address: str) -> None:
+def test_queries_cannot_write(kind: str, address: str) -> None:
     for query in ("DELETE FROM people RETURNING *", "WITH gone AS (DELETE FROM people RETURNING *) SELECT * FROM gone"):
         dataset = SQLDataset(address, query, key="id")
         with pytest.raises(SourceError):
@@ -139,13 +139,13 @@ def test_nothing_can_be_written(kind: str, address: str) -> None:
     dataset.close()
 
 
-def test_names_that_have_to_be_quoted(address: str) -> None:
+def test_column_names_that_need_quotes(address: str) -> None:
     dataset = SQLDataset(address, 'SELECT id AS "the ""id""", name AS "größe; --" FROM people', key='the "id"')
     assert dataset[0] == {'the "id"': -10, "größe; --": samples()[0]["name"]}
     dataset.close()
 
 
-def test_forms_of_samples(address: str) -> None:
+def test_samples_have_the_form_of_fields(address: str) -> None:
     for fields, expected in (
         ("height", 0.75),
         (("id", "height"), (-4, 0.75)),
@@ -157,7 +157,7 @@ def test_forms_of_samples(address: str) -> None:
         dataset.close()
 
 
-def test_batches_are_those_of_torch(address: str) -> None:
+def test_batches_equal_those_of_torch(address: str) -> None:
     dataset: Any = SQLDataset(address, QUERY, key="id", fields=["id", "height", "name", "photo"])
     assert_same(dataset.read_columns(np.array([2, 1]))["id"], np.array([-6, -8]))
     expected = torch.utils.data.DataLoader(dataset, 7)
@@ -169,7 +169,7 @@ def test_batches_are_those_of_torch(address: str) -> None:
     dataset.close()
 
 
-def test_one_query_for_a_batch(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_takes_one_query(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = SQLDataset(address, QUERY, key="id")
     assert len(dataset) == COUNT
     asked: list[str] = []
@@ -185,7 +185,9 @@ def test_one_query_for_a_batch(address: str, monkeypatch: pytest.MonkeyPatch) ->
     dataset.close()
 
 
-def test_more_keys_than_a_statement_takes(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_batch_with_more_keys_than_fit_into_a_statement(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     many = 2500
     if kind == "sqlite":
         address = make_sqlite(tmp_path / "many.db", many)
@@ -199,7 +201,7 @@ def test_more_keys_than_a_statement_takes(kind: str, request: pytest.FixtureRequ
     dataset.close()
 
 
-def test_a_row_that_is_gone(sqlite: str) -> None:
+def test_a_deleted_row_is_detected(sqlite: str) -> None:
     dataset = SQLDataset(sqlite, QUERY, key="id")
     assert len(dataset) == COUNT
     change(sqlite, "DELETE FROM people WHERE id = -4")
@@ -211,7 +213,7 @@ def test_a_row_that_is_gone(sqlite: str) -> None:
     dataset.close()
 
 
-def test_keys_have_to_be_unique_and_there(address: str) -> None:
+def test_keys_must_be_unique_and_not_null(address: str) -> None:
     dataset = SQLDataset(address, "SELECT id / id AS one, id FROM people WHERE id > 0", key="one")
     with pytest.raises(BadOption, match="several rows have the key 1"):
         len(dataset)
@@ -226,8 +228,8 @@ def test_keys_have_to_be_unique_and_there(address: str) -> None:
     dataset.close()
 
 
-def test_columns_that_come_twice(postgres: Any) -> None:
-    address = make_postgres(postgres)  # other databases give the second one another name
+def test_rejects_several_columns_of_the_same_name(postgres: Any) -> None:
+    address = make_postgres(postgres)  # other databases rename the second column
     dataset = SQLDataset(address, "SELECT a.id AS x, b.id AS x FROM people a JOIN people b USING (id)", key="x")
     with pytest.raises(BadOption, match="several columns 'x'"):
         len(dataset)
@@ -246,7 +248,7 @@ def test_queries_that_fail(sqlite: str, query: str) -> None:
     "options",
     [{"query": ""}, {"query": 3}, {"query": ";"}, {"key": ""}, {"key": 3}, {"parameters": "abc"}, {"parameters": 3}],
 )
-def test_options_that_are_none(options: dict[str, Any]) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         SQLDataset(**{"address": "sqlite:///a.db", "query": QUERY, "key": "id", **options})
 
@@ -259,7 +261,7 @@ def test_construction_opens_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_are_damaged(tmp_path: Path, sqlite: str) -> None:
+def test_damaged_files(tmp_path: Path, sqlite: str) -> None:
     path = Path(sqlite.removeprefix("sqlite:///"))
     data = path.read_bytes()
     for damaged in (b"not a database at all" * 100, data[:5000], data[:4096] + b"\xff" * (len(data) - 4096)):
@@ -270,7 +272,7 @@ def test_files_that_are_damaged(tmp_path: Path, sqlite: str) -> None:
         dataset.close()
 
 
-def test_a_duckdb_file_that_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_duckdb_file(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     (tmp_path / "a.duckdb").write_bytes(b"x" * 10_000)
     dataset = SQLDataset(f"duckdb:///{tmp_path}/a.duckdb", QUERY, key="id")
@@ -279,7 +281,7 @@ def test_a_duckdb_file_that_is_damaged(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_text_that_is_none(sqlite: str) -> None:
+def test_text_that_is_not_utf_8(sqlite: str) -> None:
     change(sqlite, "UPDATE people SET name = CAST(x'ff00fe' AS TEXT) WHERE id = -4")
     dataset = SQLDataset(sqlite, QUERY, key="id")
     assert dataset[4]["id"] == -2
@@ -307,7 +309,7 @@ def test_large_and_odd_numbers(sqlite: str) -> None:
     dataset.close()
 
 
-def test_the_file_of_an_absolute_path_with_odd_letters(tmp_path: Path) -> None:
+def test_an_absolute_path_with_special_characters(tmp_path: Path) -> None:
     folder = tmp_path / "päth %41 with spaces"
     folder.mkdir()
     make_sqlite(folder / "a#b?c.db")
@@ -317,7 +319,7 @@ def test_the_file_of_an_absolute_path_with_odd_letters(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_the_keys_go_to_workers_and_connections_do_not(sqlite: str) -> None:
+def test_keys_are_sent_to_workers_but_not_connections(sqlite: str) -> None:
     dataset = SQLDataset(sqlite, QUERY, key="id")
     assert len(dataset) == COUNT
     other = pickle.loads(pickle.dumps(dataset))
@@ -328,8 +330,8 @@ def test_the_keys_go_to_workers_and_connections_do_not(sqlite: str) -> None:
     other.close()
 
 
-def test_a_dataset_that_is_gone_has_closed_its_connections(address: str) -> None:
-    """Drivers warn of connections that were not closed, and warnings are errors here."""
+def test_a_deleted_dataset_closes_its_connections(address: str) -> None:
+    """Drivers warn about connections that were not closed, and warnings are errors here."""
     dataset = SQLDataset(address, QUERY, key="id", fields="id")
     assert dataset[0] == -10
     connection = dataset._session.get()._connection
@@ -339,7 +341,7 @@ def test_a_dataset_that_is_gone_has_closed_its_connections(address: str) -> None
         connection.execute("SELECT 1")
 
 
-def test_one_connection_for_each_thread(sqlite: str) -> None:
+def test_each_thread_has_one_connection(sqlite: str) -> None:
     dataset = SQLDataset(sqlite, QUERY, key="id", fields="id")
     loader = feedline.Loader(dataset, 4, workers=3, engine="thread", shuffle=True, seed=0)
     assert sorted(x for batch in loader for x in batch.tolist()) == [i * 2 - 10 for i in range(COUNT)]
@@ -356,7 +358,7 @@ def test_many_parameters(sqlite: str, count: int) -> None:
     dataset.close()
 
 
-def test_a_view_of_duckdb_reads_no_other_file_unless_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_duckdb_view_cannot_read_other_files_by_default(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     (tmp_path / "secret.csv").write_text("id\n7\n")
     with duckdb.connect(str(tmp_path / "a.db")) as made:
@@ -387,7 +389,7 @@ ANY = st.one_of(
 
 
 @given(ANY, st.data())
-def test_keys_come_back_as_they_were(values: list[Any], data: Any) -> None:
+def test_keys_are_unchanged_after_pickling(values: list[Any], data: Any) -> None:
     keys = pickle.loads(pickle.dumps(Keys(values)))
     assert len(keys) == len(values)
     indices = data.draw(st.lists(st.integers(0, len(values) - 1))) if values else []
@@ -396,7 +398,7 @@ def test_keys_come_back_as_they_were(values: list[Any], data: Any) -> None:
     assert [type(key) for key in found] == [type(values[index]) for index in indices]
 
 
-def test_they_are_packed() -> None:
+def test_keys_are_stored_compactly() -> None:
     count = 10_000
     assert len(pickle.dumps(Keys(range(count)))) < 9 * count
     names = [f"name {number:06d}" for number in range(count)]
@@ -408,5 +410,5 @@ def test_they_are_packed() -> None:
     ("values", "found"),
     [([1, 2, 3], None), ([1, 2, 1], 1), (["a", "A"], None), ([uuid.UUID(int=1)] * 2, uuid.UUID(int=1)), ([], None)],
 )
-def test_repeated(values: list[Any], found: Any) -> None:
+def test_repeated_finds_a_duplicate_key(values: list[Any], found: Any) -> None:
     assert repeated(values) == found

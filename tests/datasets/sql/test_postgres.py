@@ -36,18 +36,20 @@ def kill(postgres: Any) -> int:
 
 
 @pytest.mark.slow
-def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any) -> None:
+def test_recovers_from_a_connection_killed_between_batches(postgres: Any, dataset: Any) -> None:
     for index in range(5):
         assert dataset[index] == index * 2 - 10
         assert kill(postgres) == 1
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_connections_that_are_killed_all_the_time(
+def test_recovers_from_connections_that_are_killed_all_the_time(
     postgres: Any, dataset: Any, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed wherever they are: while a worker connects for the first time, between its queries, in one of them."""
-    monkeypatch.setattr(query, "RETRIES", 1000)  # a busy machine may take longer for one than from kill to kill
+    """They are killed at any moment: while a worker first connects, between its queries, or during one of them."""
+    monkeypatch.setattr(
+        query, "RETRIES", 1000
+    )  # on a busy machine an attempt may take longer than the time between two kills
     assert len(dataset) == COUNT
     stop = threading.Event()
     killed = []
@@ -59,7 +61,7 @@ def test_connections_that_are_killed_all_the_time(
     killer = threading.Thread(target=keep_killing)
     killer.start()
     try:
-        start_method = "fork" if engine == "process" else None  # which leaves the attempts as they are here
+        start_method = "fork" if engine == "process" else None  # forking keeps the patched number of attempts
         loader = feedline.Loader(dataset, 3, workers=2, engine=engine, start_method=start_method)
         found = [x for batch in loader for x in batch.tolist()]
     finally:
@@ -69,8 +71,8 @@ def test_connections_that_are_killed_all_the_time(
     assert sum(killed) > 0
 
 
-def test_a_worker_that_finds_the_server_away(postgres: Any, dataset: Any) -> None:
-    """Another process was let in before, so the copy of a worker tries again."""
+def test_a_worker_retries_if_the_server_is_temporarily_down(postgres: Any, dataset: Any) -> None:
+    """Another process has connected before, so the worker's copy tries again."""
     import psycopg
 
     assert len(dataset) == COUNT
@@ -91,8 +93,10 @@ def test_a_worker_that_finds_the_server_away(postgres: Any, dataset: Any) -> Non
     copied.close()
 
 
-def test_a_query_that_is_killed_while_it_runs(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backend ends in the middle of the query, for as long as attempts are left."""
+def test_a_query_whose_backend_is_killed_fails_after_all_attempts(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend dies in the middle of the query at every attempt."""
     monkeypatch.setattr(query, "PAUSE_S", 0.0)
     address = make_postgres(postgres)
     with postgres.connection() as connection:
@@ -117,13 +121,13 @@ def test_a_query_that_is_killed_while_it_runs(postgres: Any, monkeypatch: pytest
     doomed.close()
 
 
-def test_a_server_that_restarts(postgres: Any, dataset: Any) -> None:
+def test_recovers_from_a_server_restart(postgres: Any, dataset: Any) -> None:
     assert dataset[0] == -10
     postgres.restart()
     assert dataset[1] == -8
 
 
-def test_a_server_that_is_not_there(tmp_path: Any) -> None:
+def test_a_server_that_is_down(tmp_path: Any) -> None:
     dataset = SQLDataset(f"postgresql://ada:s3cret@/people?host={tmp_path}", QUERY, key="id")
     with pytest.raises(SourceError, match=r"//\*\*\*@.*Is the server running") as caught:
         len(dataset)
@@ -148,13 +152,13 @@ def _everything(exc: BaseException | None) -> str:
         "postgresql://localhost/people?password=s3cret&nonsense=s3cret",
     ],
 )
-def test_addresses_that_cannot_be_understood_show_no_password(address: str) -> None:
+def test_errors_about_malformed_addresses_do_not_reveal_the_password(address: str) -> None:
     with pytest.raises((BadOption, SourceError)) as caught:
         len(SQLDataset(address, QUERY, key="id"))
     assert "s3cret" not in _everything(caught.value)
 
 
-def test_the_password_is_shown_nowhere_but_travels(postgres: Any) -> None:
+def test_the_password_is_pickled_but_never_shown(postgres: Any) -> None:
     make_postgres(postgres)
     dataset = SQLDataset(postgres.address("s3cret"), QUERY, key="id")
     assert "s3cret" not in repr(dataset)
@@ -214,8 +218,8 @@ def test_keys_of_every_kind(postgres: Any, values: str) -> None:
     dataset.close()
 
 
-def test_an_index_is_used(postgres: Any) -> None:
-    """The query around the user's query does not keep the server from its index."""
+def test_queries_use_the_index_of_the_key(postgres: Any) -> None:
+    """The query around the user's query does not prevent the server from using its index."""
     address = make_postgres(postgres)
     with postgres.connection() as connection:
         connection.execute("INSERT INTO people (id) SELECT generate_series(1000, 60000)")

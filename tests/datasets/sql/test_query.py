@@ -12,11 +12,11 @@ from feedline.errors import CorruptSource, SourceError
 
 
 class Broken(Exception):
-    """What the driver raises."""
+    """The error that the driver raises."""
 
 
 class Flaky(Database):
-    """Gives numbered connections; a connection is lost when somebody says so."""
+    """Gives numbered connections; an error that says so loses the connection."""
 
     def __init__(self) -> None:
         super().__init__(Address("postgresql://ada:s3cret@host/people"))
@@ -91,7 +91,7 @@ def itself(connection: object) -> object:
     return connection
 
 
-def test_a_connection_is_kept(flaky: Flaky, pauses: list[float]) -> None:
+def test_a_connection_is_reused(flaky: Flaky, pauses: list[float]) -> None:
     session = session_of(flaky, pauses)
     assert [session.ask(itself, "asking") for _ in range(3)] == [1, 1, 1]
     session.close()
@@ -99,7 +99,7 @@ def test_a_connection_is_kept(flaky: Flaky, pauses: list[float]) -> None:
     assert flaky.closed == [1]
 
 
-def test_what_was_lost_is_opened_again(flaky: Flaky, pauses: list[float]) -> None:
+def test_a_lost_connection_is_reopened(flaky: Flaky, pauses: list[float]) -> None:
     session = session_of(flaky, pauses)
     assert session.ask(raising("it is lost", 2), "asking") == 3
     assert flaky.closed == [1, 2]
@@ -131,16 +131,16 @@ def test_damage_has_its_own_error(flaky: Flaky, pauses: list[float]) -> None:
     session.close()
 
 
-def test_who_was_never_let_in_does_not_knock_again(flaky: Flaky, pauses: list[float]) -> None:
+def test_a_first_connection_that_fails_is_not_retried(flaky: Flaky, pauses: list[float]) -> None:
     flaky.refuses = True
     with pytest.raises(SourceError, match="could not be reached") as caught:
         session_of(flaky, pauses).ask(lambda connection: connection, "asking")
     assert pauses == []
     assert "s3cret" not in str(caught.value)
-    assert caught.value.__cause__ is None  # it says the password
+    assert caught.value.__cause__ is None  # it contains the password
 
 
-def test_who_was_let_in_before_knocks_again(flaky: Flaky, pauses: list[float]) -> None:
+def test_a_failed_connection_is_retried_if_one_succeeded_elsewhere(flaky: Flaky, pauses: list[float]) -> None:
     flaky.refuses = True
     session = session_of(flaky, pauses)
     with pytest.raises(SourceError, match="3 further attempts"):
@@ -148,7 +148,7 @@ def test_who_was_let_in_before_knocks_again(flaky: Flaky, pauses: list[float]) -
     assert len(pauses) == 3
 
 
-def test_a_server_that_does_not_come_back(flaky: Flaky, pauses: list[float]) -> None:
+def test_a_server_that_stays_down_fails_after_all_attempts(flaky: Flaky, pauses: list[float]) -> None:
     session = session_of(flaky, pauses)
     assert session.ask(itself, "asking") == 1
     session.close()

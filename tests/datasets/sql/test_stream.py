@@ -50,7 +50,7 @@ def finish(stream: Any) -> None:
 
 
 @pytest.mark.slow
-def test_rows_come_in_the_order_of_keys(address: str) -> None:
+def test_rows_are_sorted_by_key(address: str) -> None:
     stream = stream_of(address, fields=None)
     assert_same(list(stream), samples())
     assert "people" in repr(stream) or "postgres" in repr(stream)
@@ -58,7 +58,7 @@ def test_rows_come_in_the_order_of_keys(address: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["id", "name"])
-def test_workers_share_the_rows(address: str, key: str) -> None:
+def test_workers_split_the_rows(address: str, key: str) -> None:
     stream = stream_of(address, key)
     ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 3)]
     for engine, workers in ways:
@@ -71,7 +71,7 @@ def test_workers_share_the_rows(address: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", ["id", "name"])
 def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
-    """Although all numbers are even."""
+    """Even though all numbers are even."""
     stream = stream_of(address, key)
     parts = [list(SQLPass(stream, (part, 3))) for part in range(3)]
     assert sorted(x for part in parts for x in part) == IDS
@@ -79,7 +79,7 @@ def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
     finish(stream)
 
 
-def test_ranks_share_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_split_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     found: list[int] = []
     for rank in range(2):
@@ -89,7 +89,7 @@ def test_ranks_share_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(found) == IDS
 
 
-def test_it_is_resumed_at_every_row(address: str) -> None:
+def test_resumes_at_every_row(address: str) -> None:
     stream = stream_of(address)
     for taken in (0, 1, 6, 7, 8, COUNT - 1, COUNT):
         reading = SQLPass(stream, (0, 1))
@@ -103,7 +103,7 @@ def test_it_is_resumed_at_every_row(address: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_is_resumed(address: str, workers: int) -> None:
+def test_a_loader_resumes(address: str, workers: int) -> None:
     stream = stream_of(address)
 
     def make() -> Any:
@@ -122,7 +122,7 @@ def test_a_loader_is_resumed(address: str, workers: int) -> None:
     finish(stream)
 
 
-def test_states_that_do_not_fit(sqlite: str) -> None:
+def test_states_of_other_parts_and_malformed_states_are_rejected(sqlite: str) -> None:
     stream = stream_of(sqlite)
     state = SQLPass(stream, (0, 1)).state_dict()
     with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], but now it is \[1, 2\].*number of workers"):
@@ -152,11 +152,11 @@ def _negative(x: int) -> int:
     return -x
 
 
-def test_what_is_read_is_what_was_there_at_the_beginning(address: str, request: pytest.FixtureRequest) -> None:
+def test_a_pass_reads_a_snapshot_from_its_start(address: str, request: pytest.FixtureRequest) -> None:
     if address.startswith("duckdb"):
-        pytest.skip("nobody else can write to a DuckDB file that is being read")
+        pytest.skip("no other connection can write to a DuckDB file that is being read")
     if address.startswith("sqlite"):
-        _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise nobody can write meanwhile
+        _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise no other connection could write meanwhile
     stream = stream_of(address, size=3)
     reading = iter(stream)
     assert next(reading) == IDS[0]
@@ -181,7 +181,7 @@ def _sqlite(address: str, statement: str) -> None:
         database.execute(statement)
 
 
-def test_a_connection_that_is_lost(postgres: Any) -> None:
+def test_a_lost_connection_raises_and_the_rest_can_be_read_later(postgres: Any) -> None:
     stream = stream_of(make_postgres(postgres), size=3)
     reading = iter(stream)
     found = [next(reading) for _ in range(3)]
@@ -189,7 +189,7 @@ def test_a_connection_that_is_lost(postgres: Any) -> None:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'")
     with pytest.raises(SourceError, match="was lost while reading the rows"):
         next(reading)
-    assert found + list(reading) == IDS  # whoever goes on misses nothing
+    assert found + list(reading) == IDS  # continuing misses nothing
     finish(stream)
 
 
@@ -208,7 +208,7 @@ def test_abandoned_passes_close_their_connections(address: str, request: pytest.
     finish(stream)
 
 
-def test_rows_without_a_key(address: str) -> None:
+def test_rows_without_a_key_are_rejected(address: str) -> None:
     stream = stream_of(address, key="note")
     with pytest.raises(BadOption, match="'note' is null"):
         list(stream)
@@ -216,7 +216,7 @@ def test_rows_without_a_key(address: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
-def test_sizes_that_are_none(sqlite: str, size: Any) -> None:
+def test_bad_sizes_are_rejected(sqlite: str, size: Any) -> None:
     with pytest.raises(BadOption, match="size="):
         stream_of(sqlite, size=size)
 
@@ -236,7 +236,7 @@ def test_no_rows(address: str) -> None:
     finish(stream)
 
 
-def test_keys_have_to_be_unique(address: str) -> None:
+def test_keys_must_be_unique(address: str) -> None:
     query = "SELECT id, CASE WHEN id < 10 THEN 0 ELSE id END AS few FROM people WHERE id >= 8"
     stream = stream_of(address, key="few", query=query, size=1)
     assert list(stream)[:1] == [8]
@@ -247,7 +247,7 @@ def test_keys_have_to_be_unique(address: str) -> None:
     state = rows.state_dict()
     with pytest.raises(BadOption, match="Several rows have the key 0: column 'few' is not unique"):
         next(rows)
-    with pytest.raises(StopIteration):  # how many are missing nobody could say
+    with pytest.raises(StopIteration):  # it is unknown how many rows are missing
         next(rows)
     again = iter(stream)
     again.load_state_dict(state)
@@ -258,8 +258,8 @@ def test_keys_have_to_be_unique(address: str) -> None:
     finish(stream)
 
 
-def test_keys_that_only_the_database_takes_for_equal(tmp_path: Path) -> None:
-    """They come, and a state between them, which could lose one, is refused."""
+def test_keys_that_only_the_database_considers_equal(tmp_path: Path) -> None:
+    """Their rows are read, but a state between them is rejected, since resuming could lose one."""
     with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
         db.execute("CREATE TABLE t (k TEXT COLLATE NOCASE, v INTEGER)")
         db.executemany("INSERT INTO t VALUES (?, ?)", [("a", 1), ("A", 2), ("b", 3), ("c", 4)])
@@ -280,7 +280,7 @@ def test_keys_that_only_the_database_takes_for_equal(tmp_path: Path) -> None:
 
 
 class Failing:
-    """Fails once, or always, for some rows."""
+    """Fails for some rows, once or always."""
 
     def __init__(self, *, always: bool) -> None:
         self._always = always
@@ -294,7 +294,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_row_that_fails_is_tried_again(sqlite: str, workers: int) -> None:
+def test_a_failing_row_is_retried(sqlite: str, workers: int) -> None:
     stream = stream_of(sqlite, transform=Failing(always=False))
     loader = feedline.Loader(stream, 4, workers=workers, on_error=Retry(1, wait_s=0))
     assert sorted(x for batch in loader for x in batch.tolist()) == IDS
@@ -302,7 +302,7 @@ def test_a_row_that_fails_is_tried_again(sqlite: str, workers: int) -> None:
     finish(stream)
 
 
-def test_a_row_that_always_fails_is_left_out_after_its_attempts(sqlite: str) -> None:
+def test_a_row_that_always_fails_is_skipped_after_its_attempts(sqlite: str) -> None:
     stream = stream_of(sqlite, transform=Failing(always=True))
     loader = feedline.Loader(stream, 4, on_error=Retry(2, then="skip", wait_s=0))
     assert [x for batch in loader for x in batch.tolist()] == [x for x in IDS if x % 6]
@@ -310,7 +310,7 @@ def test_a_row_that_always_fails_is_left_out_after_its_attempts(sqlite: str) -> 
     finish(stream)
 
 
-def test_a_state_after_another_attempt(sqlite: str) -> None:
+def test_a_state_saved_after_a_retry(sqlite: str) -> None:
     stream = stream_of(sqlite, transform=Failing(always=False))
     reading = iter(stream)
     found = []
@@ -319,7 +319,7 @@ def test_a_state_after_another_attempt(sqlite: str) -> None:
             found.append(next(reading))
         except ValueError:
             reading.try_again()
-            reading.try_again()  # of which the second does nothing
+            reading.try_again()  # the second call does nothing
             found.append(next(reading))
     rest = stream_of(sqlite)
     other = iter(rest)
@@ -332,26 +332,26 @@ def test_a_state_after_another_attempt(sqlite: str) -> None:
 
 @pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0), None])
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("extra", "told"), [((5, 99), "Several rows have the key 5"), ((None, 7), "has no key")])
-def test_keys_that_are_none_are_no_samples_to_leave_out(
-    extra: Any, told: str, workers: int, on_error: Any, tmp_path: Path
+@pytest.mark.parametrize(("extra", "message"), [((5, 99), "Several rows have the key 5"), ((None, 7), "has no key")])
+def test_invalid_keys_are_errors_that_no_policy_skips(
+    extra: Any, message: str, workers: int, on_error: Any, tmp_path: Path
 ) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
         db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
         db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(30)), extra])
     stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t", size=4)
     loader = feedline.Loader(stream, 4, workers=workers, on_error=on_error)
-    with pytest.raises(BadOption, match=told):
+    with pytest.raises(BadOption, match=message):
         list(loader)
     loader.close()
     mixture = feedline.datasets.mix([stream, range(1000, 1030)])
-    with pytest.raises(BadOption, match=told):
+    with pytest.raises(BadOption, match=message):
         list(feedline.Loader(mixture, 4, on_error=on_error))
     finish(stream)
 
 
 @pytest.mark.parametrize("extra", [(5, 99), (None, 7)])
-def test_a_state_after_a_key_that_is_none_does_not_hide_it(extra: Any, tmp_path: Path) -> None:
+def test_a_state_saved_after_an_invalid_key_does_not_hide_it(extra: Any, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
         db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
         db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(9)), extra])
@@ -369,8 +369,8 @@ def test_a_state_after_a_key_that_is_none_does_not_hide_it(extra: Any, tmp_path:
 
 
 @pytest.mark.parametrize("key", ["id", "name"])
-def test_rows_that_are_left_are_shared_out_anew(address: str, key: str) -> None:
-    """From two parts to three to two: each row comes once, also if one part had not begun and one had ended."""
+def test_remaining_rows_are_split_among_another_number_of_parts(address: str, key: str) -> None:
+    """From two parts to three to two, each row comes once, even if one part had not started and one had finished."""
     stream = stream_of(address, key)
     found: list[Any] = []
 
@@ -397,7 +397,7 @@ def test_rows_that_are_left_are_shared_out_anew(address: str, key: str) -> None:
     finish(stream)
 
 
-def test_keys_that_all_have_gone_past_are_forgotten(sqlite: str) -> None:
+def test_states_forget_keys_that_all_parts_have_passed(sqlite: str) -> None:
     stream = stream_of(sqlite)
     states: list[Any] = [None, None]
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""A Redis server of one's own: Debian's, in a temporary folder, reached by a socket."""
+"""A private Redis server in a temporary folder, reached through a socket."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ class Server:
         self.url = f"unix://{folder}/redis.sock"
 
     def start(self) -> None:
-        """Start the server, with what it has saved before, and wait until it answers."""
+        """Start the server with the data it has saved, and wait until it answers."""
         program = shutil.which("redis-server")
         assert program is not None
         self._process = subprocess.Popen(
@@ -32,12 +32,12 @@ class Server:
             stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
-        said = b""
+        output = b""
         for line in self._process.stdout:
-            said += line
+            output += line
             if b"eady to accept connections" in line:
                 return
-        raise RuntimeError(f"redis-server did not start: {said.decode(errors='replace')}")
+        raise RuntimeError(f"redis-server did not start: {output.decode(errors='replace')}")
 
     def client(self) -> Any:
         import redis
@@ -65,6 +65,6 @@ def has_server() -> bool:
 
 
 def find_server() -> None:
-    """Skip if there is no server."""
+    """Skip the test if there is no server."""
     if not has_server():
         pytest.skip("no redis-server is installed: python -m tests.servers")

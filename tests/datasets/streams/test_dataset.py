@@ -1,4 +1,4 @@
-"""Messages as samples: nothing is lost, and what was consumed does not come again."""
+"""Messages as samples: none is lost, and none is delivered again after it was consumed."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)
 
 
 class ListFeed(Feed):
-    """Numbers, shared out by turns; what is acknowledged is written to a file, process by process."""
+    """Numbers, split round-robin; each process writes the numbers it acknowledges to a file."""
 
     def __init__(self, count: int, log: Path) -> None:
         self.count = count
@@ -70,20 +70,20 @@ def test_every_message_comes_once_and_is_acknowledged(engine: EngineName, worker
 
 
 @engines
-def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for(
+def test_a_batch_is_acknowledged_when_the_next_one_is_requested(
     engine: EngineName, workers: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     loader = feedline.Loader(StreamDataset(ListFeed(60, log), idle_s=0), 4, workers=workers, engine=engine)
     done: list[int] = []
     for batch in itertools.islice(loader, 5):
-        assert acknowledged(log) == done  # of what was made ahead nothing is
+        assert acknowledged(log) == done  # prefetched batches are not acknowledged
         done += batch.tolist()
     del loader
     assert acknowledged(log) == done[:-4]
 
 
-def test_what_cannot_be_acknowledged_is_acknowledged_later(tmp_path: Path) -> None:
+def test_failed_acknowledgements_are_repeated(tmp_path: Path) -> None:
     log = tmp_path / "log"
     feed = ListFeed(12, log)
     batches = iter(feedline.Loader(StreamDataset(feed, idle_s=0), 4))
@@ -96,7 +96,7 @@ def test_what_cannot_be_acknowledged_is_acknowledged_later(tmp_path: Path) -> No
     assert acknowledged(log) == [0, 1, 2, 3]
 
 
-def test_samples_that_are_left_out_are_acknowledged_with_their_batch(tmp_path: Path) -> None:
+def test_skipped_samples_are_acknowledged_with_their_batch(tmp_path: Path) -> None:
     def refuse(number: int) -> int:
         if number % 5 == 0:
             raise ValueError(number)
@@ -109,7 +109,7 @@ def test_samples_that_are_left_out_are_acknowledged_with_their_batch(tmp_path: P
     assert acknowledged(log) == list(range(20))
 
 
-def test_an_error_that_is_raised_leaves_its_message_unacknowledged_until_the_loop_goes_on(tmp_path: Path) -> None:
+def test_a_message_that_raised_is_acknowledged_only_if_the_loop_continues(tmp_path: Path) -> None:
     def refuse(number: int) -> int:
         if number == 5:
             raise ValueError(number)
@@ -128,9 +128,7 @@ def test_an_error_that_is_raised_leaves_its_message_unacknowledged_until_the_loo
 
 
 @engines
-def test_good_neighbours_of_a_message_that_fails_are_delivered(
-    engine: EngineName, workers: int, tmp_path: Path
-) -> None:
+def test_the_other_messages_of_a_failed_batch_are_delivered(engine: EngineName, workers: int, tmp_path: Path) -> None:
     path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
     path.write_text("".join("broken\n" if number in (5, 12, 13) else f"{number}\n" for number in range(20)))
     dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)
@@ -149,7 +147,7 @@ def test_good_neighbours_of_a_message_that_fails_are_delivered(
     assert list(feedline.Loader(dataset, 3, workers=workers, engine=engine)) == []
 
 
-def test_a_state_after_an_exception_goes_on_before_the_batch_that_failed(tmp_path: Path) -> None:
+def test_a_state_saved_after_an_exception_resumes_before_the_failed_batch(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join("broken\n" if number == 5 else f"{number}\n" for number in range(9)))
     dataset = StreamDataset(GrowingFile(path), idle_s=0)
@@ -166,7 +164,7 @@ def test_a_state_after_an_exception_goes_on_before_the_batch_that_failed(tmp_pat
         assert found + np.concatenate(list(other)).tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
-def test_a_batch_that_cannot_be_collated_is_not_made_again(tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_collated_is_not_retried(tmp_path: Path) -> None:
     def collate(numbers: list[int]) -> list[int]:
         if 5 in numbers:
             raise ValueError(numbers)
@@ -180,7 +178,7 @@ def test_a_batch_that_cannot_be_collated_is_not_made_again(tmp_path: Path) -> No
     assert next(batches) == [8, 9, 10, 11]
 
 
-def test_the_drop_in_acknowledges_too(tmp_path: Path) -> None:
+def test_the_drop_in_loader_acknowledges_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
     dataset: Any = StreamDataset(ListFeed(30, log), idle_s=0)
     loader: Any = feedline.DataLoader(dataset, batch_size=4, num_workers=2)
@@ -219,7 +217,7 @@ def _consume(path: Path, offsets: Path, stop_after: int, found: Any) -> None:
 
 
 def test_a_crash_loses_nothing(tmp_path: Path) -> None:
-    """And repeats no more than the batch that the loop was at."""
+    """It repeats only the batch that the loop was processing."""
     path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
     path.write_text("".join(f"{number}\n" for number in range(40)))
     context = multiprocessing.get_context("fork")
@@ -242,7 +240,7 @@ def test_a_crash_loses_nothing(tmp_path: Path) -> None:
     assert runs == [list(range(12)), list(range(8, 24)), list(range(20, 40))]
 
 
-def test_a_state_goes_on_after_the_batches_that_were_delivered(tmp_path: Path) -> None:
+def test_a_state_resumes_after_the_delivered_batches(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in range(40)))
     for workers in (0, 2):
@@ -258,7 +256,7 @@ def test_a_state_goes_on_after_the_batches_that_were_delivered(tmp_path: Path) -
 
 
 class FolderFeed(Feed):
-    """Numbers whose server knows which are done: a file in a folder for each."""
+    """Numbers whose server tracks which are done, with a file in a folder for each."""
 
     def __init__(self, count: int, folder: Path) -> None:
         self.count = count
@@ -286,7 +284,7 @@ def _folder_loader(folder: Path, every: int, transform: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_a_state_of_a_feed_whose_server_knows_its_place_loses_nothing(every: int, tmp_path: Path) -> None:
+def test_resuming_a_feed_whose_server_tracks_the_position_loses_nothing(every: int, tmp_path: Path) -> None:
     loader = _folder_loader(tmp_path, every)
     batches = iter(loader)
     found = [number for _ in range(4) for number in next(batches).tolist()]
@@ -299,7 +297,7 @@ def test_a_state_of_a_feed_whose_server_knows_its_place_loses_nothing(every: int
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_a_worker_that_is_killed_loses_nothing_of_such_a_feed(every: int, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing_if_the_server_tracks_the_position(every: int, tmp_path: Path) -> None:
     (tmp_path / "done").mkdir()
     loader = _folder_loader(tmp_path / "done", every, Killing(tmp_path / "flag", 30))
     with pytest.warns(feedline.errors.WorkerWarning):
@@ -307,7 +305,7 @@ def test_a_worker_that_is_killed_loses_nothing_of_such_a_feed(every: int, tmp_pa
     assert set(found) == set(range(60))
 
 
-def test_a_worker_that_does_not_know_its_rank_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickled_dataset_carries_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     text = pickle.dumps(StreamDataset(ListFeed(8, tmp_path / "log"), idle_s=0))
@@ -328,7 +326,7 @@ class Killing:
         return number
 
 
-def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{number}\n" for number in range(40)))
     dataset = StreamDataset(GrowingFile(path), transform=Killing(tmp_path / "flag"), idle_s=0)
@@ -348,7 +346,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_work_is_refused(make: Any, message: str) -> None:
+def test_bad_options_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make()
 
@@ -360,14 +358,14 @@ def test_the_repr() -> None:
 
 
 class DictFeed(ListFeed):
-    """Messages that are more than a number, as those of Redis."""
+    """Messages that are dicts, like those of Redis."""
 
     def receive(self, most: int, wait_s: float) -> list[Message]:
         return [Message({"x": [message.payload]}, message.receipt) for message in super().receive(most, wait_s)]
 
 
 class Growing:
-    """Changes what it is given, and fails at some calls."""
+    """Changes its argument, and fails on some calls."""
 
     def __init__(self, *fails: int) -> None:
         self.fails = fails
@@ -382,14 +380,14 @@ class Growing:
 
 
 @pytest.mark.parametrize("acknowledge", ["consumed", "received"])
-def test_a_message_that_is_tried_again_is_what_it_was(acknowledge: str, tmp_path: Path) -> None:
+def test_a_retried_message_is_unchanged(acknowledge: str, tmp_path: Path) -> None:
     feed = DictFeed(6, tmp_path / "log")
     dataset = StreamDataset(feed, idle_s=0, transform=Growing(3, 4), acknowledge=acknowledge)
     loader = feedline.Loader(dataset, 3, on_error=Retry(2, wait_s=0))
     assert [batch.tolist() for batch in loader] == [[200, 201, 202], [203, 204, 205]]
 
 
-def test_messages_that_were_put_back_are_what_they_were(tmp_path: Path) -> None:
+def test_messages_that_were_put_back_are_unchanged(tmp_path: Path) -> None:
     dataset = StreamDataset(DictFeed(6, tmp_path / "log"), idle_s=0, transform=Growing(3))
     steps = iter(feedline.Loader(dataset, 3))
     with pytest.raises(OSError, match="torn"):
@@ -397,7 +395,7 @@ def test_messages_that_were_put_back_are_what_they_were(tmp_path: Path) -> None:
     assert [batch.tolist() for batch in steps] == [[200, 201, 203], [204, 205]]
 
 
-def test_a_message_that_cannot_be_copied_is_handed_out_itself(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_copied_is_passed_on_itself(tmp_path: Path) -> None:
     class LockFeed(ListFeed):
         def receive(self, most: int, wait_s: float) -> list[Message]:
             return [Message((threading.Lock(), m.payload), m.receipt) for m in super().receive(most, wait_s)]

@@ -1,4 +1,4 @@
-"""Messages that fail, under every policy: none is lost, and none is acknowledged before its batch was consumed."""
+"""Failing messages under every policy: none is lost, and none is acknowledged before its batch was consumed."""
 
 import itertools
 import json
@@ -31,13 +31,13 @@ processes = pytest.mark.parametrize("workers", [1, 3])
 
 
 class Store(Protocol):
-    """Where the messages 0, 1, ... come from."""
+    """Where the messages 0, 1, ... are stored."""
 
     def feed(self) -> Any:
         """Return a feed of them."""
 
     def acknowledged(self) -> set[int]:
-        """Return what will not come again, as the store itself sees it."""
+        """Return the messages that the store will not deliver again."""
 
 
 class Lines:
@@ -79,7 +79,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server | None]:
-    """A server, begun before any test looks at what there is."""
+    """Return a server that starts before the checks for leaks."""
     if not has_server():
         yield None
         return
@@ -99,7 +99,7 @@ def store(request: pytest.FixtureRequest, running: Server | None, tmp_path: Path
 
 
 class Failing:
-    """Fails so many times for each bad number, in whatever process: a file tells how often it did."""
+    """Fails `times` times for each bad number; a file counts the failures across processes."""
 
     def __init__(self, folder: Path, times: int, kills: int = -1) -> None:
         self._folder = folder
@@ -136,9 +136,9 @@ def loader_of(store: Store, transform: Any, engine: EngineName = "inline", worke
 
 
 def consume(loader: Any, store: Store, *, catches: type[Exception] | None = None) -> list[int]:
-    """Go through all batches; before each one, hold what is acknowledged against what was consumed."""
+    """Go through all batches; before each one, compare what is acknowledged with what was consumed."""
     found: list[int] = []
-    consumed = store.acknowledged()  # by another run
+    consumed = store.acknowledged()  # acknowledged by another run
     batches = iter(loader)
     while True:
         assert store.acknowledged() - BAD <= consumed
@@ -155,7 +155,7 @@ def consume(loader: Any, store: Store, *, catches: type[Exception] | None = None
 
 
 def restarted(store: Store, workers: int) -> list[int]:
-    """Return what comes again when the program is started anew, with a transform that was mended."""
+    """Return what is delivered again when the program restarts with a fixed transform."""
     return sorted(consume(loader_of(store, number_of, "thread" if workers else "inline", workers), store))
 
 
@@ -167,7 +167,7 @@ def test_skip_acknowledges_with_the_batch(store: Store, engine: EngineName, work
     assert {fault.action for fault in loader.faults} == {"skip"}
     assert len(loader.faults) == len(BAD)
     left = set(range(COUNT)) - store.acknowledged()
-    assert left <= {39}  # after the last batch of its reader there is none that it could be acknowledged with
+    assert left <= {39}  # after its reader's last batch there is no further batch to acknowledge it with
     assert set(restarted(store, workers)) == left
 
 
@@ -209,7 +209,7 @@ def test_raise_and_restart_delivers_again(
 
 
 @engines
-def test_raise_and_go_on_delivers_the_others(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
+def test_raise_and_continue_delivers_the_others(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
     loader = loader_of(store, Failing(tmp_path, ALWAYS), engine, workers)
     found = consume(loader, store, catches=ValueError)
     assert sorted(found) == sorted(GOOD)
@@ -218,7 +218,7 @@ def test_raise_and_go_on_delivers_the_others(store: Store, engine: EngineName, w
 
 @processes
 @pytest.mark.parametrize("on_error", [Policy(otherwise="skip", max_share=1.0), Retry(2, wait_s=0)])
-def test_a_worker_that_is_killed(store: Store, workers: int, on_error: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing(store: Store, workers: int, on_error: Any, tmp_path: Path) -> None:
     times = 2 if isinstance(on_error, Retry) else ALWAYS
     loader = loader_of(store, Failing(tmp_path, times, kills=22), "process", workers, on_error=on_error)
     with pytest.warns(feedline.errors.WorkerWarning):
@@ -228,7 +228,7 @@ def test_a_worker_that_is_killed(store: Store, workers: int, on_error: Any, tmp_
 
 
 @engines
-def test_a_batch_that_cannot_be_collated_is_tried_again(
+def test_a_batch_that_cannot_be_collated_is_retried(
     store: Store, engine: EngineName, workers: int, tmp_path: Path
 ) -> None:
     class Collate:
@@ -245,7 +245,7 @@ def test_a_batch_that_cannot_be_collated_is_tried_again(
 @pytest.mark.parametrize("on_error", ["raise", "retry"])
 @pytest.mark.parametrize("while_collating", [False, True])
 def test_an_interrupt_loses_nothing(store: Store, while_collating: bool, on_error: str, tmp_path: Path) -> None:
-    """Without workers the samples are made where Ctrl-C arrives, and the batch is made when it is asked for again."""
+    """Without workers, Ctrl-C interrupts the making of samples, and the next request makes the batch again."""
 
     def interrupted(sample: Any) -> int:
         number = number_of(sample)
@@ -289,7 +289,7 @@ class Shaky(GrowingFile):
 
 
 @pytest.mark.parametrize("on_error", [Retry(2, wait_s=0), Policy(otherwise="skip", max_share=1.0)])
-def test_an_exception_that_is_not_about_a_message_repeats_none(on_error: Any, tmp_path: Path) -> None:
+def test_an_exception_between_messages_repeats_none(on_error: Any, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"{number}\n" for number in range(3)))
     dataset = StreamDataset(Shaky(path), idle_s=0)
@@ -297,7 +297,7 @@ def test_an_exception_that_is_not_about_a_message_repeats_none(on_error: Any, tm
     dataset.close()
 
 
-def test_received_messages_are_tried_again_too(tmp_path: Path) -> None:
+def test_messages_acknowledged_on_receipt_are_retried_too(tmp_path: Path) -> None:
     dataset = StreamDataset(Lines(tmp_path).feed(), transform=Failing(tmp_path, 1), idle_s=0, acknowledge="received")
     loader = feedline.Loader(dataset, 4, on_error=Retry(1, wait_s=0))
     assert [number for batch in loader for number in batch.tolist()] == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""The example of a feed of one's own: it runs, and does what its page says."""
+"""The example of a custom feed: it runs, and does what its page says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_script_runs(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "100 lines\nappended since: [100]\n"
 
 
-def test_a_line_comes_when_it_is_whole(log: Path) -> None:
+def test_a_line_is_delivered_when_it_is_complete(log: Path) -> None:
     feed = reader(log)
     assert numbers(feed) == list(range(10))
     with log.open("a") as file:
@@ -45,7 +45,7 @@ def test_a_line_comes_when_it_is_whole(log: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_readers_share_out_the_lines_and_each_goes_on(count: int, log: Path, tmp_path: Path) -> None:
+def test_readers_split_the_lines_and_each_continues_where_it_stopped(count: int, log: Path, tmp_path: Path) -> None:
     offsets = tmp_path / "offsets"
     found: list[int] = []
     for most in (2, 100):
@@ -69,7 +69,7 @@ def test_another_number_of_readers_loses_nothing(log: Path, tmp_path: Path) -> N
     feed.close()
 
 
-def test_a_state_is_a_place(log: Path) -> None:
+def test_a_state_is_a_position_in_the_file(log: Path) -> None:
     feed = reader(log)
     last = feed.receive(4, wait_s=0)[-1]
     other = reader(log)

@@ -66,7 +66,7 @@ def test_every_message_comes_once(running: Server, stream: str, engine: EngineNa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_started_workers(running: Server, stream: str, method: str) -> None:
+def test_workers_that_are_not_forked(running: Server, stream: str, method: str) -> None:
     running.add(stream, *range(30))
     dataset = dataset_of(running, stream)
     found = np.concatenate(list(feedline.Loader(dataset, 8, workers=2, start_method=method))).tolist()
@@ -89,7 +89,7 @@ def test_groups_each_get_everything(running: Server, stream: str) -> None:
         dataset.close()
 
 
-def test_a_group_may_begin_with_what_is_new(running: Server, stream: str) -> None:
+def test_a_group_may_start_with_new_messages(running: Server, stream: str) -> None:
     running.add(stream, 1, 2)
     feed = RedisStream(running.url, stream, start="$")
     feed.subscribe(0, 1)
@@ -99,12 +99,12 @@ def test_a_group_may_begin_with_what_is_new(running: Server, stream: str) -> Non
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_not_consumed_comes_again(running: Server, stream: str, workers: int) -> None:
+def test_unconsumed_messages_are_delivered_again(running: Server, stream: str, workers: int) -> None:
     running.add(stream, *range(40))
     dataset = dataset_of(running, stream)
     loader = feedline.Loader(dataset, 4, workers=workers)
     first = [batch.tolist() for batch in itertools.islice(loader, 3)]
-    consumed = [number for batch in first[:-1] for number in batch]  # the loop left while it was at the last one
+    consumed = [number for batch in first[:-1] for number in batch]  # the loop stopped while it processed the last one
     again = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers))).tolist()
     assert not set(consumed) & set(again)
     assert set(consumed) | set(again) == set(range(40))
@@ -122,7 +122,7 @@ def _consume(url: str, stream: str, found: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_program_that_is_killed_loses_nothing(running: Server, stream: str) -> None:
+def test_a_killed_program_loses_nothing(running: Server, stream: str) -> None:
     running.add(stream, *range(60))
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -152,7 +152,7 @@ class Killing:
         return number_of(sample)
 
 
-def test_a_worker_that_is_killed_loses_nothing(running: Server, stream: str, tmp_path: Path) -> None:
+def test_a_killed_worker_loses_nothing(running: Server, stream: str, tmp_path: Path) -> None:
     running.add(stream, *range(60))
     feed = RedisStream(running.url, stream)
     dataset = StreamDataset(feed, transform=Killing(tmp_path / "flag"), idle_s=0.1)
@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_loses_nothing(running: Server, stream: str, tmp
     dataset.close()
 
 
-def test_messages_of_readers_that_went_silent_are_taken_over(running: Server, stream: str) -> None:
+def test_messages_of_silent_readers_are_taken_over(running: Server, stream: str) -> None:
     running.add(stream, *range(10))
     lost = RedisStream(running.url, stream, consumer="lost")
     lost.subscribe(0, 1)
@@ -178,7 +178,7 @@ def test_messages_of_readers_that_went_silent_are_taken_over(running: Server, st
     eager.close()
 
 
-def test_messages_that_were_deleted_are_passed_over(running: Server, stream: str) -> None:
+def test_deleted_messages_are_skipped(running: Server, stream: str) -> None:
     running.add(stream, *range(6))
     feed = RedisStream(running.url, stream)
     feed.subscribe(0, 1)
@@ -191,7 +191,7 @@ def test_messages_that_were_deleted_are_passed_over(running: Server, stream: str
     feed.close()
 
 
-def test_a_server_that_is_restarted(tmp_path: Path, stream: str) -> None:
+def test_a_server_restart_loses_nothing(tmp_path: Path, stream: str) -> None:
     find_server()
     server = Server(tmp_path)
     server.start()
@@ -211,7 +211,7 @@ def test_a_server_that_is_restarted(tmp_path: Path, stream: str) -> None:
 
 
 class Cutting:
-    """Stands between client and server, and cuts the connection in the middle of an answer, once."""
+    """Sits between client and server, and cuts the connection once, in the middle of an answer."""
 
     def __init__(self, folder: Path, server: str, after: int) -> None:
         self.url = f"unix://{folder}/cut.sock"
@@ -269,7 +269,7 @@ class Cutting:
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_answer_that_is_cut_off_is_not_lost(running: Server, stream: str, after: int, tmp_path: Path) -> None:
+def test_messages_of_a_truncated_answer_are_not_lost(running: Server, stream: str, after: int, tmp_path: Path) -> None:
     running.add(stream, *range(200))
     cutting = Cutting(tmp_path, running.url, after)
     dataset = StreamDataset(RedisStream(cutting.url, stream), transform=number_of, idle_s=0.2)
@@ -281,20 +281,20 @@ def test_an_answer_that_is_cut_off_is_not_lost(running: Server, stream: str, aft
     assert running.pending(stream) == 0
 
 
-def test_a_server_that_is_away(tmp_path: Path) -> None:
+def test_a_server_that_is_down(tmp_path: Path) -> None:
     dataset = StreamDataset(RedisStream(f"unix://{tmp_path}/none.sock", "s", retry_s=0.2), idle_s=0)
     with pytest.raises(SourceError, match=r"cannot be reached.*Nothing is lost"):
         list(feedline.Loader(dataset, 4))
 
 
-def test_what_the_server_refuses_is_told(running: Server, stream: str) -> None:
+def test_errors_of_the_server_are_reported(running: Server, stream: str) -> None:
     with running.client() as client:
         client.set(stream, "no stream")
     with pytest.raises(SourceError, match=r"refuses.*WRONGTYPE"):
         list(dataset_of(running, stream))
 
 
-def test_secrets_are_not_told() -> None:
+def test_the_repr_hides_secrets_and_pickles_keep_them() -> None:
     feed = RedisStream("redis://user:secret@host:1/0", "s")
     assert repr(feed) == "RedisStream('redis://***@host:1/0', 's', group='feedline')"
     assert pickle.loads(pickle.dumps(feed))._url == "redis://user:secret@host:1/0"
@@ -311,7 +311,7 @@ def test_secrets_are_not_told() -> None:
         "nonsense://:hunter2@localhost:1/0",
     ],
 )
-def test_secrets_are_told_by_no_error(url: str) -> None:
+def test_errors_do_not_reveal_secrets(url: str) -> None:
     feed = RedisStream(url, "s", retry_s=0)
     assert "hunter2" not in repr(feed)
     with pytest.raises((BadOption, SourceError)) as caught:
@@ -319,7 +319,7 @@ def test_secrets_are_told_by_no_error(url: str) -> None:
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(MissingExtra, match=r"feedline\[redis\]"):
         list(StreamDataset(RedisStream("redis://host", "s"), idle_s=0))
@@ -329,6 +329,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     "options",
     [{"url": ""}, {"stream": 3}, {"group": ""}, {"claim_idle_s": -1}, {"claim_idle_s": "1"}, {"retry_s": float("nan")}],
 )
-def test_what_cannot_work_is_refused(options: dict[str, Any]) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         RedisStream(**{"url": "redis://host", "stream": "s", **options})

@@ -28,19 +28,19 @@ from tests.datasets.tar.writing import numbered, tar_bytes
         ({"cache": 3}, "cache=3"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], word: str) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any], word: str) -> None:
     with pytest.raises(BadOption, match=word):
         TarDataset("a.tar", **options)
 
 
 @pytest.mark.parametrize("options", [{"shuffle": 1}, {"buffer": -1}, {"buffer": True}])
-def test_options_of_streams_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_bad_options_of_streams_are_rejected(options: dict[str, Any]) -> None:
     ((name, value),) = options.items()
     with pytest.raises(BadOption, match=f"{name}={value}"):
         TarDataset("a.tar").stream(**options)
 
 
-def test_nothing_is_opened_when_it_is_made_or_shown() -> None:
+def test_construction_and_repr_open_nothing() -> None:
     dataset = TarDataset(["none.tar", "s3://none/none.tar", "http://none.invalid/x.tar"], "cls")
     assert repr(dataset) == "TarDataset(3 shards, each sample cls)"
     assert repr(dataset.stream()) == "TarStream(3 shards, each sample cls)"
@@ -52,7 +52,7 @@ def test_a_stream_has_neither_length_nor_indices() -> None:
     assert not hasattr(stream, "__getitem__")
 
 
-def test_forms_of_samples(tmp_path: Path) -> None:
+def test_samples_have_the_form_of_fields(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes(numbered(1)))
     for fields, expected in (
@@ -72,7 +72,7 @@ def test_forms_of_samples(tmp_path: Path) -> None:
 
 # Any: reads all samples of a dataset, by indices or as a stream.
 @pytest.mark.parametrize("read", [iter, TarDataset.stream])
-def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, read: Any) -> None:
+def test_a_header_overwritten_with_zeros_is_not_taken_for_the_end_of_a_shard(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "a.tar"
     data = tar_bytes(numbered(20))
     place = data.index(b"000010.cls")
@@ -82,7 +82,7 @@ def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("read", [iter, TarDataset.stream])
-def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, read: Any) -> None:
+def test_fewer_samples_than_were_packed_are_detected(tmp_path: Path, read: Any) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
     assert list(read(TarDataset(path, fields="x.cls"))) == list(range(9))
     data = path.read_bytes()
@@ -96,7 +96,7 @@ def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, read:
     assert list(iterator) == []
 
 
-def test_a_pass_that_is_gone_on_with_in_the_middle_of_a_packed_shard(tmp_path: Path) -> None:
+def test_a_pass_resumes_in_the_middle_of_a_packed_shard(tmp_path: Path) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
     iterator = iter(TarDataset(path, fields="x.cls").stream())
     assert [next(iterator) for _ in range(4)] == list(range(4))
@@ -108,8 +108,8 @@ def test_a_pass_that_is_gone_on_with_in_the_middle_of_a_packed_shard(tmp_path: P
 @pytest.mark.parametrize(
     "read", [lambda shards: shards.__getitems__(range(len(shards))), lambda shards: list(shards.stream())]
 )
-def test_an_error_of_the_transform_names_the_sample(tmp_path: Path, read: Any) -> None:
-    """The loader may not know which sample of a batch failed, and the index of a stream says little."""
+def test_errors_of_the_transform_name_the_sample(tmp_path: Path, read: Any) -> None:
+    """The loader may not know which sample of a batch failed, and an index into a stream says little."""
     paths = [tmp_path / "a.tar", tmp_path / "b.tar"]
     paths[0].write_bytes(tar_bytes(numbered(3)))
     paths[1].write_bytes(tar_bytes(numbered(3, 3)))

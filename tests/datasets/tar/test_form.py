@@ -45,7 +45,7 @@ def npy(array: Any) -> bytes:
     ),
     st.booleans(),
 )
-def test_arrays_are_what_numpy_reads(array: Any, fortran: bool) -> None:
+def test_arrays_equal_what_numpy_reads(array: Any, fortran: bool) -> None:
     data = npy(np.asfortranarray(array) if fortran and array.ndim else array)
     found, expected = decode_npy(data), np.load(io.BytesIO(data))
     assert found.tobytes() == expected.tobytes()
@@ -55,14 +55,14 @@ def test_arrays_are_what_numpy_reads(array: Any, fortran: bool) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
-def test_arrays_that_are_damaged_are_arrays_or_errors(place: int, value: int) -> None:
+def test_damaged_arrays_give_arrays_or_errors(place: int, value: int) -> None:
     data = bytearray(npy(np.arange(10)))
     data[place % len(data)] = value
     with contextlib.suppress(CorruptSource):
         assert isinstance(decode("npy", bytes(data)), np.ndarray)
 
 
-def test_arrays_that_promise_more_than_there_is() -> None:
+def test_rejects_arrays_that_declare_more_or_fewer_bytes_than_there_are() -> None:
     data = npy(np.zeros(10))
     huge = data.replace(b"(10,), }        ", b"(9999999999999,)}")
     assert huge != data
@@ -76,7 +76,7 @@ def test_arrays_that_promise_more_than_there_is() -> None:
         decode("npy", npy(np.array([{}], object)))
 
 
-def test_an_npy_that_is_something_else() -> None:
+def test_rejects_npy_fields_that_are_not_arrays() -> None:
     file = io.BytesIO()
     np.savez(file, a=np.zeros(3))
     for data in (file.getvalue(), b"\x93NUMPY\x09", b"x" * 100):
@@ -84,7 +84,7 @@ def test_an_npy_that_is_something_else() -> None:
             decode("npy", data)
 
 
-def test_packed_fields_are_bounded() -> None:
+def test_the_size_of_compressed_fields_is_limited() -> None:
     bomb = gzip.compress(bytes(1 << 22))
     with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*at most 1048576 are.*max_field_bytes="):
         decode("bin.gz", bomb)
@@ -124,13 +124,13 @@ def test_an_npz_that_lies_about_its_size() -> None:
         max_size=3,
     )
 )
-def test_ten_is_what_the_webdataset_package_wrote(values: list[Any]) -> None:
+def test_ten_fields_equal_what_the_webdataset_package_wrote(values: list[Any]) -> None:
     data = bytes(theirs.encode_buffer([np.ascontiguousarray(value).reshape(value.shape) for value in values]))
     assert_same(decode("ten", data), [value.copy() for value in values])
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_ten_that_is_damaged(place: int, value: int) -> None:
+def test_damaged_ten_fields_give_arrays_or_errors(place: int, value: int) -> None:
     data = bytearray(theirs.encode_buffer([np.arange(10), np.eye(3)]))
     data[place % len(data)] = value
     with contextlib.suppress(ValueError):
@@ -146,24 +146,24 @@ def test_other_packages() -> None:
     ("field", "data"),
     [("cls", b"x"), ("json", b"{"), ("txt", b"\xff"), ("ten", b"no"), ("mp", b"\xc1"), ("cbor", b"\xff"), ("npy", b"")],
 )
-def test_bytes_that_are_not_what_the_name_says(field: str, data: bytes) -> None:
+def test_the_error_names_a_field_that_does_not_match_its_suffix(field: str, data: bytes) -> None:
     with pytest.raises(CorruptSource, match=rf"a\.tar: field '{field}' of sample 'k' cannot be decoded.*decode=False"):
         decode(field, data)
     assert decode(field, data, False) == data
 
 
-def test_fields_that_nobody_knows_stay_bytes() -> None:
+def test_fields_of_unknown_types_stay_bytes() -> None:
     assert decode("bin", b"x") == decode("", b"x") == decode("jpg", b"x") == b"x"
     assert decode("__note__", "ä".encode()) == "ä"
     assert decode("__note__", b"\xff") == b"\xff"
 
 
-def test_an_image_that_is_none() -> None:
+def test_rejects_an_invalid_image() -> None:
     with pytest.raises(CorruptSource, match="jpg"):
         decode("jpg", b"no image", "rgb8")
 
 
-def test_exceptions_of_ones_own_functions_come_as_they_are() -> None:
+def test_exceptions_of_user_functions_are_passed_through() -> None:
     def mine(name: str, data: bytes) -> Any:
         raise LookupError("mine")
 
@@ -172,7 +172,7 @@ def test_exceptions_of_ones_own_functions_come_as_they_are() -> None:
     assert any("field 'txt' of sample 'k'" in note for note in caught.value.__notes__)
 
 
-def test_several_ways_in_order() -> None:
+def test_several_decoders_are_tried_in_order() -> None:
     def first(name: str, data: bytes) -> Any:
         return "first" if name == ".a" else None
 
@@ -185,19 +185,19 @@ def test_several_ways_in_order() -> None:
 
 
 @pytest.mark.parametrize("how", ["rgb9", 3, None, ["pil", "nonsense"], [3]])
-def test_ways_that_do_not_exist(how: Any) -> None:
+def test_unknown_decoders_are_rejected(how: Any) -> None:
     with pytest.raises(BadOption, match="decode="):
         Decoder(how, trusts_pickle=False, limit=1)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "msgpack", None)
     with pytest.raises(MissingExtra, match=r"decoding \.mp.*msgpack.*feedline\[tar\]"):
         decode("mp", b"x")
 
 
 @pytest.mark.filterwarnings("ignore:Stored array in format:UserWarning")
-def test_bytes_behind_an_array_with_names_beyond_latin_1() -> None:
+def test_rejects_bytes_after_an_array_with_field_names_beyond_latin_1() -> None:
     data = npy(np.zeros(3, [("\u4e2d", "i4")]))
     assert len(decode("npy", data)) == 3
     with pytest.raises(CorruptSource, match=r"behind an array of shape \(3,\).* more bytes"):
@@ -206,7 +206,7 @@ def test_bytes_behind_an_array_with_names_beyond_latin_1() -> None:
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_damaged_members_of_a_zip(save: Any) -> None:
-    """Each of its bytes belongs to an array, to a checksum, or to what nobody reads."""
+    """Each byte belongs to an array, to a checksum, or to something that is never read."""
     file = io.BytesIO()
     save(file, a=np.arange(40), b=np.float32(1))
     data = file.getvalue()
@@ -231,20 +231,20 @@ def test_damaged_members_of_a_zip(save: Any) -> None:
 
 @pytest.mark.parametrize("descr", ["|S0", "|V0", "<U0"])
 @pytest.mark.parametrize("version", [1, 3])
-def test_arrays_of_values_without_bytes_are_refused(descr: str, version: int) -> None:
+def test_rejects_arrays_of_zero_size_values(descr: str, version: int) -> None:
     head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3000000000,), }}\n".encode()
     length = len(head).to_bytes(2 if version == 1 else 4, "little")
     with pytest.raises(CorruptSource, match=r"field 'npy' of sample 'k'.*have no bytes"):
         decode("npy", b"\x93NUMPY" + bytes([version, 0]) + length + head)
 
 
-def test_headers_that_are_no_python_are_damaged_headers() -> None:
-    head = b"{'descr': '<f8', 'shape': (3,"  # of which NumPy makes a TokenError
+def test_headers_that_are_not_valid_python_count_as_damaged() -> None:
+    head = b"{'descr': '<f8', 'shape': (3,"  # NumPy raises a TokenError for it
     with pytest.raises(CorruptSource, match=r"a\.tar: field 'npy'.*header is damaged"):
         decode("npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
 
 
-def test_a_pth_is_bounded_as_well() -> None:
+def test_the_size_of_a_pth_field_is_limited_too() -> None:
     plain, bomb = io.BytesIO(), io.BytesIO()
     torch.save(torch.zeros(1 << 19), plain)
     with zipfile.ZipFile(plain) as read, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as written:
@@ -256,7 +256,7 @@ def test_a_pth_is_bounded_as_well() -> None:
     assert decode("pth", bomb.getvalue(), limit=1 << 22).shape == (1 << 19,)
 
 
-def test_the_fields_of_a_sample_are_bounded_together() -> None:
+def test_the_total_size_of_the_fields_of_a_sample_is_limited() -> None:
     decoder = Decoder(True, trusts_pickle=False, limit=1 << 20)
     field = gzip.compress(bytes(600_000))
     sample = {"__key__": "k", "__url__": "a.tar", "a.gz": field, "b.gz": field}
@@ -266,7 +266,7 @@ def test_the_fields_of_a_sample_are_bounded_together() -> None:
         decoder.field(sample, "b.gz", total)
 
 
-def test_an_npz_that_lists_fewer_members_than_it_says() -> None:
+def test_an_npz_that_lists_fewer_members_than_it_declares() -> None:
     file = io.BytesIO()
     np.savez(file, a=np.zeros(3), b=np.zeros(3))
     data = file.getvalue()

@@ -42,7 +42,7 @@ def same(one: ShardIndex, other: ShardIndex) -> bool:
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the shards that were gone through."""
+    """Return a list that collects the names of the scanned shards."""
     found: list[str] = []
 
     def watched(blob: LocalBlob, *, unique: bool) -> ShardIndex:
@@ -53,7 +53,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_an_index_is_made_once(path: Path, tmp_path: Path, scans: list[str]) -> None:
+def test_an_index_is_built_once(path: Path, tmp_path: Path, scans: list[str]) -> None:
     first = get(path, tmp_path / "index")
     assert first.count == 20
     second = get(path, tmp_path / "index")
@@ -65,7 +65,7 @@ def test_an_index_is_made_once(path: Path, tmp_path: Path, scans: list[str]) -> 
     assert len(scans) == 2
 
 
-def test_checksums_take_room_only_where_there_are_some(path: Path, tmp_path: Path) -> None:
+def test_checksums_take_space_only_if_there_are_any(path: Path, tmp_path: Path) -> None:
     without = get(path, tmp_path / "index")
     assert len(without.sums) == len(without.has_sum) == 0
     samples = [{"x": np.arange(number), "label": number} for number in range(20)]
@@ -100,7 +100,7 @@ def test_a_shard_that_changed_is_indexed_again(path: Path, tmp_path: Path, scans
     assert len(list((tmp_path / "index").iterdir())) == 1
 
 
-def test_an_index_that_is_damaged_anywhere_is_made_again(path: Path, tmp_path: Path, scans: list[str]) -> None:
+def test_a_damaged_index_is_rebuilt(path: Path, tmp_path: Path, scans: list[str]) -> None:
     first = get(path, tmp_path / "index")
     (file,) = (tmp_path / "index").iterdir()
     whole = file.read_bytes()
@@ -113,7 +113,7 @@ def test_an_index_that_is_damaged_anywhere_is_made_again(path: Path, tmp_path: P
     assert len(scans) > 5
 
 
-def test_a_folder_that_cannot_be_written_to_is_done_without(path: Path, tmp_path: Path) -> None:
+def test_works_without_a_writable_cache_folder(path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.warns(FeedlineWarning, match="cannot be written"):
         assert get(path, tmp_path / "file" / "index").count == 20
@@ -129,7 +129,9 @@ def test_a_full_disk_leaves_no_half_file(path: Path, tmp_path: Path, monkeypatch
     assert list((tmp_path / "index").iterdir()) == []
 
 
-def test_the_users_cache_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_stored_in_the_users_cache_folder(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
     assert len(TarDataset(path)) == 20
     assert len(list((tmp_path / "cache").iterdir())) == 1
@@ -156,7 +158,7 @@ def test_scanning_skips_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 90_000), st.integers(0, 30_000)), max_size=30),
     st.booleans(),
 )
-def test_everyone_gets_their_bytes_and_few_reads_are_made(asked: list[tuple[int, int, int]], is_local: bool) -> None:
+def test_coalesced_reads_cover_every_request_with_few_reads(asked: list[tuple[int, int, int]], is_local: bool) -> None:
     shards = [bytes((place * 31 + shard) % 251 for place in range(251)) * 500 for shard in range(3)]
     wanted = [Range(shard, start, start + size, {}, "x") for shard, start, size in asked]
     spans = coalesced(wanted, is_local=lambda shard: is_local)

@@ -46,11 +46,11 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
     st.integers(1, 3000),
     st.integers(1, 3),
 )
-def test_files_are_those_that_tarfile_finds(files: list[tuple[str, bytes]], form: int, chunk: int, every: int) -> None:
+def test_finds_the_same_files_as_tarfile(files: list[tuple[str, bytes]], form: int, chunk: int, every: int) -> None:
     try:
         data = tar_bytes(files, format=form)
     except ValueError:
-        return  # names that do not fit into this format
+        return  # the format cannot hold these names
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         expected = [(info.name, archive.extractfile(info).read()) for info in archive if info.isreg()]  # type: ignore[union-attr]
     assert read_all(data, chunk, every=every) == expected
@@ -69,14 +69,14 @@ def test_only_ordinary_files_count() -> None:
     assert read_all(buffer.getvalue()) == [("a.txt", b"hello")]
 
 
-def test_directories_and_links_have_no_content_whatever_they_say() -> None:
+def test_directories_and_links_have_no_content_even_if_they_declare_a_size() -> None:
     info = tarfile.TarInfo("folder.txt")
     info.type, info.size = tarfile.SYMTYPE, 5000
     data = info.tobuf(tarfile.GNU_FORMAT) + tar_bytes([("a.txt", b"hello")])
     assert read_all(data) == [("a.txt", b"hello")]
 
 
-def test_sizes_and_names_in_pax_records_count() -> None:
+def test_sizes_and_names_in_pax_records_are_used() -> None:
     info = tarfile.TarInfo("short")
     info.size = 3
     info.pax_headers = {"path": "ä/long.txt", "size": "5", "comment": "nothing"}
@@ -84,7 +84,7 @@ def test_sizes_and_names_in_pax_records_count() -> None:
     assert read_all(data) == [("ä/long.txt", b"hello")]
 
 
-def test_records_for_all_files() -> None:
+def test_global_pax_records() -> None:
     first = tarfile.TarInfo.create_pax_global_header({"comment": "x", "size": "5"})
     info = tarfile.TarInfo("a.txt")
     info.size = 3
@@ -96,7 +96,7 @@ def test_records_for_all_files() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_every_place_where_a_shard_can_be_cut_off_is_noticed(packed: bool) -> None:
+def test_truncation_at_any_byte_is_detected(packed: bool) -> None:
     data = tar_bytes([("a.txt", b"x" * 700), ("b" * 150 + ".txt", b"hello")], format=tarfile.PAX_FORMAT)
     whole = data.rstrip(b"\0")
     end = -(-len(whole) // 512) * 512
@@ -111,7 +111,7 @@ def exhaust(members: Members) -> None:
         members.read()
 
 
-def test_headers_that_promise_more_than_there_is() -> None:
+def test_rejects_headers_that_declare_more_bytes_than_there_are() -> None:
     info = tarfile.TarInfo("a.txt")
     info.size = 1 << 40
     data = info.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
@@ -123,7 +123,7 @@ def test_headers_that_promise_more_than_there_is() -> None:
         members_of(data, packed=True, limit=1 << 20).advance()
 
 
-def test_garbage_between_files() -> None:
+def test_garbage_between_files_is_detected() -> None:
     data = tar_bytes([("a.txt", b"hello"), ("b.txt", b"world")])
     broken = data[:1024] + b"\x01" + data[1025:]
     members = members_of(broken)
@@ -131,11 +131,11 @@ def test_garbage_between_files() -> None:
     with pytest.raises(CorruptSource, match=r"a\.tar: what stands at byte 1024 is not the header"):
         members.advance()
     with tarfile.open(fileobj=io.BytesIO(broken)) as archive:
-        assert len(archive.getnames()) == 1  # tarfile takes it for the end
+        assert len(archive.getnames()) == 1  # tarfile treats it as the end
 
 
 @pytest.mark.parametrize("kind", [b"L", b"x", b"g"])
-def test_names_of_endless_length_are_refused(kind: bytes) -> None:
+def test_rejects_names_of_excessive_length(kind: bytes) -> None:
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = kind, 1 << 30
     with pytest.raises(CorruptSource, match="1073741824 bytes are announced"):
@@ -143,7 +143,7 @@ def test_names_of_endless_length_are_refused(kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("records", [b"99 path=x\n", b"8 path=x\n", b"nonsense path=", b"0 path=x\n", b"11 size=-5\n"])
-def test_pax_records_that_are_damaged(records: bytes) -> None:
+def test_damaged_pax_records(records: bytes) -> None:
     info = tarfile.TarInfo("pax")
     info.type, info.size = b"x", len(records)
     data = info.tobuf(tarfile.GNU_FORMAT) + records.ljust(512, b"\0") + tar_bytes([("a.txt", b"x")])
@@ -151,7 +151,7 @@ def test_pax_records_that_are_damaged(records: bytes) -> None:
         members_of(data).advance()
 
 
-def test_sparse_files_are_refused_in_either_form() -> None:
+def test_sparse_files_are_rejected_in_both_formats() -> None:
     info = tarfile.TarInfo("a.txt")
     info.pax_headers = {"GNU.sparse.major": "1"}
     with pytest.raises(CorruptSource, match="sparse"):
@@ -163,7 +163,7 @@ def test_sparse_files_are_refused_in_either_form() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=3000), st.integers(1, 700))
-def test_no_bytes_lead_to_anything_but_files_or_an_error(data: bytes, chunk: int) -> None:
+def test_any_bytes_give_files_or_an_error(data: bytes, chunk: int) -> None:
     members = members_of(data, chunk)
     try:
         while members.advance():
@@ -173,7 +173,7 @@ def test_no_bytes_lead_to_anything_but_files_or_an_error(data: bytes, chunk: int
 
 
 @given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.tuples(st.booleans(), st.integers(0, 25))))
-def test_bytes_are_taken_and_skipped(data: bytes, chunk: int, steps: list[tuple[bool, int]]) -> None:
+def test_bytes_can_be_taken_and_skipped(data: bytes, chunk: int, steps: list[tuple[bool, int]]) -> None:
     places = iter(range(0, len(data), chunk))
     stream = Bytes(lambda: data[place : place + chunk] if (place := next(places, None)) is not None else b"", 100)
     at = 0
@@ -215,7 +215,7 @@ def with_checksum(block: bytes) -> bytes:
     st.sampled_from([tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]),
     st.sampled_from([b"0", b"7", b"5", b"1", b"2", b"3", b"A"]),
 )
-def test_a_block_says_what_tarfile_says_it_says(name: str, size: int, form: Literal[0, 1], kind: bytes) -> None:
+def test_headers_are_parsed_like_tarfile_parses_them(name: str, size: int, form: Literal[0, 1], kind: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.type = size, kind
     if form == tarfile.USTAR_FORMAT and size >= 8**11:
@@ -233,7 +233,7 @@ def test_a_block_says_what_tarfile_says_it_says(name: str, size: int, form: Lite
 
 
 @given(st.binary(min_size=512, max_size=512), st.booleans())
-def test_no_bytes_lead_to_anything_but_a_header_or_an_error(block: bytes, has_checksum: bool) -> None:
+def test_any_bytes_give_a_header_or_an_error(block: bytes, has_checksum: bool) -> None:
     try:
         found = Header(with_checksum(block) if has_checksum else block)
     except BadHeader:
@@ -243,7 +243,7 @@ def test_no_bytes_lead_to_anything_but_a_header_or_an_error(block: bytes, has_ch
 
 
 @given(st.integers(0, 511), st.integers(1, 255))
-def test_a_byte_that_changed_is_noticed(place: int, change: int) -> None:
+def test_a_changed_byte_is_detected(place: int, change: int) -> None:
     block = bytearray(header(size=5))
     before = Header(bytes(block))
     block[place] = (block[place] + change) % 256
@@ -251,12 +251,12 @@ def test_a_byte_that_changed_is_noticed(place: int, change: int) -> None:
         after = Header(bytes(block))
     except BadHeader:
         return
-    # The checksum field itself has room for other spellings of the same number.
+    # The checksum field itself can spell the same number in other ways.
     assert 148 <= place < 156
     assert (after.name, after.size, after.kind) == (before.name, before.size, before.kind)
 
 
-def test_checksums_of_all_spellings() -> None:
+def test_all_spellings_of_checksums() -> None:
     block = header(name="ä" * 20)
     total = sum(block[:148] + b" " * 8 + block[156:])
     signed = sum(byte - 256 if byte > 127 else byte for byte in block[:148] + b" " * 8 + block[156:])
@@ -266,7 +266,7 @@ def test_checksums_of_all_spellings() -> None:
         Header(block[:148] + b"%06o\0 " % (total + 1) + block[156:])
 
 
-def test_sizes_of_all_spellings() -> None:
+def test_all_spellings_of_sizes() -> None:
     block = header()
     for text, size in (
         (b"00000000017\0", 15),
@@ -281,24 +281,24 @@ def test_sizes_of_all_spellings() -> None:
 
 
 @pytest.mark.parametrize("size", [b"\xff" * 12, b"-0000000017\0", b"\xff" + b"\0" * 11])
-def test_negative_sizes_are_refused(size: bytes) -> None:
+def test_negative_sizes_are_rejected(size: bytes) -> None:
     block = header()
     with pytest.raises(BadHeader, match="its size is -"):
         Header(with_checksum(block[:124] + size + block[136:]))
 
 
-def test_numbers_that_are_none() -> None:
+def test_rejects_a_size_that_is_not_a_number() -> None:
     block = header()
     with pytest.raises(BadHeader, match="its size or checksum is not a number"):
         Header(with_checksum(block[:124] + b"hello world\0" + block[136:]))
 
 
-def test_sparse_files_are_refused() -> None:
+def test_headers_of_sparse_files_are_rejected() -> None:
     with pytest.raises(BadHeader, match="sparse"):
         Header(header(type=b"S"))
 
 
-def test_prefixes_and_directories_of_old_archives() -> None:
+def test_name_prefixes_and_directories_of_old_archives() -> None:
     name = "/".join(["folder"] * 20) + "/a.txt"
     info = tarfile.TarInfo(name)
     assert Header(info.tobuf(tarfile.USTAR_FORMAT)).name == name

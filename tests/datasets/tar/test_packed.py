@@ -24,7 +24,7 @@ CHECKED = {**PACKERS, "zstd": zstandard.ZstdCompressor(write_checksum=True).comp
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_packed_shards_are_read_whatever_they_are_called(packing: str, tmp_path: Path) -> None:
+def test_compressed_shards_are_read_under_any_name(packing: str, tmp_path: Path) -> None:
     pack = PACKERS[packing]
     path = tmp_path / "a.tar"
     path.write_bytes(DATA)
@@ -37,7 +37,7 @@ def test_packed_shards_are_read_whatever_they_are_called(packing: str, tmp_path:
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_packed_shards_that_are_cut_off_or_damaged(packing: str, tmp_path: Path) -> None:
+def test_truncated_or_damaged_compressed_shards(packing: str, tmp_path: Path) -> None:
     packed = PACKERS[packing](DATA)
     path = tmp_path / "a.tar"
     for wrong in (packed[: len(packed) // 2], packed[:200] + b"?!" * 50 + packed[300:], packed[:20]):
@@ -47,21 +47,23 @@ def test_packed_shards_that_are_cut_off_or_damaged(packing: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_packed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> None:
-    """What is behind the last sample is a checksum, and says that nothing is missing."""
+def test_compressed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> None:
+    """After the last sample there is a checksum, which shows that nothing is missing."""
     path = tmp_path / "a.tar"
     packed = CHECKED[packing](DATA)
     path.write_bytes(packed)
     assert len(list(TarDataset(path, decode=False).stream())) == 40
-    spoilt = [packed[:-count] for count in (1, 2, 4, 5, 8, 12)]
-    spoilt += [packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)]
-    for wrong in spoilt:
+    damaged = [packed[:-count] for count in (1, 2, 4, 5, 8, 12)]
+    damaged += [
+        packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)
+    ]
+    for wrong in damaged:
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked"):
             list(TarDataset(path, decode=False).stream())
 
 
-def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> None:
+def test_zeros_after_an_xz_stream_are_part_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     for zeros in (4, 512, 1 << 20):
         for packed in (lzma.compress(DATA), lzma.compress(DATA[:1000]) + bytes(8) + lzma.compress(DATA[1000:])):
@@ -73,7 +75,7 @@ def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("packing", "behind"),
+    ("packing", "trailing"),
     [
         ("gzip", b"more"),
         ("bzip2", b"more"),
@@ -84,17 +86,17 @@ def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> N
         ("xz", _MAGIC["xz"][:3]),
     ],
 )
-def test_what_stands_behind_a_packed_shard_is_told(packing: str, behind: bytes, tmp_path: Path) -> None:
+def test_bytes_after_a_compressed_shard_are_reported(packing: str, trailing: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    path.write_bytes(PACKERS[packing](DATA) + behind)
+    path.write_bytes(PACKERS[packing](DATA) + trailing)
     with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked: .*Something follows") as caught:
         list(TarDataset(path, decode=False).stream())
     assert "cut off" not in str(caught.value)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-def test_what_is_unpacked_at_a_time_is_bounded(packing: str) -> None:
-    """16 MB of zeros in a few KB."""
+def test_the_size_of_decompressed_chunks_is_limited(packing: str) -> None:
+    """A few KB decompress to 16 MB of zeros."""
     packed = PACKERS[packing](bytes(1 << 24))
     chunks = [packed]
     unpacking = Unpacking(packing, lambda: chunks.pop() if chunks else b"", "a.tar")
@@ -105,7 +107,7 @@ def test_what_is_unpacked_at_a_time_is_bounded(packing: str) -> None:
     assert total == 1 << 24
 
 
-def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_rejected_before_it_is_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.zst"
     path.write_bytes(zstandard.compress(tar_bytes([("a.bin", bytes(1 << 25))])))
     assert path.stat().st_size < 1 << 14
@@ -114,7 +116,7 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
     assert len(next(iter(TarDataset(path, fields="bin").stream()))) == 1 << 25
 
 
-def test_random_access_says_that_it_needs_plain_shards(tmp_path: Path) -> None:
+def test_random_access_rejects_compressed_shards(tmp_path: Path) -> None:
     for packing, pack in PACKERS.items():
         path = tmp_path / "a.tar"
         path.write_bytes(pack(DATA))
@@ -122,7 +124,7 @@ def test_random_access_says_that_it_needs_plain_shards(tmp_path: Path) -> None:
             len(TarDataset(path, cache=False))
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(zstandard.compress(DATA))
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
@@ -130,7 +132,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         list(TarDataset(path).stream())
 
 
-def test_the_fields_of_a_sample_are_bounded_together(tmp_path: Path) -> None:
+def test_the_total_size_of_the_fields_of_a_sample_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(tar_bytes([("a.x", bytes(600_000)), ("a.y", bytes(600_000)), ("b.x", b"")])))
     with pytest.raises(CorruptSource, match=r"a\.tar\.gz: sample 'a'.*takes 1200000 bytes.*max_field_bytes="):

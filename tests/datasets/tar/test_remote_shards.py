@@ -28,7 +28,7 @@ COUNT = sum(SIZES)
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many requests per shard."""
+    """Make each shard need many requests."""
     monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
     monkeypatch.setattr(RetryPolicy, "wait", lambda self, attempt: None)
@@ -55,25 +55,23 @@ def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_the_requests_of_a_random_batch_are_under_way_at_once(
-    server: WebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_requests_of_a_random_batch_run_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
-    wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
+    wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond the bytes that opening a shard fetches
     dataset.__getitems__(wanted)  # opens the shards
     together = threading.Barrier(len(wanted), timeout=100)
 
     def fault(request: Request) -> None:
-        together.wait()  # breaks, and the server with it, unless all of them arrive
+        together.wait()  # the barrier breaks, and with it the server, unless all requests arrive
 
     server.fault = fault
     assert dataset.__getitems__(wanted) == wanted
     dataset.close()
 
 
-def test_connections_that_drop_all_the_time(server: WebServer) -> None:
-    """Every other request breaks off in the middle: nothing is lost, nothing comes twice."""
+def test_connections_that_keep_dropping_lose_no_samples(server: WebServer) -> None:
+    """Every other request breaks off in the middle: no sample is lost or repeated."""
     server.fault = lambda request: "drop" if request.number % 2 else None
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30).stream()
     files = dict(numbered(COUNT))
@@ -86,7 +84,7 @@ def test_connections_that_drop_all_the_time(server: WebServer) -> None:
     table.close()
 
 
-def test_a_server_that_stays_down_is_an_error_that_names_the_shard(server: WebServer) -> None:
+def test_the_error_for_a_server_that_stays_down_names_the_shard(server: WebServer) -> None:
     def down(request: Request) -> str | None:
         return "503" if request.path == "shard-001.tar" and request.start > 0 else None
 
@@ -108,7 +106,7 @@ def test_a_missing_shard(server: WebServer) -> None:
     dataset.close()
 
 
-def test_resuming_asks_for_the_rest_only(server: WebServer) -> None:
+def test_resuming_requests_only_the_rest(server: WebServer) -> None:
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls").stream()
     first = iter(dataset)
     for _ in range(100):
@@ -136,11 +134,11 @@ def test_random_access_over_http(server: WebServer, tmp_path: Path, workers: int
     server.requests.clear()
     again = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
     assert len(again) == COUNT
-    assert all(request.start == 0 for request in server.requests), "the index was kept"
+    assert all(request.start == 0 for request in server.requests), "the index was cached"
     again.close()
 
 
-def test_a_shard_that_is_replaced_on_the_server(server: WebServer, tmp_path: Path) -> None:
+def test_a_shard_replaced_on_the_server_is_detected(server: WebServer, tmp_path: Path) -> None:
     server.tags = {f"shard-{n:03d}.tar": '"1"' for n in range(3)}
     folder = tmp_path / "index"
     address = f"{server.address}/shard-000.tar"
@@ -205,7 +203,7 @@ def covered(server: WebServer, dataset: TarDataset, index: int) -> bool:
     )
 
 
-def test_the_bytes_of_the_next_batch_come_while_a_batch_is_transformed(
+def test_the_next_batch_is_fetched_while_a_batch_is_transformed(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
@@ -234,7 +232,7 @@ def test_the_bytes_of_the_next_batch_come_while_a_batch_is_transformed(
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_what_is_fetched_ahead_is_not_fetched_again(
+def test_prefetched_bytes_are_not_fetched_again(
     engine: Any, server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feedline.datasets.remote.ranges.REMOTE_GAP", 0)
@@ -257,8 +255,8 @@ def test_what_is_fetched_ahead_is_not_fetched_again(
     dataset.close()
 
 
-def test_samples_that_cannot_be_fetched_ahead_fail_where_they_are_read(server: WebServer) -> None:
-    """The fault is that of a batch, with the sample's name, however it was fetched."""
+def test_samples_that_cannot_be_prefetched_fail_when_they_are_read(server: WebServer) -> None:
+    """The error belongs to the batch and names the sample, prefetched or not."""
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False, retries=0)
     assert len(dataset) == COUNT
     server.fault = lambda request: "503" if request.path == "shard-001.tar" else None

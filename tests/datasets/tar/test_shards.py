@@ -20,12 +20,12 @@ nested = st.lists(pairs | words, min_size=2, max_size=3).map(lambda parts: "{" +
 
 
 @given(st.lists(words | pairs | nested, max_size=3).map("".join))
-def test_braces_are_what_the_webdataset_package_takes_them_for(pattern: str) -> None:
+def test_braces_expand_like_in_the_webdataset_package(pattern: str) -> None:
     assert list(braces(pattern)) == list(braceexpand.braceexpand(pattern))
 
 
 @pytest.mark.parametrize("pattern", ["a{b}c", "a{b", "a}b", "{}", "{a..}", "{1..2..3..4}", "a{,b}"])
-def test_braces_that_stand_for_themselves_or_nearly(pattern: str) -> None:
+def test_literal_and_incomplete_braces(pattern: str) -> None:
     try:
         expected = list(braceexpand.braceexpand(pattern))
     except ValueError:  # unbalanced
@@ -37,7 +37,7 @@ def test_steps() -> None:
     assert list(braces("{0..10..5}")) == ["0", "5", "10"]
 
 
-def test_endless_patterns_are_refused() -> None:
+def test_rejects_patterns_that_expand_to_too_many_names() -> None:
     with pytest.raises(BadOption, match="more than"):
         list(braces("{0..999999999999}"))
 
@@ -53,7 +53,7 @@ def test_globs_lists_and_paths(tmp_path: Path) -> None:
     assert expand("http://x/{1..2}.tar::s3://b/a.tar") == ["http://x/1.tar", "http://x/2.tar", "s3://b/a.tar"]
 
 
-def test_what_names_nothing_or_twice(tmp_path: Path) -> None:
+def test_rejects_patterns_without_shards_and_duplicates(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="No file fits"):
         expand(f"{tmp_path}/*.tar")
     for nothing in ("", [], [""]):
@@ -72,14 +72,14 @@ def test_a_folder_is_not_a_shard(tmp_path: Path) -> None:
         len(TarDataset(tmp_path))
 
 
-def test_objects_of_a_store_are_listed() -> None:
+def test_patterns_list_the_objects_of_a_store() -> None:
     assert expand("s3://bucket/{a,b}-*.tar", lambda pattern: [pattern.replace("*", number) for number in "12"]) == [
         f"s3://bucket/{name}.tar" for name in ("a-1", "a-2", "b-1", "b-2")
     ]
-    assert expand("http://host/*.tar", lambda pattern: []) == ["http://host/*.tar"], "a web server lists nothing"
+    assert expand("http://host/*.tar", lambda pattern: []) == ["http://host/*.tar"], "a web server cannot list files"
 
 
-def test_versions_in_a_listing_are_used_if_requests_can_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_a_listing_are_used_if_requests_can_pin_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(self: Storage, pattern: str) -> dict[str, Version]:
         return {pattern.replace("*", "1"): Version(9, "abc"), pattern.replace("*", "2"): Version(9, "")}
 
@@ -92,7 +92,7 @@ def test_versions_in_a_listing_are_used_if_requests_can_name_them(monkeypatch: p
     assert found.versions(names) == found.listed_versions
 
 
-def test_addresses_of_ipv6_are_whole() -> None:
+def test_ipv6_addresses_are_not_split() -> None:
     assert expand("http://[::1]:80/a.tar::http://[fe80::2%25e]/{a,b}.tar::c.tar") == [
         "http://[::1]:80/a.tar",
         "http://[fe80::2%25e]/a.tar",

@@ -12,11 +12,11 @@ from feedline.datasets.tar.shares import ShardShare, read, resharded, shares_of,
 from feedline.errors import BadState
 
 SIZE = 12
-"""Samples of a shard."""
+"""Samples per shard."""
 
 
 def samples_of(share: ShardShare) -> list[tuple[int, int]]:
-    """The samples that a reader takes of a share."""
+    """Return the samples that a reader takes from a share."""
     own = (number for number in range(share.ordinal, SIZE) if number % share.every == share.place)
     return [(share.turn, number) for number in own if number not in share.came]
 
@@ -26,14 +26,14 @@ def test_every_sample_of_every_shard_belongs_to_one_part(shard_count: int, part_
     found: Counter[tuple[int, int]] = Counter()
     for number in range(part_count):
         own = shares_of(shard_count, (number, part_count))
-        assert own, "nobody is idle"
+        assert own, "no part is idle"
         for share in own:
             found.update((share.turn, sample) for sample in range(size) if sample % share.every == share.place)
     assert found == Counter((shard, sample) for shard in range(shard_count) for sample in range(size))
 
 
 @given(st.integers(1, 60), st.integers(1, 20))
-def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, part_count: int) -> None:
+def test_shards_are_split_only_if_there_are_too_few_for_all_parts(shard_count: int, part_count: int) -> None:
     readers: Counter[int] = Counter()
     for number in range(part_count):
         own = shares_of(shard_count, (number, part_count))
@@ -54,20 +54,20 @@ def shares(draw: st.DrawFn, turn: int = 0) -> ShardShare:
 
 
 @given(shares(), st.integers(1, 5))
-def test_parts_of_a_share_have_all_of_it(share: ShardShare, count: int) -> None:
+def test_the_parts_of_a_share_cover_it(share: ShardShare, count: int) -> None:
     found = [sample for place in range(count) for sample in samples_of(share.part(place, count))]
     assert sorted(found) == samples_of(share)
 
 
 @given(shares(), st.lists(st.booleans(), max_size=SIZE))
-def test_samples_that_have_come_are_left_out(share: ShardShare, came: list[bool]) -> None:
+def test_samples_that_were_delivered_are_left_out(share: ShardShare, came: list[bool]) -> None:
     before = samples_of(share)
     expected = [sample for number, sample in enumerate(before) if number >= len(came) or not came[number]]
     assert samples_of(share.without(came)) == expected
 
 
 @given(st.data(), st.lists(st.sampled_from(["whole", "begun", "over"]), max_size=30), st.integers(1, 9))
-def test_what_is_left_is_shared_out_and_written_down(data: st.DataObject, kinds: list[str], count: int) -> None:
+def test_the_rest_is_split_and_serialised(data: st.DataObject, kinds: list[str], count: int) -> None:
     left = [
         ShardShare(turn) if kind == "whole" else data.draw(shares(turn))
         for turn, kind in enumerate(kinds)
@@ -85,7 +85,7 @@ def test_what_is_left_is_shared_out_and_written_down(data: st.DataObject, kinds:
     assert sorted(found) == sorted(sample for share in left for sample in samples_of(share))
 
 
-def test_many_shards_are_few_numbers() -> None:
+def test_many_shards_are_serialised_as_few_numbers() -> None:
     whole = [ShardShare(turn) for turn in range(5, 10_005)]
     begun = [ShardShare(turn, ordinal=3, came=frozenset({3, 5})) for turn in (0, 2)]
     units = [begin["units"] for begin in resharded([*whole, *begun], 3)]
@@ -99,6 +99,6 @@ def test_many_shards_are_few_numbers() -> None:
 @pytest.mark.parametrize(
     "lines", [1, [1], [[1]], [["a", 1, 1]], [[0, 0, 1, 0, 0, "x"]], [[0, 0, 0, 0, 0, "1"]], [[9, 1, 1]], [[-1, 1, 1]]]
 )
-def test_units_that_make_no_sense_are_refused(lines: Any) -> None:
+def test_malformed_units_are_rejected(lines: Any) -> None:
     with pytest.raises(BadState, match="does not say which shards are left"):
         read(lines, 9)

@@ -1,4 +1,4 @@
-"""Shards that stay with their rank, and caches that know which shards come."""
+"""Shards that stay with their rank, and caches that know which shards come next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARDS = 24
 
 @pytest.mark.parametrize("here", [[6, 2], [4, 4], [1] * 8, [8], [5, 2, 1]])
 @pytest.mark.parametrize("sticky", [None, True, False])
-def test_ranks_agree_on_the_order_however_many_a_machine_has(
+def test_ranks_agree_on_the_order_for_any_number_of_ranks_per_machine(
     here: list[int], sticky: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = write_shards(tmp_path, [2] * 19)
@@ -67,16 +67,16 @@ def pattern(server: WebServer) -> str:
 
 
 def fetched(server: WebServer) -> int:
-    """Bytes that were read beyond the beginnings of shards, which come when they are opened."""
+    """Return how many bytes were read, without those that opening a shard fetches."""
     found = sum(request.stop - request.start for request in server.requests if request.stop - request.start > 1000)
     server.requests.clear()
     return found
 
 
-def test_a_machine_that_keeps_its_shards_fetches_them_once(
+def test_a_machine_with_sticky_shards_fetches_them_once(
     server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two machines of one rank each: the cache of each has room for half of all shards."""
+    """There are two machines with one rank each, and each cache has room for half of the shards."""
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
@@ -100,8 +100,8 @@ def test_a_machine_that_keeps_its_shards_fetches_them_once(
 
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_what_a_bounded_cache_saves(engine: Any, server: WebServer, tmp_path: Path) -> None:
-    """With room for 30 %, the second epoch fetches 70 %: no rule could do with less."""
+def test_a_bounded_cache_fetches_as_little_as_possible(engine: Any, server: WebServer, tmp_path: Path) -> None:
+    """With room for 30 %, the second epoch fetches 70 %; no cache could fetch less."""
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
     dataset = TarDataset(pattern(server), "cls", shard_cache=tmp_path / "cache", shard_cache_bytes=int(total * 0.3))
     workers = 0 if engine == "inline" else 2
@@ -121,7 +121,7 @@ def test_what_a_bounded_cache_saves(engine: Any, server: WebServer, tmp_path: Pa
 
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 def test_a_cache_keeps_no_connection_alive(engine: Any, server: WebServer, tmp_path: Path) -> None:
-    """Connections are closed with the last reference to a stream, without a garbage collector."""
+    """Dropping the last reference to a stream closes its connections, without the garbage collector."""
     total = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
 
     def train() -> None:
@@ -141,8 +141,8 @@ def test_a_cache_keeps_no_connection_alive(engine: Any, server: WebServer, tmp_p
     assert not kept
 
 
-def test_a_state_of_some_ranks_is_continued_by_others(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two sticky ranks stop in the middle; three go on. Every sample comes once."""
+def test_a_state_is_resumed_by_another_number_of_ranks(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sticky ranks stop in the middle and three continue. Every sample comes once."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     found, states = list[int](), dict[int, Any]()
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -165,7 +165,7 @@ def test_a_state_of_some_ranks_is_continued_by_others(server: WebServer, monkeyp
     stream.close()
 
 
-def test_shards_are_shuffled_and_their_samples_are_not(tmp_path: Path) -> None:
+def test_shuffling_shards_does_not_shuffle_their_samples(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, [8] * 6)
     labels = list(TarDataset(shards, "cls").stream(shuffle="shards", seed=2))
     assert labels != sorted(labels)

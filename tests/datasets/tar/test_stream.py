@@ -52,14 +52,14 @@ def listed(loader: Any) -> list[int]:
     return [int(number) for batch in loader for number in batch]
 
 
-def test_without_shuffling_samples_come_as_they_stand(shards: list[str]) -> None:
+def test_without_shuffling_samples_keep_their_order(shards: list[str]) -> None:
     assert list(stream(shards)) == list(range(COUNT))
     dataset = stream(shards)
     dataset.set_epoch(5)
     assert list(dataset) == list(range(COUNT))
 
 
-def test_epochs_have_orders_of_their_own_that_follow_from_the_seed(shards: list[str]) -> None:
+def test_each_epoch_has_its_own_order_that_follows_from_the_seed(shards: list[str]) -> None:
     found = []
     for seed, epoch in itertools.product((0, 1), (0, 1)):
         dataset = stream(shards, shuffle=True, buffer=10, seed=seed)
@@ -70,7 +70,7 @@ def test_epochs_have_orders_of_their_own_that_follow_from_the_seed(shards: list[
     assert len(set(found)) == 4
 
 
-def test_a_buffer_of_nothing_shuffles_shards_only(shards: list[str]) -> None:
+def test_a_buffer_of_size_0_shuffles_only_shards(shards: list[str]) -> None:
     found = list(stream(shards, shuffle=True, buffer=0))
     assert found != list(range(COUNT))
     first = list(itertools.accumulate(SIZES, initial=0))
@@ -81,7 +81,7 @@ def test_a_buffer_of_nothing_shuffles_shards_only(shards: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3, 10])
-def test_each_sample_comes_once_whatever_reads_it(shards: list[str], workers: int) -> None:
+def test_each_sample_comes_once_with_any_number_of_workers(shards: list[str], workers: int) -> None:
     dataset = stream(shards, shuffle=True, buffer=10, seed=3)
     engine: EngineName = "thread" if workers else "inline"
     for loader in (
@@ -99,7 +99,7 @@ def test_each_sample_comes_once_whatever_reads_it(shards: list[str], workers: in
 )
 def test_worker_processes(shards: list[str], method: str) -> None:
     dataset = stream(shards, shuffle=True, buffer=10, seed=3)
-    assert next(iter(dataset)) is not None  # whatever is open now is the parent's
+    assert next(iter(dataset)) is not None  # files that are open now belong to the parent
     expected = listed(feedline.Loader(dataset, 4, workers=2, engine="thread"))
     assert listed(feedline.Loader(dataset, 4, workers=2, start_method=method)) == expected
     assert listed(feedline.DataLoader(dataset, 4, num_workers=2, multiprocessing_context=method)) == expected
@@ -115,7 +115,7 @@ def test_torchs_own_loader(shards: list[str]) -> None:
         assert found == expected
 
 
-def test_ranks_and_workers_share_without_overlap(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_and_workers_split_without_overlap(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for ranks, workers in ((2, 0), (3, 2), (4, 3)):
         found = []
         for rank in range(ranks):
@@ -129,9 +129,7 @@ def test_ranks_and_workers_share_without_overlap(shards: list[str], monkeypatch:
         assert sorted(found) == list(range(COUNT))
 
 
-def test_workers_that_do_not_know_their_rank_are_told_with_the_dataset(
-    shards: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickled_dataset_carries_its_rank(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     dataset = stream(shards)
@@ -143,9 +141,7 @@ def test_workers_that_do_not_know_their_rank_are_told_with_the_dataset(
     assert list(stream(shards)) != expected
 
 
-def test_an_environment_that_makes_no_sense_is_not_taken_for_one_rank(
-    shards: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejects_an_invalid_rank_in_the_environment(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
     for size in ("2", "x", ""):
         monkeypatch.setenv("WORLD_SIZE", size)
@@ -153,13 +149,13 @@ def test_an_environment_that_makes_no_sense_is_not_taken_for_one_rank(
             iter(stream(shards))
 
 
-def test_tails_are_refused(shards: list[str]) -> None:
+def test_shard_exact_is_rejected(shards: list[str]) -> None:
     with pytest.raises(BadOption, match="splits itself"):
         feedline.Loader(stream(shards), 4, shard="exact")
 
 
-def test_it_is_not_split_a_second_time_and_nobody_warns(shards: list[str]) -> None:
-    """Two workers that begin with the same sample are no sign of repeated samples here."""
+def test_the_loader_neither_splits_it_again_nor_warns(shards: list[str]) -> None:
+    """Two workers that start with the same sample do not mean repeated samples here."""
     paths = [shards[0], shards[0] + ".copy"]
     Path(paths[1]).write_bytes(Path(shards[0]).read_bytes())
     for shard in (None, True, False):
@@ -175,7 +171,7 @@ def test_it_is_not_split_a_second_time_and_nobody_warns(shards: list[str]) -> No
     packed=st.booleans(),
     again=st.integers(0, 20),
 )
-def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
+def test_a_state_saved_anywhere_resumes_with_the_next_sample(
     tmp_path_factory: pytest.TempPathFactory, taken: int, buffer: int, part: tuple[int, int], packed: bool, again: int
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / f"resume-{packed}"
@@ -191,7 +187,7 @@ def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
     assert list(itertools.islice(first, taken)) == expected[:taken]
     state = json.loads(json.dumps(first.state_dict()))
     assert len(json.dumps(state)) < 400
-    dataset.set_epoch(0)  # the state knows its own
+    dataset.set_epoch(0)  # the state contains its own
     second = TarPass(dataset, part)
     second.load_state_dict(state)
     assert second.state_dict() == state
@@ -229,7 +225,7 @@ def test_loaders_resume_at_every_step(shards: list[str], workers: int, kind: str
         del iterator
 
 
-def test_resuming_reads_only_what_is_left(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_reads_only_the_rest(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = stream(shards[:3])
     first = iter(dataset)
     next(itertools.islice(first, 24, None))
@@ -266,7 +262,7 @@ def test_torchdatas_loader_resumes_it(shards: list[str]) -> None:
     assert [batch.tolist() for batch in second] == expected[5:]
 
 
-def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
+def test_states_of_other_options_shards_and_parts_are_rejected(shards: list[str]) -> None:
     state = iter(stream(shards, shuffle=True)).state_dict()
     for options, word in (
         ({"shuffle": True, "seed": 1}, "seed"),
@@ -285,7 +281,7 @@ def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
 
 
 @pytest.mark.parametrize("pair", ["https://host/get?file={}", "https://host/get?st={}", "/data/ada:{}@x.tar"])
-def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None:
+def test_shards_are_distinguished_by_everything_except_signatures(pair: str) -> None:
     shards = [pair.format(1), pair.format(2)]
     state = iter(stream(shards)).state_dict()
     iter(stream(shards)).load_state_dict(state)
@@ -293,7 +289,7 @@ def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None
         iter(stream(shards[::-1])).load_state_dict(state)
 
 
-def test_a_missing_shard_is_named_and_the_others_can_be_read(shards: list[str], tmp_path: Path) -> None:
+def test_the_error_names_a_missing_shard_and_the_others_can_be_read(shards: list[str], tmp_path: Path) -> None:
     missing = str(tmp_path / "none.tar")
     iterator = iter(stream([shards[0], missing, shards[2]]))
     assert list(itertools.islice(iterator, 13)) == list(range(13))
@@ -304,7 +300,7 @@ def test_a_missing_shard_is_named_and_the_others_can_be_read(shards: list[str], 
     assert listed(loader) == [*range(13), *range(14, 34)]
 
 
-def test_a_shard_that_is_cut_off_raises_after_what_is_whole(shards: list[str], tmp_path: Path) -> None:
+def test_a_truncated_shard_raises_after_its_complete_samples(shards: list[str], tmp_path: Path) -> None:
     path = tmp_path / "cut.tar"
     data = Path(shards[2]).read_bytes()
     path.write_bytes(data[:9000])
@@ -315,7 +311,7 @@ def test_a_shard_that_is_cut_off_raises_after_what_is_whole(shards: list[str], t
     assert found
 
 
-def test_a_shard_that_changes_while_it_is_read(tmp_path: Path) -> None:
+def test_a_shard_that_changes_while_it_is_read_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes(numbered(5)))
     iterator = iter(stream(path))
@@ -325,8 +321,8 @@ def test_a_shard_that_changes_while_it_is_read(tmp_path: Path) -> None:
         list(iterator)
 
 
-def test_sizes_are_checked_without_a_call_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls for each file, with what errors would say, took a sixth of the time of a pass."""
+def test_sizes_are_checked_without_a_call_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls per file, which also prepared error messages, took a sixth of the time of a pass."""
     stored = io.BytesIO()
     np.save(stored, np.arange(3))
     path = tmp_path / "a.tar"
@@ -337,7 +333,7 @@ def test_sizes_are_checked_without_a_call_for_each_file(tmp_path: Path, monkeypa
     assert (sample["npy"].tolist(), sample["cls"]) == ([0, 1, 2], 1)
 
 
-def test_keys_and_fields_that_come_twice(tmp_path: Path) -> None:
+def test_duplicate_keys_and_fields_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")]))
     with pytest.raises(CorruptSource, match=r"a\.tar: the key 'a' comes again at byte 2048.*sort.*unique_keys=False"):
@@ -348,7 +344,7 @@ def test_keys_and_fields_that_come_twice(tmp_path: Path) -> None:
         list(TarDataset(path, decode=False).stream())
 
 
-def test_a_name_that_leads_out_is_a_key_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_name_that_leaves_the_folder_is_only_a_key_and_nothing_is_written(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     path = inner / "a.tar"
@@ -358,7 +354,7 @@ def test_a_name_that_leads_out_is_a_key_and_nothing_is_written(tmp_path: Path) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_read_ahead_with_threads_gives_the_same(shards: list[str]) -> None:
+def test_read_ahead_with_threads_gives_the_same_samples(shards: list[str]) -> None:
     expected = list(stream(shards, shuffle=True, buffer=10))
     for depth in (1, 4):
         iterator = iter(stream(shards, shuffle=True, buffer=10, read_ahead=depth))
@@ -378,7 +374,7 @@ def test_a_sample_that_cannot_be_decoded_does_not_end_the_stream(tmp_path: Path)
     assert list(iterator) == [2]
 
 
-def test_a_field_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_field_lists_the_existing_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", b"1"), ("a.cls", b"1"), ("a.txt", b"1")]))
     for fields in ("jpg", ("jpg", "cls")):
@@ -396,7 +392,7 @@ def test_transforms_and_their_errors(shards: list[str]) -> None:
         list(stream(shards[1], transform=fail))
 
 
-def test_what_it_looks_like(shards: list[str]) -> None:
+def test_the_repr(shards: list[str]) -> None:
     assert repr(stream(shards)) == "TarStream(7 shards, each sample cls)"
     text = repr(stream(shards, shuffle=True, fields=("txt;text", "cls"), transform=len))
     assert "(txt;text, cls)" in text
@@ -404,14 +400,14 @@ def test_what_it_looks_like(shards: list[str]) -> None:
     assert "len" in text
 
 
-def test_mixtures_take_it(shards: list[str]) -> None:
+def test_it_can_be_mixed(shards: list[str]) -> None:
     mixture = feedline.datasets.mix([stream(shards), range(100, 200)], size=20)
     found: Iterator[Any] = iter(mixture)
     assert sum(int(sample) < 100 for sample in found) == 10
 
 
 class KillsItsWorkerOnce:
-    """A transform that kills the process it runs in, when it comes to a certain sample for the first time."""
+    """A transform that kills its process the first time it sees a certain sample."""
 
     def __init__(self, marker: Path, number: int) -> None:
         self.marker = marker
@@ -425,7 +421,7 @@ class KillsItsWorkerOnce:
 
 
 @pytest.mark.parametrize("number", [0, 30])
-def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
+def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(
     shards: list[str], tmp_path: Path, number: int
 ) -> None:
     plain = feedline.Loader(stream(shards, shuffle=True, buffer=12), 4, workers=2, engine="thread")
@@ -439,14 +435,14 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_sample_that_is_tried_again_is_not_lost(shards: list[str], workers: int, shuffle: bool) -> None:
+def test_a_retried_sample_is_not_lost(shards: list[str], workers: int, shuffle: bool) -> None:
     again = feedline.faults.Retry(1, wait_s=0)
     dataset = stream(shards, transform=FailsOnce({0, 11, 33}), shuffle=shuffle)
     loader = feedline.Loader(dataset, 4, workers=workers, on_error=again)
     assert sorted(listed(loader)) == list(range(COUNT))
 
 
-def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_path: Path) -> None:
+def test_errors_that_cannot_be_retried_follow_the_final_policy(shards: list[str], tmp_path: Path) -> None:
     path = tmp_path / "cut.tar"
     path.write_bytes(Path(shards[2]).read_bytes()[:9000])
     again = feedline.faults.Retry(2, wait_s=0)
@@ -463,8 +459,8 @@ def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_p
 # -- which shards a part reads ---
 
 
-def test_shards_are_shuffled_before_they_are_shared_out() -> None:
-    """Which shards a part gets differs between epochs, not only their order."""
+def test_shards_are_shuffled_before_they_are_split() -> None:
+    """Each epoch gives a part different shards, not only another order."""
     dataset = stream([f"{number}.tar" for number in range(100)], shuffle=True)
     turns = [share.turn for share in shares_of(100, (0, 10))]
     own = [frozenset(dataset.order(epoch)[turn] for turn in turns) for epoch in range(150)]
@@ -478,7 +474,7 @@ def test_without_shuffling_shards_keep_their_order(shards: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_order_of_shards_is_as_likely(shards: list[str]) -> None:
+def test_every_order_of_shards_is_equally_likely(shards: list[str]) -> None:
     dataset = stream(shards[:4], shuffle=True)
     found = Counter(tuple(dataset.order(epoch)) for epoch in range(4_800))
     assert len(found) == 24

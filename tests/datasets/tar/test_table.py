@@ -47,7 +47,7 @@ class TestTarDataset(SourceContract):
 
 @pytest.mark.slow
 class TestTuplesWithThreads(TestTarDataset):
-    """Fields in another order, with a shard open per thread only."""
+    """Fields in another order, with only one open shard per thread."""
 
     @pytest.fixture(autouse=True)
     def _few_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def npy(array: Any) -> bytes:
 
 
 class TestColumns(SourceContract):
-    """Arrays, numbers and texts, which are read as columns."""
+    """Arrays, numbers and strings, which are read as columns."""
 
     @pytest.fixture(autouse=True)
     def _write(self, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ class TestColumns(SourceContract):
         [("a.npy", npy(np.float32(3))), ("b.npy", npy(np.float32(4)))],
     ],
 )
-def test_what_makes_no_columns_is_left_to_samples(tmp_path: Path, files: list[tuple[str, bytes]]) -> None:
+def test_values_that_do_not_form_columns_are_read_as_samples(tmp_path: Path, files: list[tuple[str, bytes]]) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes(files))
     source = table(path, fields="npy")
@@ -137,7 +137,7 @@ def test_what_makes_no_columns_is_left_to_samples(tmp_path: Path, files: list[tu
 @pytest.mark.parametrize(
     "options", [{"decode": False}, {"transform": len}, {"fields": None}, {"fields": ["npy", "json"]}]
 )
-def test_columns_are_for_plain_fields_only(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_columns_are_only_read_for_plain_fields(tmp_path: Path, options: dict[str, Any]) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.npy", npy(np.zeros(3))), ("a.json", b"1")]))
     source = table(path, **{"fields": "npy", **options})
@@ -155,7 +155,7 @@ def table(paths: Any, **options: Any) -> TarDataset:
     return made
 
 
-def test_a_batch_is_few_reads(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_takes_few_reads(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     source = table(paths, fields=("cls", "bin"))
     len(source)
     reads: list[str] = []
@@ -168,11 +168,11 @@ def test_a_batch_is_few_reads(paths: list[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(LocalBlob, "read", watched)
     found = source.__getitems__([30, 2, 14, 5, 15, 3, 2])
     assert [number for number, _ in found] == [30, 2, 14, 5, 15, 3, 2]
-    assert reads == [paths[0], paths[2], paths[2]]  # 30 is too far away from 14 and 15
+    assert reads == [paths[0], paths[2], paths[2]]  # sample 30 is too far from 14 and 15
     source.close()
 
 
-def test_only_fields_that_are_wanted_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_wanted_fields_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.cls", b"3"), ("a.bin", bytes(5_000_000)), ("b.cls", b"4")]))
     source = table(path)
@@ -190,7 +190,7 @@ def test_only_fields_that_are_wanted_are_read(tmp_path: Path, monkeypatch: pytes
     source.close()
 
 
-def test_a_sampler_shuffles_everything_and_resumes(paths: list[str]) -> None:
+def test_a_sampler_shuffles_all_samples_and_resumes(paths: list[str]) -> None:
     loader = feedline.Loader(table(paths), 4, shuffle=True, seed=5)
     expected = [batch.tolist() for batch in loader]
     assert sorted(number for batch in expected for number in batch) == list(range(COUNT))
@@ -210,7 +210,7 @@ def test_keys(paths: list[str]) -> None:
     assert table(paths).keys() == [f"{number:06d}" for number in range(COUNT)]
 
 
-def test_names_of_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a\udcff.txt", b"x"), ("ä.txt", b"y")], errors="surrogateescape", format=1))
     source = TarDataset(path, cache=tmp_path / "index", fields=("__key__", "txt"))
@@ -240,7 +240,7 @@ def test_no_samples_at_all(tmp_path: Path) -> None:
         source[0]
 
 
-def test_a_shard_that_changed_after_it_was_indexed(paths: list[str]) -> None:
+def test_a_shard_that_changed_after_it_was_indexed_is_detected(paths: list[str]) -> None:
     source = table(paths)
     assert source[0] == 0
     source.close()
@@ -252,7 +252,7 @@ def test_a_shard_that_changed_after_it_was_indexed(paths: list[str]) -> None:
 
 
 @pytest.mark.parametrize("fields", ["npy", ["npy"]])
-def test_a_shard_that_is_rewritten_while_it_is_open(tmp_path: Path, fields: Any) -> None:
+def test_a_shard_that_is_rewritten_while_it_is_open_is_detected(tmp_path: Path, fields: Any) -> None:
     path = tmp_path / "shard.tar"
 
     def write(first: int) -> None:
@@ -263,14 +263,14 @@ def test_a_shard_that_is_rewritten_while_it_is_open(tmp_path: Path, fields: Any)
     source.__getitems__([0])
     stamp = os.stat(path)
     write(0)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))  # as large as before, at another time
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))  # the same size, but another modification time
     for read in (source.__getitems__, source.read_columns):
         with pytest.raises(SourceChanged, match=r"shard\.tar has changed since its index was made"):
             read(np.array([1]))
     source.close()
 
 
-def test_a_shard_that_is_damaged_missing_or_has_a_key_twice(paths: list[str], tmp_path: Path) -> None:
+def test_shards_that_are_damaged_or_missing_or_have_a_duplicate_key(paths: list[str], tmp_path: Path) -> None:
     os.truncate(paths[2], 5000)
     with pytest.raises(CorruptSource, match=r"shard-002\.tar"):
         len(table(paths))
@@ -283,7 +283,7 @@ def test_a_shard_that_is_damaged_missing_or_has_a_key_twice(paths: list[str], tm
     assert len(table(path, unique_keys=False, fields=None)) == 3
 
 
-def test_nothing_is_opened_before_it_is_needed_and_the_index_travels(tmp_path: Path) -> None:
+def test_nothing_is_opened_before_it_is_needed_and_the_index_is_pickled(tmp_path: Path) -> None:
     source = table(str(tmp_path / "shard-000.tar"))
     text = pickle.dumps(source)
     write_shards(tmp_path, SIZES)

@@ -1,4 +1,4 @@
-"""The webdataset package itself: what it writes is read here as it reads it, and the other way round."""
+"""The webdataset package itself: both read what the other writes, with the same results."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Close the files that the package has left open, while nobody minds."""
+    """Close the files that the package has left open, before they count as leaks."""
     yield
     gc.collect()
 
 
 # Any, throughout: samples of any kind.
 def theirs(path: str | list[str], *decoders: Any) -> list[dict[str, Any]]:
-    """Read shards with the package; decoded if decoders are given."""
+    """Read shards with the package, and decode them if decoders are given."""
     pipeline = webdataset.WebDataset(path, shardshuffle=False, empty_check=False)
     if decoders:
         pipeline = pipeline.decode(*(one for one in decoders if one is not True))
     samples = list(pipeline)
     for sample in samples:
-        sample.pop("__local_path__", None)  # where its own cache would be
+        sample.pop("__local_path__", None)  # the place of its own cache
     return samples
 
 
@@ -94,7 +94,7 @@ names = st.text(st.sampled_from(list("ab..A/_")), min_size=1, max_size=8) | st.s
 
 @settings(deadline=None, max_examples=examples(150))
 @given(st.lists(st.tuples(names, st.binary(max_size=20)), max_size=9))
-def test_files_of_odd_names_make_the_same_samples(files: list[tuple[str, bytes]]) -> None:
+def test_files_with_odd_names_make_the_same_samples(files: list[tuple[str, bytes]]) -> None:
     files = [(name, content) for name, content in files if not name.endswith("/")]
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.tar"
@@ -154,10 +154,10 @@ def test_every_kind_of_field_that_the_package_writes(tmp_path: Path) -> None:
     found = ours(path)
     compare(found, expected)
     assert found[0]["npy"].flags.writeable
-    assert found[0]["null.json"] == b"null"  # the package takes None for "not decoded"
+    assert found[0]["null.json"] == b"null"  # the package treats None as "not decoded"
 
 
-def test_pickles_are_refused_unless_they_are_asked_for(tmp_path: Path) -> None:
+def test_pickles_are_rejected_by_default(tmp_path: Path) -> None:
     path = str(tmp_path / "a.tar")
     with webdataset.TarWriter(path) as writer:
         writer.write({"__key__": "a", "pyd": {1, 2}, "pickle": (3,), "txt": "x"})
@@ -169,7 +169,7 @@ def test_pickles_are_refused_unless_they_are_asked_for(tmp_path: Path) -> None:
     compare(ours(path, pickle=True), theirs(path, True))
 
 
-def test_a_pth_that_is_more_than_tensors_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_pth_field_with_more_than_tensors(tmp_path: Path) -> None:
     path = str(tmp_path / "a.tar")
     with webdataset.TarWriter(path) as writer:
         writer.write({"__key__": "a", "pth": Path("x")})
@@ -199,8 +199,8 @@ def test_images_are_decoded_alike(images: str, spec: str) -> None:
     compare(ours(images, decode=spec), theirs(images, spec))
 
 
-def test_pictures_of_16_bits_are_white_in_the_package_alone(tmp_path: Path) -> None:
-    """What docs/sources/tar.md says; if the package scales them one day, both should do the same."""
+def test_images_of_16_bits_are_white_only_in_the_package(tmp_path: Path) -> None:
+    """docs/sources/tar.md says so; if the package scales them one day, feedline should too."""
     buffer = io.BytesIO()
     Image.fromarray(np.array([[0, 300, 32768, 65535]], np.uint16)).save(buffer, "PNG")
     path = tmp_path / "a.tar"
@@ -209,7 +209,7 @@ def test_pictures_of_16_bits_are_white_in_the_package_alone(tmp_path: Path) -> N
     assert ours(str(path), decode="l8")[0]["png"].tolist() == [[0, 1, 128, 255]]
 
 
-def test_tables_of_names_are_those_of_the_package() -> None:
+def test_suffixes_and_image_formats_equal_those_of_the_package() -> None:
     from webdataset import autodecode
 
     assert {*autodecode.IMAGE_EXTENSIONS, "avif", "jxl"} == EXTENSIONS
@@ -232,8 +232,8 @@ def test_functions_come_before_names_and_after_gz(tmp_path: Path) -> None:
     assert (".txt", b"packed") in seen
 
 
-def test_the_package_reads_what_is_packed_here(tmp_path: Path) -> None:
-    """Names and values as `feedline pack` writes them."""
+def test_the_package_reads_what_feedline_packs(tmp_path: Path) -> None:
+    """It understands the names and values that `feedline pack` writes."""
     array = np.arange(12.0).reshape(3, 4)
     buffer = io.BytesIO()
     np.save(buffer, array)
@@ -256,7 +256,7 @@ def test_compressed_shards(tmp_path: Path) -> None:
     compare(list(TarDataset(path).stream()), theirs(path, True))
 
 
-def test_patterns_are_those_of_the_package(tmp_path: Path) -> None:
+def test_patterns_expand_like_in_the_package(tmp_path: Path) -> None:
     for number in range(12):
         with webdataset.TarWriter(str(tmp_path / f"s-{number:03d}.tar")) as writer:
             writer.write({"__key__": str(number), "cls": number})
@@ -267,7 +267,7 @@ def test_patterns_are_those_of_the_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "is_safe"), [("2.5.1+cpu", False), ("2.9.0", False), ("2.10.0a0", True), ("3.0", True)]
 )
-def test_a_pth_is_read_without_being_asked_by_versions_that_load_it_safely(
+def test_a_pth_field_is_read_by_default_only_by_torch_versions_that_load_it_safely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_safe: bool
 ) -> None:
     path = str(tmp_path / "a.tar")

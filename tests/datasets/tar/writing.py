@@ -10,7 +10,7 @@ from typing import Any
 
 
 def tar_bytes(files: Iterable[tuple[str, bytes]], **options: Any) -> bytes:
-    """Return an archive of files, in this order, duplicates and all."""
+    """Return an archive of files in this order, including duplicates."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", **options) as file:
         for name, content in files:
@@ -21,7 +21,7 @@ def tar_bytes(files: Iterable[tuple[str, bytes]], **options: Any) -> bytes:
 
 
 def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
-    """Return the files of samples with a number, a text, and a text whose length differs."""
+    """Return the files of samples with a number, a text, and a text of varying length."""
     return [
         file
         for number in range(first, first + count)
@@ -34,7 +34,7 @@ def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
 
 
 def write_shards(folder: Path, sizes: Iterable[int]) -> list[str]:
-    """Write shards of so many numbered samples; returns their paths."""
+    """Write shards of numbered samples with the given sizes, and return their paths."""
     paths, first = [], 0
     for place, count in enumerate(sizes):
         path = folder / f"shard-{place:03d}.tar"

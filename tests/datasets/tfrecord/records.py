@@ -1,4 +1,4 @@
-"""Writes TFRecord files and tf.train.Example messages, as TensorFlow does; compared with the package tfrecord."""
+"""Writes TFRecord files and tf.train.Example messages like TensorFlow; tests compare them with the package tfrecord."""
 
 from __future__ import annotations
 

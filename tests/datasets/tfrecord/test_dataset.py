@@ -1,4 +1,4 @@
-"""TFRecord files: the contract, indices, checksums, changed and damaged files, and the package tfrecord."""
+"""TFRecord files: the source contract, indices, checksums, changed and damaged files, and the package tfrecord."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_fields_and_parse(tmp_path: Path) -> None:
             TFRecordDataset(path, **options)
 
 
-def test_other_messages(tmp_path: Path) -> None:
+def test_messages_that_are_not_examples_are_rejected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", [field(2, b""), b"text"])
     with contextlib.closing(TFRecordDataset(path)) as dataset:
         with pytest.raises(SourceError, match=r"SequenceExample.*parse="):
@@ -108,14 +108,14 @@ def test_names(tmp_path: Path) -> None:
         len(TFRecordDataset(tmp_path / "nothing.tfrecord"))
 
 
-def test_compressed_files_are_streamed(tmp_path: Path) -> None:
+def test_compressed_files_can_only_be_streamed(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord.gz"
     path.write_bytes(gzip.compress(file_of(RECORDS)))
     with pytest.raises(BadOption, match=r"\.stream\(\)"):
         len(TFRecordDataset(path))
     assert_same(list(TFRecordDataset(path).stream()), SAMPLES)
     assert_same(list(open_dataset(path)), SAMPLES)
-    (tmp_path / "y.tfrecord").write_bytes(file_of([bytes(0x8B1F)]))  # its length begins as a gzip file does
+    (tmp_path / "y.tfrecord").write_bytes(file_of([bytes(0x8B1F)]))  # its length looks like the start of a gzip file
     assert (tmp_path / "y.tfrecord").read_bytes().startswith(b"\x1f\x8b")
     with contextlib.closing(open_dataset(tmp_path / "y.tfrecord", parse=len)) as dataset:
         assert list(dataset) == list(dataset.stream()) == [0x8B1F]
@@ -132,14 +132,14 @@ def test_records_of_any_size(tmp_path_factory: pytest.TempPathFactory, records: 
             assert list(dataset.stream()) == records
 
 
-def test_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     ends = np.cumsum([0] + [len(framed(record)) for record in RECORDS[:3]]).tolist()
     whole = file_of(RECORDS[:3])
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         dataset = TFRecordDataset(path)
-        if size in ends:  # nothing tells how many records there were
+        if size in ends:  # nothing says how many records there were
             assert len(dataset) == ends.index(size)
             continue
         with pytest.raises(CorruptSource, match=r"x\.tfrecord"):
@@ -149,7 +149,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 
 
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_every_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: int, bit: int) -> None:
+def test_every_flipped_bit_is_detected(tmp_path_factory: pytest.TempPathFactory, place: int, bit: int) -> None:
     path = tmp_path_factory.mktemp("x") / "x.tfrecord"
     data = bytearray(file_of(RECORDS[:5]))
     data[place % len(data)] ^= 1 << bit
@@ -163,7 +163,7 @@ def test_every_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, 
         assert len(list(dataset)) == 5
 
 
-def test_a_length_beyond_all_bounds(tmp_path: Path) -> None:
+def test_rejects_an_impossible_length(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     for size in (1 << 62, (1 << 64) - 1, 10**6):
         length = struct.pack("<Q", size)
@@ -188,7 +188,7 @@ def test_without_the_package_for_checksums(tmp_path: Path, monkeypatch: pytest.M
         assert_same(dataset[29], SAMPLES[29])
 
 
-def test_files_that_change(tmp_path: Path) -> None:
+def test_changed_files_are_detected(tmp_path: Path) -> None:
     path = write(tmp_path / "x", RECORDS) / "x.tfrecord-00000-of-00001"
     dataset = TFRecordDataset(path)
     assert_same(dataset[0], SAMPLES[0])
@@ -227,7 +227,7 @@ def test_the_index_of_large_files_is_cached(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_package_tfrecord_writes_and_reads_the_same(tmp_path: Path) -> None:
+def test_the_package_tfrecord_writes_and_reads_the_same_records(tmp_path: Path) -> None:
     package = pytest.importorskip("tfrecord", exc_type=ImportError)
     path = str(tmp_path / "x.tfrecord")
     writer = package.TFRecordWriter(path)

@@ -1,4 +1,4 @@
-"""tf.train.Example: every kind of feature, damage, and protobuf itself."""
+"""tf.train.Example: every kind of feature, damage, and a comparison with protobuf."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FEATURES = st.dictionaries(st.text(), st.one_of(INTEGERS, FLOATS, BYTES), max_si
 
 
 @given(features=FEATURES, packed=st.booleans())
-def test_features_are_what_was_written(features: dict[str, object], packed: bool) -> None:
+def test_features_equal_what_was_written(features: dict[str, object], packed: bool) -> None:
     assert_same(parse_example(example(features, packed=packed)), features)
 
 
-def test_arrays_can_be_written_to() -> None:
+def test_arrays_are_writable() -> None:
     found = parse_example(example({"a": np.arange(30), "b": np.ones(3, np.float32)}))
     for value in found.values():
         assert isinstance(value, np.ndarray)
@@ -31,7 +31,7 @@ def test_arrays_can_be_written_to() -> None:
 
 
 @given(features=FEATURES, place=st.integers(0, 1000), value=st.integers(0, 255))
-def test_damage_gives_corrupt_source(features: dict[str, object], place: int, value: int) -> None:
+def test_damage_raises_corrupt_source(features: dict[str, object], place: int, value: int) -> None:
     data = bytearray(example(features) or b"x")
     data[place % len(data)] = value
     for damaged in (bytes(data), bytes(data[: place % len(data)])):
@@ -41,7 +41,7 @@ def test_damage_gives_corrupt_source(features: dict[str, object], place: int, va
             assert isinstance(exc, (OSError, ValueError))  # noqa: PT017  (both outcomes are right)
 
 
-def test_what_protobuf_says_of_repeated_and_unknown_fields() -> None:
+def test_repeated_and_unknown_fields_follow_the_rules_of_protobuf() -> None:
     one, two = np.array([1, 2]), np.array([3])
     joined = feature(one) + feature(two)
     entry = field(1, b"a") + field(2, joined)
@@ -69,18 +69,18 @@ def test_what_protobuf_says_of_repeated_and_unknown_fields() -> None:
         field(1, field(1, field(2, field(3, field(1, b"\x80" * 11 + b"\0" * 9))))),
     ],
 )
-def test_messages_that_cannot_be(data: bytes) -> None:
+def test_malformed_messages_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptSource, match=r"tf\.train\.Example"):
         parse_example(data)
 
 
-def test_sequences_are_another_message() -> None:
+def test_sequence_examples_are_recognised() -> None:
     with pytest.raises(SequenceExample):
         parse_example(field(2, b""))
 
 
 @given(features=FEATURES)
-def test_protobuf_reads_the_same(features: dict[str, object]) -> None:
+def test_protobuf_reads_the_same_features(features: dict[str, object]) -> None:
     messages = pytest.importorskip("tfrecord.example_pb2", exc_type=ImportError)
     theirs = messages.Example.FromString(example(features))
     written = {name: kind for name in features for kind in [theirs.features.feature[name].WhichOneof("kind")]}

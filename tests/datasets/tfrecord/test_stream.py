@@ -38,7 +38,7 @@ def test_every_record_comes_once(tmp_path: Path, pack: bool, workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_the_loader_of_torch(tmp_path: Path, workers: int) -> None:
+def test_torchs_own_loader_delivers_each_record_once(tmp_path: Path, workers: int) -> None:
     stream = write(tmp_path, 7, 12, 5).stream()
     loader: Any = torch.utils.data.DataLoader(stream, batch_size=4, num_workers=workers)  # type: ignore[arg-type]
     assert sorted(torch.cat(list(loader)).tolist()) == list(range(24))
@@ -72,7 +72,7 @@ def test_a_pass_resumes_at_every_step(tmp_path: Path, shuffle: bool) -> None:
         assert list(other) == whole[step:]
 
 
-def test_states_of_other_files_or_options(tmp_path: Path) -> None:
+def test_states_of_other_files_or_options_are_rejected(tmp_path: Path) -> None:
     state = iter(write(tmp_path, 7, 6).stream()).state_dict()
     with pytest.raises(BadState, match="seed"):
         iter(write(tmp_path, 7, 6).stream(seed=1)).load_state_dict(state)
@@ -94,7 +94,7 @@ def test_files_may_be_moved(tmp_path: Path) -> None:
     assert list(moved) == rest
 
 
-def test_a_file_that_cannot_be_read_is_left_behind(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_skipped(tmp_path: Path) -> None:
     stream = write(tmp_path, 3, 400, 3).stream()
     path = tmp_path / "1.tfrecord.gz"
     path.write_bytes(path.read_bytes()[:400])
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_read_is_left_behind(tmp_path: Path) -> None:
     assert list(again) == [403, 404, 405]
 
 
-def test_a_record_that_cannot_be_parsed_is_tried_again(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_parsed_is_retried(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(file_of([b"1", b"two", b"3"]))
     samples = iter(TFRecordDataset(tmp_path, parse=int).stream())
     assert next(samples) == 1

@@ -30,7 +30,7 @@ OTHERS: list[Step] = [Saturation(0.5), Flip(), Window(-3, 4, 20, 22), Sharpness(
 
 
 @given(st.lists(st.sampled_from(TABLES + OTHERS), max_size=6))
-def test_composed_tables_are_tables_one_after_another(steps: list[Step]) -> None:
+def test_a_composed_table_equals_its_tables_in_sequence(steps: list[Step]) -> None:
     pixels = photo(40, 30)
     expected = pixels
     for step in steps:
@@ -38,7 +38,7 @@ def test_composed_tables_are_tables_one_after_another(steps: list[Step]) -> None
     assert (apply_steps(pixels, steps) == expected).all()
 
 
-def test_tables_in_a_row_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consecutive_tables_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
 
     def counting(pixels: Pixels, table: Table) -> Pixels:

@@ -1,4 +1,4 @@
-"""Every step does the same with OpenCV, with NumPy, and in torch for a batch."""
+"""Every step gives the same result with OpenCV, with NumPy, and with torch for a batch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_all_ways_to_apply_a_step_agree(step: Step, other: str, monkeypatch: pyt
         assert mine.dtype == np.uint8
         assert mine.shape == theirs.shape
         difference = np.abs(mine.astype(float) - theirs)
-        if isinstance(step, Warp):  # a pixel in the middle between two others may show either
+        if isinstance(step, Warp):  # a pixel exactly between two others may take either value
             assert np.quantile(difference, 0.99) <= 1
         else:
             assert difference.max() <= (4 if isinstance(step, Hue) else 1)
@@ -90,14 +90,14 @@ def test_all_ways_to_apply_a_step_agree(step: Step, other: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("step", STEPS, ids=name)
-def test_steps_are_small_and_travel(step: Step) -> None:
+def test_steps_can_be_pickled_and_are_small(step: Step) -> None:
     sent = pickle.dumps(step)
     assert len(sent) < 500
     assert pickle.loads(sent) == step
 
 
 @pytest.mark.parametrize("step", STEPS, ids=name)
-def test_symmetric_steps_may_follow_a_flip_or_precede_it(step: Step) -> None:
+def test_symmetric_steps_commute_with_a_flip(step: Step) -> None:
     pixels = photo()
     flipped_first = step.apply(np.ascontiguousarray(pixels[:, ::-1]))
     flipped_last = step.apply(pixels)[:, ::-1]
@@ -107,7 +107,7 @@ def test_symmetric_steps_may_follow_a_flip_or_precede_it(step: Step) -> None:
         assert np.abs(flipped_first.astype(int) - flipped_last).max() > 1
 
 
-def test_maps_are_composed_and_inverted() -> None:
+def test_maps_can_be_composed_and_inverted() -> None:
     back = after(TURN, inverse(TURN))
     assert np.allclose(back, (1, 0, 0, 0, 1, 0))
     a, b, c, d, e, f = after((2.0, 0.0, 1.0, 0.0, 3.0, 2.0), TURN)

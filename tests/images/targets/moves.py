@@ -1,4 +1,4 @@
-"""Random sequences of everything that can happen to the place of pixels."""
+"""Random sequences of all operations that move pixels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from feedline.images.transform import Rank
 
 
 class Cropped(ImageTransform):
-    """Crops a part, given in shares of the image."""
+    """Crops a part, given as fractions of the image."""
 
     rank = Rank.GEOMETRY
 
@@ -29,7 +29,7 @@ class Cropped(ImageTransform):
 
 
 class Resized(ImageTransform):
-    """Resizes by a factor for each side."""
+    """Resizes each side by its own factor."""
 
     rank = Rank.GEOMETRY
     resizes = True
@@ -99,7 +99,7 @@ def pads(*paddings: str) -> Any:
 
 
 upright: Any = st.lists(crops | resizes | flips | pads("constant"), max_size=4)
-"""Moves that keep the sides of boxes parallel to those of the image."""
+"""Moves that keep the sides of boxes parallel to the sides of the image."""
 moves: Any = st.lists(crops | resizes | flips | pads("constant") | warps, max_size=4)
 whole_pixels: Any = st.lists(crops | flips | pads("constant", "edge", "reflect", "symmetric"), max_size=5)
-"""Moves that compute no pixel from several others."""
+"""Moves that do not interpolate pixels."""

@@ -1,4 +1,4 @@
-"""Boxes surround what they surrounded, whatever happens to the image."""
+"""Boxes surround the same content after any transform of the image."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_box_surrounds_the_same_pixels_after_any_moves(place: tuple[int, int, 
     assert sample["image"].shape[1] >= x1 >= x0 >= 0
     assert sample["image"].shape[0] >= y1 >= y0 >= 0
     if found is not None:
-        slack = 3  # pixels are rounded in every stage, and enlarged later
+        slack = 3  # pixels are rounded in every stage, and may be enlarged later
         assert found[0] >= x0 - slack
         assert found[1] >= y0 - slack
         assert found[2] <= x1 + slack
@@ -59,19 +59,19 @@ def test_a_box_surrounds_the_same_pixels_after_any_moves(place: tuple[int, int, 
 
 
 @given(places, upright)
-def test_boxes_are_tight_where_nothing_is_rotated(place: tuple[int, int, int, int], transforms: Any) -> None:
+def test_boxes_are_tight_if_nothing_is_rotated(place: tuple[int, int, int, int], transforms: Any) -> None:
     left, top, width, height = place
     box = [left, top, left + width, top + height]
     sample = moved([box], transforms, painted(*box))
     found = bright(sample["image"])
     if len(sample["boxes"]) and found is not None:
         assert np.abs(sample["boxes"][0] - found).max() <= 3
-    elif found is not None:  # less than a pixel of it is left
+    elif found is not None:  # less than a pixel of the box is left
         assert min(found[2] - found[0], found[3] - found[1]) <= 3
 
 
 @given(st.lists(places, max_size=4), moves)
-def test_formats_say_the_same(boxes: Any, transforms: Any) -> None:
+def test_all_formats_describe_the_same_boxes(boxes: Any, transforms: Any) -> None:
     xywh = np.array(boxes, float).reshape(-1, 4)
     xyxy = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], 1)
     centers = np.concatenate([xywh[:, :2] + xywh[:, 2:] / 2, xywh[:, 2:]], 1)
@@ -90,7 +90,7 @@ def test_formats_say_the_same(boxes: Any, transforms: Any) -> None:
 CROP = [images.CenterCrop((HEIGHT, 40))]  # columns 20 to 60
 
 
-def test_boxes_that_left_the_image_go_with_their_fields() -> None:
+def test_boxes_outside_of_the_image_are_removed_with_their_fields() -> None:
     boxes = [[0, 0, 19, 10], [10, 0, 30, 10], [30, 5, 50, 25], [70, 0, 75, 5]]
     target: dict[str, Any] = {
         "boxes": boxes,
@@ -120,19 +120,19 @@ def test_boxes_that_left_the_image_go_with_their_fields() -> None:
     ("options", "kept"),
     [({}, 2), ({"min_size": 0}, 3), ({"min_size": 11}, 1), ({"min_visible": 0.4}, 2), ({"min_visible": 0.6}, 1)],
 )
-def test_how_much_has_to_be_left(options: dict[str, Any], kept: int) -> None:
+def test_how_much_of_a_box_must_remain(options: dict[str, Any], kept: int) -> None:
     boxes = [[0, 0, 19, 10], [10, 0, 30, 10], [30, 5, 50, 25]]
     assert len(moved(boxes, CROP, **options)["boxes"]) == kept
 
 
-def test_whole_boxes_are_wholly_visible() -> None:
+def test_boxes_inside_of_the_image_count_as_fully_visible() -> None:
     boxes = np.random.default_rng(0).uniform(1, 50, (200, 4)).astype(np.float32)
     boxes[:, 2:] = boxes[:, :2] + 7
     found = moved(boxes, [images.Resize((37, 59)), images.HorizontalFlip(1)], min_visible=1, min_size=1)
     assert len(found["boxes"]) == 200
 
 
-def test_a_part_that_was_cropped_away_does_not_count_where_the_image_is_padded() -> None:
+def test_a_part_that_was_cropped_away_does_not_come_back_with_padding() -> None:
     found = moved([[0, 0, 40, 10]], [*CROP, Padded(15, 0, 0, 0, "constant")])["boxes"]
     assert found.tolist() == [[15, 0, 35, 10]]
 
@@ -150,43 +150,43 @@ def test_tensors_stay_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"format": "yxyx"}, "format='yxyx' is not one of 'xyxy'"),
         ({"min_size": -1}, "min_size=-1"),
         ({"min_visible": 2}, "min_visible=2"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_bad_options_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         images.Boxes(**options)
 
 
 @pytest.mark.parametrize("boxes", [[1, 2, 3, 4], [[1, 2, 3]], [["a", "b", "c", "d"]], np.zeros((2, 5))])
-def test_what_are_no_boxes(boxes: Any) -> None:
+def test_malformed_boxes_are_rejected(boxes: Any) -> None:
     with pytest.raises(BadOption, match=r"Boxes have the shape .* rows of 4 numbers are needed"):
         moved(boxes, [])
 
 
-def test_labels_that_are_not_one_for_each_box() -> None:
+def test_rejects_another_number_of_labels_than_boxes() -> None:
     pipeline = images.Compose(CROP, targets={"boxes": images.Boxes()})
     with pytest.raises(BadOption, match=r"'labels' \(list\) has 3 entries, but there are 1 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 1, 1]], "labels": [1, 2, 3]})
 
 
 @pytest.mark.parametrize("labels", [3, np.int64(3), np.array(3), torch.tensor(3), "cat", [1], []])
-def test_labels_are_counted_even_if_all_boxes_stay(labels: object) -> None:
+def test_labels_are_counted_even_if_all_boxes_remain(labels: object) -> None:
     pipeline = images.Compose([images.HorizontalFlip(1.0)], targets={"boxes": images.Boxes()})
     with pytest.raises(BadOption, match=r"'labels' \(\w+\) has \d entries, but there are 2 boxes"):
         pipeline({"image": IMAGE, "boxes": [[0, 0, 9, 9], [1, 1, 8, 8]], "labels": labels})
 
 
-def test_it_says_what_it_does() -> None:
+def test_the_repr() -> None:
     text = "Boxes(format='xywh', normalized=False, min_size=1, min_visible=0, fields=('labels',))"
     assert repr(images.Boxes("xywh")) == text
 
 
-def test_boxes_are_those_of_torchvision() -> None:
+def test_boxes_equal_those_of_torchvision() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     from torchvision import tv_tensors
 
@@ -209,7 +209,7 @@ def test_boxes_are_those_of_torchvision() -> None:
 
 
 @pytest.mark.parametrize("after", [images.Pad(60), images.RandomAffine(0, scale=(0.4, 0.4))])
-def test_what_a_rotation_has_moved_out_of_the_image_does_not_come_back(after: images.Pad | images.RandomAffine) -> None:
+def test_boxes_that_a_rotation_moved_out_of_the_image_do_not_come_back(after: images.Pad | images.RandomAffine) -> None:
     corner, middle = [0, 0, 4, 4], [36, 26, 44, 34]
     rotated = moved([corner, middle], [images.RandomRotation((45, 45)), after], painted(0, 0, 4, 4))
     assert bright(rotated["image"]) is None
@@ -220,6 +220,6 @@ def test_what_a_rotation_has_moved_out_of_the_image_does_not_come_back(after: im
     assert top + bottom == pytest.approx(height, abs=1e-3)
 
 
-def test_a_box_that_was_cropped_away_does_not_come_back_when_its_edge_is_rotated() -> None:
+def test_a_box_that_was_cropped_away_does_not_come_back_with_a_rotation() -> None:
     found = moved([[0, 20, 10, 50]], [images.CenterCrop(40), images.Pad(20), images.RandomRotation((45, 45))])
     assert len(found["boxes"]) == 0

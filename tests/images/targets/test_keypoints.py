@@ -1,4 +1,4 @@
-"""Keypoints follow what was painted at their place."""
+"""Keypoints follow the dots painted at their positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_point_follows_a_painted_dot(x: int, y: int, transforms: Any) -> None:
     height, width = values.shape
     margin = 14
     if visible and margin < found_x < width - margin and margin < found_y < height - margin:
-        # Only near the point: a crop may have cut off a part of the dot, which the image was padded beside.
+        # Only near the point: a crop may have removed a part of the dot, and padding may follow next to it.
         if values.sum() < 255 * 12:
             return
         rows, columns = np.mgrid[:height, :width] + 0.5
@@ -46,7 +46,7 @@ def test_a_point_follows_a_painted_dot(x: int, y: int, transforms: Any) -> None:
         assert not inside or any(isinstance(one, Padded) for one in transforms) or len(transforms) > 1
 
 
-def test_points_that_leave_are_invisible() -> None:
+def test_points_outside_of_the_image_become_invisible() -> None:
     points = [[19, 5, 2], [21, 5, 2], [40, 5, 1], [61, 5, 2], [0, 0, 0]]
     assert moved(points, CROP)["points"].tolist() == [[-1, 5, 0], [1, 5, 2], [20, 5, 1], [41, 5, 0], [0, 0, 0]]
     found = moved([one[:2] for one in points], CROP)["points"]
@@ -58,7 +58,7 @@ def test_points_that_were_cropped_away_do_not_come_back() -> None:
     assert found.tolist() == [[10, 5, 0], [30, 5, 2]]
 
 
-def test_left_and_right_are_swapped_in_a_mirror() -> None:
+def test_mirroring_swaps_left_and_right_points() -> None:
     points = np.array([[[1, 1, 2], [2, 2, 2], [3, 3, 1]], [[4, 4, 2], [5, 5, 0], [6, 6, 2]]])
     flip = images.HorizontalFlip(1.0)
     found = moved(points, [flip], flip_pairs=[(1, 2)])["points"]
@@ -73,7 +73,7 @@ def test_left_and_right_are_swapped_in_a_mirror() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (0, 3), (0, 17, 3), (4, 2), (2, 5, 3)])
-def test_forms(shape: tuple[int, ...]) -> None:
+def test_arrays_of_any_shape_and_tensors(shape: tuple[int, ...]) -> None:
     points = np.full(shape, 10)
     found = moved(points, [images.Resize((30, 40))])["points"]
     assert found.shape == shape
@@ -83,7 +83,7 @@ def test_forms(shape: tuple[int, ...]) -> None:
     assert torch.equal(tensor, torch.from_numpy(found))
 
 
-def test_what_are_no_points() -> None:
+def test_malformed_points_are_rejected() -> None:
     with pytest.raises(BadOption, match="rows of 2 or 3 numbers"):
         moved([[1, 2, 3, 4]], [])
     with pytest.raises(BadOption, match="names a point twice"):
@@ -92,5 +92,5 @@ def test_what_are_no_points() -> None:
         moved([[1, 2], [3, 4]], [images.HorizontalFlip(1.0)], flip_pairs=[(0, 9)])
 
 
-def test_it_says_what_it_does() -> None:
+def test_the_repr() -> None:
     assert repr(images.Keypoints(flip_pairs=[(1, 2)])) == "Keypoints(flip_pairs=((1, 2),))"

@@ -1,4 +1,4 @@
-"""A mask shows the same part of the image as the image itself, and no other numbers."""
+"""A mask moves exactly like its image, and gets no new values except its fill."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_mask_that_equals_the_image_stays_equal(transforms: Any) -> None:
 
 
 @given(moves)
-def test_a_mask_equals_the_image_but_for_interpolation(transforms: Any) -> None:
+def test_a_mask_equals_the_image_except_for_interpolation(transforms: Any) -> None:
     mask = shapes()
     sample = moved(mask, transforms, image_of(mask))
     values = sample["image"][..., 0].astype(int)
@@ -59,7 +59,7 @@ def test_a_mask_equals_the_image_but_for_interpolation(transforms: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.float32])
-def test_numbers_of_all_types(dtype: Any) -> None:
+def test_masks_of_all_dtypes(dtype: Any) -> None:
     mask = (np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH) % 200 > 50).astype(dtype)
     found = moved(mask, [images.Resize((50, 60)), images.HorizontalFlip(1.0)])["mask"]
     assert found.dtype == mask.dtype
@@ -70,7 +70,7 @@ def test_numbers_of_all_types(dtype: Any) -> None:
     assert torch.equal(tensor, torch.from_numpy(mask[:, ::-1].copy()))
 
 
-def test_each_object_may_have_a_mask() -> None:
+def test_each_object_may_have_its_own_mask() -> None:
     masks = np.random.default_rng(0).integers(0, 2, (5, HEIGHT, WIDTH))
     for transforms in ([images.CenterCrop(20)], [Warped(30, 1, 0)]):
         found = moved(masks, transforms)["mask"]
@@ -80,7 +80,7 @@ def test_each_object_may_have_a_mask() -> None:
     assert moved(masks[:0], [images.CenterCrop(20)])["mask"].shape == (0, 20, 20)
 
 
-def test_what_lies_beyond_the_image() -> None:
+def test_areas_beyond_the_image_get_the_fill_value() -> None:
     mask = np.ones((HEIGHT, WIDTH), np.uint8)
     found = moved(mask, [Padded(2, 3, 4, 5, "constant")], fill=255)["mask"]
     assert (found[3:-5, 2:-4] == 1).all()
@@ -117,7 +117,7 @@ def test_files() -> None:
 
 def test_damaged_files() -> None:
     data = stored(Image.fromarray(shapes()))
-    for end in range(0, len(data) - 8, 7):  # a missing checksum at the end costs no pixels
+    for end in range(0, len(data) - 8, 7):  # without the checksum at the end no pixel is lost
         with pytest.raises(CorruptSource):
             moved(data[:end], [])
     dice = random.Random(0)
@@ -131,7 +131,7 @@ def test_damaged_files() -> None:
         assert np.array_equal(found, shapes())
 
 
-def test_what_is_no_mask() -> None:
+def test_malformed_masks_are_rejected() -> None:
     with pytest.raises(BadOption, match=r"the shape \(10, 10\), but the image has 30 x 44 pixels"):
         moved(np.zeros((10, 10)), [])
     with pytest.raises(BadOption, match="channels R, G, B, but one number for every pixel"):
@@ -140,11 +140,11 @@ def test_what_is_no_mask() -> None:
         moved("mask.png", [])
 
 
-def test_it_says_what_it_does() -> None:
+def test_the_repr() -> None:
     assert repr(images.Mask(fill=255)) == "Mask(fill=255)"
 
 
-def test_masks_are_those_of_torchvision() -> None:
+def test_masks_equal_those_of_torchvision() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     from torchvision import tv_tensors
 
@@ -155,7 +155,7 @@ def test_masks_are_those_of_torchvision() -> None:
     assert torch.equal(moved(mask, ours)["mask"], torch.Tensor(expected).to(torch.int64))
 
 
-def test_a_mask_with_an_orientation_is_turned_as_its_image_is() -> None:
+def test_a_mask_with_an_exif_orientation_is_turned_like_its_image() -> None:
     pixels = np.zeros((30, 40), np.uint8)
     pixels[:10, :15] = 255
     exif = Image.Exif()

@@ -1,4 +1,4 @@
-"""Targets are found in samples of all forms, and are the same wherever the image is finished."""
+"""Targets are found in samples of all forms, and do not depend on where the image is finished."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_target_may_be_a_position() -> None:
         assert image.shape == IMAGE.shape
 
 
-def test_masks_are_not_taken_for_the_image() -> None:
+def test_masks_are_not_mistaken_for_the_image() -> None:
     mask = encoded(np.full((60, 80), 7, np.uint8), "PNG")
     sample = {"image": encoded(photo(80, 60)), "mask": mask, "depth": np.ones((60, 80), np.float32)}
     targets = {"mask": images.Mask(), "depth": images.Mask(fill=np.nan)}
@@ -82,19 +82,19 @@ def test_several_samples_at_once_as_hugging_face_passes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "words"),
+    ("sample", "message"),
     [
         ((IMAGE, {"labels": 3}), "names 'boxes', but the sample does not have it"),
         ({"image": IMAGE, "a": {"boxes": BOXES}, "b": {"boxes": BOXES}}, r"the fields \['a', 'b'\] .* all have it"),
         (IMAGE, "the sample is an image alone"),
     ],
 )
-def test_targets_that_are_not_there(sample: Any, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
+def test_missing_targets_are_rejected(sample: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         FLIP(sample)
 
 
-def test_what_are_no_targets() -> None:
+def test_bad_targets_are_rejected() -> None:
     for given in (["boxes"], {"boxes": "xyxy"}, images.Boxes()):
         with pytest.raises(BadOption, match="is not a dict of targets"):
             images.Compose([], targets=given)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_functions_may_change_pixels_but_not_move_them() -> None:
         images.Compose([shrink], targets=targets)((IMAGE, {"boxes": BOXES}))
 
 
-def test_a_pipeline_says_what_moves() -> None:
+def test_the_repr_shows_the_targets() -> None:
     assert repr(FLIP).endswith("targets={'boxes': " + repr(images.Boxes()) + "})")
 
 
@@ -175,7 +175,7 @@ def assert_equal(found: list[Any], expected: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("where", list(Placement))
-def test_targets_are_the_same_wherever_the_image_is_finished(where: Placement) -> None:
+def test_targets_do_not_depend_on_where_the_image_is_finished(where: Placement) -> None:
     expected = batches(placed(feedline.DataLoader, Placement.DATASET), num_workers=0)
     assert expected[0]["mask"].shape == (4, 48, 48)
     assert len({tuple(batch["points"].ravel().tolist()) for batch in expected}) == 4
@@ -188,7 +188,7 @@ def test_targets_are_the_same_on_every_engine(engine: str, workers: int) -> None
     assert_equal(batches(feedline.Loader, engine=engine, workers=workers), expected)
 
 
-def test_the_image_and_its_mask_still_fit_on_the_device() -> None:
+def test_an_image_finished_on_the_device_still_matches_its_mask() -> None:
     targets = {"mask": images.Mask(), "points": images.Keypoints(), "boxes": images.Boxes(min_size=0)}
     pipeline = images.Compose(
         [images.RandomResizedCrop(48), images.HorizontalFlip(), Warped(20, 1, 0)], targets=targets
@@ -198,10 +198,10 @@ def test_the_image_and_its_mask_still_fit_on_the_device() -> None:
         assert isinstance(batch["image"], DeferredImages)
         bright = finished(batch["image"])[..., 0].astype(int) - 120
         differ = (bright > 0) != (batch["mask"].numpy() > 0)
-        assert (differ & (np.abs(bright) > 25)).mean() < 0.02  # but for interpolation
+        assert (differ & (np.abs(bright) > 25)).mean() < 0.02  # except for interpolation
 
 
-def test_batches_of_detection() -> None:
+def test_batches_for_detection() -> None:
     loader = feedline.DataLoader(Scenes(TRAIN), 4, seed=7, collate_fn=collate.detection(image="image"))
     batch = next(iter(loader))
     assert batch["image"].shape == (4, 3, 48, 48)
@@ -226,8 +226,8 @@ def test_resuming_gives_the_same_targets() -> None:
             assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_stages_of_their_own() -> None:
-    """A second resize starts a stage, whose coordinates are those of the first stage's result."""
+def test_targets_move_through_several_stages() -> None:
+    """A second resize starts a new stage, with the coordinates of the first stage's result."""
     targets = {"boxes": images.Boxes(), "points": images.Keypoints(), "mask": images.Mask()}
     pipeline = images.Compose([Resized(0.5, 0.5), images.HorizontalFlip(1.0), Resized(4, 4)], targets=targets)
     mask = np.arange(60 * 80).reshape(60, 80)
@@ -245,7 +245,7 @@ def test_a_function_may_move_the_channel_to_the_front() -> None:
     assert found["boxes"].tolist() == BOXES.tolist()
 
 
-def test_boxes_without_labels_and_boxes_that_are_none() -> None:
+def test_boxes_without_labels_and_malformed_boxes() -> None:
     crop = images.Compose([images.CenterCrop(40)], targets={"boxes": images.Boxes()})
     found = crop({"image": IMAGE, "boxes": [[0, 0, 5, 5]], "labels": None})
     assert found["boxes"].shape == (0, 4)
@@ -260,7 +260,7 @@ def test_a_target_may_be_counted_from_the_end() -> None:
     assert np.array_equal(flipped, mask[:, ::-1])
 
 
-def test_two_boxes_do_not_filter_one_field() -> None:
+def test_rejects_two_boxes_targets_that_filter_the_same_field() -> None:
     targets: dict[Any, Any] = {"boxes": images.Boxes(), "faces": images.Boxes()}
     pipeline = images.Compose([images.CenterCrop(8)], targets=targets)
     boxes = np.array([[0, 0, 2, 2], [14, 14, 18, 18]], float)

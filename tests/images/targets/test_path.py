@@ -64,7 +64,7 @@ def test_targets_follow_every_transform(transforms: list[Any]) -> None:
         inside = found["mask"] > 0
         bright = inside if colors else found["image"][..., 0] > 127
         assert found["mask"].shape == found["image"].shape[:2]
-        assert (bright != inside).mean() < 0.06  # the edges, which are interpolated
+        assert (bright != inside).mean() < 0.06  # without the edges, which are interpolated
         rows, columns = np.nonzero(inside)
         (box,), ((x, y, visible),) = found["boxes"], found["point"]
         if not len(rows):
@@ -77,7 +77,7 @@ def test_targets_follow_every_transform(transforms: list[Any]) -> None:
             assert inside[int(np.clip(y, 0, height - 1)), int(np.clip(x, 0, width - 1))]
 
 
-def test_the_parts_make_up_the_whole() -> None:
+def test_the_moves_of_the_parts_compose_to_the_whole_move() -> None:
     view = View(WIDTH, HEIGHT)
     for transform in (images.RandomResizedCrop(40), images.HorizontalFlip(1.0), Warped(30, 1.1, 0.2)):
         transform.draw(view)

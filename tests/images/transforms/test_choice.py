@@ -34,20 +34,20 @@ def kinds(transform: RandomApply | RandomChoice, count: int) -> Counter[tuple[st
     return found
 
 
-def test_all_are_applied_or_none() -> None:
+def test_all_transforms_are_applied_or_none() -> None:
     found = kinds(RandomApply([RandomGrayscale(1), GaussianBlur(3)], 0.8), 3000)
     assert set(found) == {(), ("Saturation", "Blur")}
     assert abs(found[()] / 3000 - 0.2) < 5 * (0.16 / 3000) ** 0.5
 
 
 @pytest.mark.parametrize(("p", "share"), [(None, 0.5), ([1, 3], 0.25), ([0, 2], 0)])
-def test_one_is_chosen(p: list[float] | None, share: float) -> None:
+def test_one_transform_is_chosen(p: list[float] | None, share: float) -> None:
     found = kinds(RandomChoice([RandomGrayscale(1), GaussianBlur(3)], p), 3000)
     assert found[("Saturation",)] + found[("Blur",)] == 3000
     assert abs(found[("Saturation",)] / 3000 - share) <= 5 * (share * (1 - share) / 3000) ** 0.5
 
 
-def test_the_recipe_of_simclr_is_one_step() -> None:
+def test_the_simclr_recipe_is_fused_into_one_step() -> None:
     pipeline = Compose(
         [
             RandomResizedCrop(32),
@@ -64,7 +64,7 @@ def test_the_recipe_of_simclr_is_one_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: RandomApply([]), "at least one"),
         (lambda: RandomApply(RandomGrayscale()), "RandomGrayscale.*not a list"),  # type: ignore[arg-type]
@@ -75,6 +75,6 @@ def test_the_recipe_of_simclr_is_one_step() -> None:
         (lambda: RandomChoice([HorizontalFlip()], p=[-1]), "p="),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_bad_options_are_rejected(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()

@@ -46,27 +46,29 @@ def test_all_orders_are_equally_likely() -> None:
     rows = drawn(ColorJitter(0.4, 0.4, 0.4, 0.1), 4800)
     orders = Counter(tuple(type(step).__name__ for step in steps) for steps in rows)
     assert len(orders) == 24
-    assert sum((count - 200) ** 2 / 200 for count in orders.values()) < 60  # chi-square of 23 degrees: 1 in 30,000
+    assert (
+        sum((count - 200) ** 2 / 200 for count in orders.values()) < 60
+    )  # chi-square with 23 degrees of freedom: 1 in 30,000
 
 
 def test_a_large_number_does_not_make_factors_negative() -> None:
     assert ColorJitter(brightness=3).brightness == (0, 4)
 
 
-def test_nothing_to_change_is_nothing_drawn() -> None:
+def test_nothing_is_drawn_if_nothing_changes() -> None:
     view = View(4, 4)
     ColorJitter().draw(view)
     assert not view.steps
 
 
 @pytest.mark.parametrize("options", [{"brightness": -1}, {"hue": 0.6}, {"hue": (-0.6, 0)}, {"contrast": (2, 1)}])
-def test_ranges_that_cannot_be_are_refused(options: dict[str, float]) -> None:
+def test_bad_ranges_are_rejected(options: dict[str, float]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         ColorJitter(**options)
 
 
 @pytest.mark.parametrize(("transform", "p"), [(RandomGrayscale(0.2), 0.2), (RandomSolarize(128, 0.7), 0.7)])
-def test_so_many_images_are_changed(transform: RandomGrayscale | RandomSolarize, p: float) -> None:
+def test_the_share_of_changed_images_is_p(transform: RandomGrayscale | RandomSolarize, p: float) -> None:
     changed = 0
     for _ in range(2000):
         view = View(4, 4)
@@ -107,12 +109,12 @@ def test_torchvision_makes_the_same_pixels() -> None:
 
 
 @pytest.mark.parametrize("options", [{"kernel_size": 4}, {"kernel_size": (3, 3, 3)}, {"sigma": 0}, {"sigma": (2, 1)}])
-def test_blurs_that_cannot_be_are_refused(options: dict[str, int]) -> None:
+def test_bad_blurs_are_rejected(options: dict[str, int]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         GaussianBlur(**{"kernel_size": 3, **options})
 
 
-def test_other_options_that_cannot_be_are_refused() -> None:
+def test_other_bad_options_are_rejected() -> None:
     with pytest.raises(BadOption, match="threshold=256"):
         RandomSolarize(256)
     with pytest.raises(BadOption, match="p=-1"):

@@ -25,12 +25,12 @@ def drawn(erasing: RandomErasing, count: int, width: int = 200, height: int = 10
     return found
 
 
-def test_so_many_images_are_erased() -> None:
+def test_the_share_of_erased_images_is_p() -> None:
     assert abs(len(drawn(RandomErasing(0.3), 3000)) / 3000 - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 3000)
 
 
 def test_area_and_shape_are_distributed_as_defined() -> None:
-    # So small a part that every try fits, and nothing is drawn again.
+    # The part is so small that every try fits, and nothing is drawn again.
     found = drawn(RandomErasing(1, scale=(0.02, 0.06), ratio=(0.5, 2)), 4000, 2000, 2000)
     share = np.array([one.width * one.height for one in found]) / 2000**2
     shape = np.log([one.height / one.width for one in found])
@@ -44,7 +44,7 @@ def test_area_and_shape_are_distributed_as_defined() -> None:
         assert abs(np.mean(place) - 0.5) < 5 * math.sqrt(1 / 12 / len(found))
 
 
-def test_what_never_fits_is_not_erased() -> None:
+def test_an_area_that_never_fits_is_not_erased() -> None:
     assert not drawn(RandomErasing(1, scale=(1, 1)), 20)
 
 
@@ -65,7 +65,7 @@ def erased_part(image: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> flo
     return float((image != plain).any(0).mean())
 
 
-def test_values_after_normalising_are_normalised_ones() -> None:
+def test_values_after_normalising_are_normalised_values() -> None:
     image = Compose([Normalize(), RandomErasing(1, (0.2, 0.2), (1, 1), (0.5, -7, 3))])(photo())
     assert 0.17 < erased_part(image) < 0.23
     for channel, value in enumerate((0.5, -7, 3)):
@@ -80,7 +80,7 @@ def test_values_before_normalising_are_bytes() -> None:
         RandomErasing(1, value=-1)(photo())
 
 
-def test_random_values_have_the_distribution_of_what_surrounds_them() -> None:
+def test_random_values_have_the_distribution_of_their_surroundings() -> None:
     image = Compose([Normalize(), RandomErasing(1, (0.3, 0.3), (1, 1), "random")])(photo(seed=1))
     changed = image[image != Normalize()(photo(seed=1))]
     assert len(changed) > 3 * 3000
@@ -92,7 +92,7 @@ def test_random_values_have_the_distribution_of_what_surrounds_them() -> None:
     assert abs(noise.std() - 256 / math.sqrt(12)) < 3
 
 
-def test_a_flip_after_it_flips_the_rectangle() -> None:
+def test_a_later_flip_flips_the_rectangle() -> None:
     view = View(40, 30)
     Normalize().draw(view)
     RandomErasing(1).draw(view)
@@ -105,7 +105,7 @@ def test_a_flip_after_it_flips_the_rectangle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: RandomErasing(1.5), "p=1.5"),
         (lambda: RandomErasing(scale=(0.5, 1.5)), "scale="),
@@ -114,6 +114,6 @@ def test_a_flip_after_it_flips_the_rectangle() -> None:
         (lambda: RandomErasing(value=(1, 2)), "value="),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_bad_options_are_rejected(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()

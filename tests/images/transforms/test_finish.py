@@ -23,7 +23,7 @@ def test_values_are_scaled_by_mean_and_standard_deviation(dtype: str, channels_f
     assert np.allclose(result, expected, atol=1e-5 if dtype == "float32" else 3e-3)
 
 
-def test_bfloat16_is_a_tensor() -> None:
+def test_bfloat16_gives_a_tensor() -> None:
     result = Normalize(dtype="bfloat16")(photo())
     assert result.dtype is torch.bfloat16
     assert torch.allclose(result.float(), torch.from_numpy(Normalize()(photo())), atol=0.02)
@@ -37,6 +37,6 @@ def test_channels_first_keeps_values() -> None:
 @pytest.mark.parametrize(
     "options", [{"mean": (0.5,)}, {"std": (0, 1, 1)}, {"dtype": "float64"}, {"std": 1.0}, {"mean": ("a", "b", "c")}]
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any]) -> None:
+def test_bad_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         Normalize(**options)

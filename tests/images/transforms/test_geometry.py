@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("fixed_draws")
         ((30, 20), (500, 375), (20, 30)),
     ],
 )
-def test_the_shorter_side_or_both_are_as_asked(
+def test_resize_sets_the_shorter_side_or_both(
     size: int | tuple[int, int], image: tuple[int, int], result: tuple[int, int]
 ) -> None:
     view = View(*image)
@@ -34,18 +34,18 @@ def test_the_shorter_side_or_both_are_as_asked(
 
 
 @pytest.mark.parametrize("size", [0, True, (1, 2, 3), "a"])
-def test_no_size_is_refused(size: int) -> None:
+def test_bad_sizes_are_rejected(size: int) -> None:
     with pytest.raises(BadOption, match="size="):
         Resize(size)
 
 
-def test_the_middle_is_where_torchvision_has_it() -> None:
+def test_the_center_crop_is_that_of_torchvision() -> None:
     view = View(341, 256)
     CenterCrop(224).draw(view)
     assert view.box == (58, 16, 224, 224)  # round(58.5) is 58
 
 
-def test_a_smaller_image_is_refused_with_advice() -> None:
+def test_the_error_for_a_smaller_image_gives_advice() -> None:
     with pytest.raises(BadOption, match=r"Put Resize\(224\)"):
         CenterCrop(224).draw(View(341, 223))
 
@@ -61,7 +61,7 @@ def boxes(crop: RandomResizedCrop, width: int, height: int, count: int = 4000) -
 
 
 def test_area_and_shape_are_distributed_as_defined() -> None:
-    # So small a part that every try fits, and nothing is drawn again.
+    # The part is so small that every try fits, and nothing is drawn again.
     left, top, width, height = boxes(RandomResizedCrop(8, scale=(0.1, 0.3)), 2000, 2000).T
     share = width * height / 2000**2
     shape = np.log(width / height)
@@ -77,7 +77,7 @@ def test_area_and_shape_are_distributed_as_defined() -> None:
         assert (place == np.rint(place)).all()
 
 
-def test_every_place_of_a_small_image_comes_up_to_the_last() -> None:
+def test_every_place_of_a_small_image_is_drawn_including_the_last() -> None:
     left = boxes(RandomResizedCrop(2, scale=(0.24, 0.26), ratio=(1, 1)), 4, 4, 500)[:, 0]
     assert set(left) == {0, 1, 2}
 
@@ -86,13 +86,13 @@ def test_every_place_of_a_small_image_comes_up_to_the_last() -> None:
     ("width", "height", "box"),
     [(1000, 10, (493, 0, 13, 10)), (10, 1000, (0, 493, 10, 13)), (40, 40, (0, 0, 40, 40))],
 )
-def test_what_never_fits_becomes_the_middle(width: int, height: int, box: tuple[int, ...]) -> None:
+def test_a_crop_that_never_fits_becomes_a_center_crop(width: int, height: int, box: tuple[int, ...]) -> None:
     crop = RandomResizedCrop(8, scale=(5, 6))
     assert (boxes(crop, width, height, 3) == box).all()
 
 
 @pytest.mark.parametrize("options", [{"scale": (0, 1)}, {"scale": (0.5, 0.1)}, {"ratio": (-1, 1)}, {"scale": 0.5}])
-def test_ranges_that_are_none_are_refused(options: dict[str, tuple[float, float]]) -> None:
+def test_bad_ranges_are_rejected(options: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         RandomResizedCrop(8, **options)
 
@@ -109,7 +109,7 @@ def test_torchvision_draws_from_the_same_distribution() -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 1.0])
-def test_so_many_images_are_flipped(p: float) -> None:
+def test_the_share_of_flipped_images_is_p(p: float) -> None:
     flipped = 0
     for _ in range(2000):
         view = View(4, 4)
@@ -118,20 +118,20 @@ def test_so_many_images_are_flipped(p: float) -> None:
     assert abs(flipped / 2000 - p) <= 5 * (p * (1 - p) / 2000) ** 0.5
 
 
-def test_two_flips_are_none() -> None:
+def test_two_flips_cancel_out() -> None:
     view = View(4, 4)
     HorizontalFlip(1).draw(view)
     HorizontalFlip(1).draw(view)
     assert not view.flip
 
 
-def test_no_probability_is_refused() -> None:
+def test_a_bad_probability_is_rejected() -> None:
     with pytest.raises(BadOption, match="p=2"):
         HorizontalFlip(2)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_so_many_images_are_turned_upside_down(p: float) -> None:
+def test_the_share_of_images_flipped_vertically_is_p(p: float) -> None:
     flipped = 0
     for _ in range(2000):
         view = View(4, 4)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fixed_draws")
 @pytest.mark.parametrize(
     ("padding", "sides"), [(3, (3, 3, 3, 3)), ((2, 5), (2, 5, 2, 5)), ((1, 2, 3, 4), (1, 2, 3, 4)), (0, (0, 0, 0, 0))]
 )
-def test_an_image_is_padded_as_by_numpy(mode: Any, padding: Any, sides: tuple[int, int, int, int]) -> None:
+def test_an_image_is_padded_like_with_numpy(mode: Any, padding: Any, sides: tuple[int, int, int, int]) -> None:
     pixels = photo(20, 10)
     left, top, right, bottom = sides
     options = {"constant_values": 7} if mode == "constant" else {}
@@ -29,7 +29,7 @@ def test_an_image_is_padded_as_by_numpy(mode: Any, padding: Any, sides: tuple[in
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
-def test_torchvision_pads_alike(mode: str) -> None:
+def test_torchvision_pads_in_the_same_way(mode: str) -> None:
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     pixels = photo(20, 14)
     image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
@@ -60,7 +60,7 @@ def test_a_crop_inside_the_image_is_part_of_the_first_cut() -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect"])
-def test_pixels_are_those_of_the_padded_image(mode: Any) -> None:
+def test_pixels_equal_those_of_the_padded_image(mode: Any) -> None:
     pixels = photo(12, 10)
     padded = np.pad(pixels, ((4, 4), (4, 4), (0, 0)), mode)
     crop = RandomCrop(10, 4, padding_mode=mode)
@@ -70,7 +70,7 @@ def test_pixels_are_those_of_the_padded_image(mode: Any) -> None:
         assert at
 
 
-def test_small_images_are_padded_if_asked() -> None:
+def test_small_images_are_padded_on_request() -> None:
     assert RandomCrop((30, 20), pad_if_needed=True)(photo(12, 10)).shape == (30, 20, 3)
     with pytest.raises(BadOption, match=r"30 x 20 pixels out of 10 x 12.*pad_if_needed=True"):
         RandomCrop((30, 20))(photo(12, 10))
@@ -96,7 +96,7 @@ def test_a_crop_may_follow_other_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Pad(-1), "padding=-1"),
         (lambda: Pad((1, 2, 3)), "padding="),
@@ -105,6 +105,6 @@ def test_a_crop_may_follow_other_steps() -> None:
         (lambda: RandomCrop(0), "size=0"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_bad_options_are_rejected(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()

@@ -1,4 +1,4 @@
-"""The policies choose and apply operations as torchvision's do."""
+"""The policies choose and apply operations like those of torchvision."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Applied = list[tuple[str, float]]
 
 @pytest.fixture
 def applied(monkeypatch: pytest.MonkeyPatch) -> Applied:
-    """Collects the operations that policies apply, and their magnitudes."""
+    """Return a list that collects the operations that policies apply, with their magnitudes."""
     found: Applied = []
     monkeypatch.setattr(policies, "apply_operation", lambda view, name, value, *_: found.append((name, value)))
     return found
@@ -113,7 +113,7 @@ def test_pairs_of_autoaugment_are_equally_likely_and_so_are_their_operations(pol
         for name, chance, _ in pair:
             expected[name] += chance / 25
     counts = Counter(name for name, _ in applied)
-    for name, mean in expected.items():  # operations per image, of which there are at most two
+    for name, mean in expected.items():  # operations per image, at most two
         assert abs(counts[name] / 20_000 - mean) <= 5 * math.sqrt(2 * mean / 20_000), name
     levels = {
         name: {level for pair in POLICIES[policy] for other, _, level in pair if other == name} for name in counts
@@ -123,7 +123,7 @@ def test_pairs_of_autoaugment_are_equally_likely_and_so_are_their_operations(pol
             assert min(abs(abs(value) - level * 30 / 9) for level in levels[name] if level is not None) < 1e-6
 
 
-def test_the_learned_pairs_are_those_of_the_paper() -> None:
+def test_the_learned_pairs_equal_those_of_the_paper() -> None:
     assert [len(pairs) for pairs in POLICIES.values()] == [25, 25, 25]
     assert POLICIES["imagenet"][0] == (("Posterize", 0.4, 8), ("Rotate", 0.6, 9))
     assert POLICIES["cifar10"][1] == (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9))
@@ -175,7 +175,7 @@ PILLOW: dict[str, tuple[Callable[[Image.Image, float], Image.Image], list[float]
 
 def check_pixels(name: str, found: Any, expected: Any) -> None:
     difference = np.abs(found - expected)
-    if name.startswith("Shear") or name == "Rotate":  # a pixel in the middle between two others may show either
+    if name.startswith("Shear") or name == "Rotate":  # a pixel exactly between two others may take either value
         assert (difference > 1).mean() < 0.05
     else:
         assert difference.max() <= 2
@@ -196,7 +196,7 @@ def test_pillow_makes_the_same_pixels(name: str) -> None:
 def test_torchvision_makes_the_same_pixels(name: str, interpolation: str, wide: bool) -> None:
     transforms = pytest.importorskip("torchvision.transforms.v2")
     theirs = transforms.TrivialAugmentWide() if wide else transforms.RandAugment()
-    mode = transforms.InterpolationMode(interpolation)  # older versions take no names
+    mode = transforms.InterpolationMode(interpolation)  # older versions accept no names
     space = policies._WIDE_SPACE if wide else policies._SPACE
     pixels = photo()
     image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
@@ -224,7 +224,7 @@ def test_operations_that_change_nothing_add_no_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: RandAugment(magnitude=31), "magnitude=31"),
         (lambda: RandAugment(num_ops=-1), "num_ops=-1"),
@@ -235,12 +235,12 @@ def test_operations_that_change_nothing_add_no_step() -> None:
         (lambda: RandAugment(fill=256), "fill=256"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_bad_options_are_rejected(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()
 
 
-def test_policies_can_be_shown() -> None:
+def test_the_repr() -> None:
     assert repr(TrivialAugmentWide(fill=128)).startswith(
         "TrivialAugmentWide(num_magnitude_bins=31, interpolation='near"
     )

@@ -24,14 +24,14 @@ def differing(found: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("angle", [0, 10, -77.5, 90, 180, 270, 300])
 @pytest.mark.parametrize("expand", [False, True])
-def test_an_image_is_rotated_as_by_pillow(angle: float, expand: bool) -> None:
+def test_an_image_is_rotated_like_with_pillow(angle: float, expand: bool) -> None:
     pixels = photo()
     expected = np.asarray(Image.fromarray(pixels).rotate(angle, expand=expand, fillcolor=(9, 8, 7)))
     found = RandomRotation((angle, angle), expand=expand, fill=(9, 8, 7))(pixels)
     assert differing(found, expected) < 0.02
 
 
-def test_torchvision_rotates_alike() -> None:
+def test_torchvision_rotates_in_the_same_way() -> None:
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     pixels = photo()
     image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
@@ -44,13 +44,13 @@ def test_torchvision_rotates_alike() -> None:
                 assert differing(ours, theirs.numpy().transpose(1, 2, 0)) < 0.03, (angle, interpolation, options)
 
 
-# object: an enumeration of torchvision; older versions take no names.
+# object: an enumeration of torchvision; older versions accept no names.
 def mode_of(interpolation: str) -> object:
     return pytest.importorskip("torchvision.transforms").InterpolationMode(interpolation)
 
 
 class Fixed:
-    """A generator that returns the same number again and again."""
+    """A generator that always returns the same number."""
 
     def __init__(self, number: float) -> None:
         self.number = number
@@ -61,7 +61,7 @@ class Fixed:
 
 @pytest.mark.parametrize("number", [0.0, 0.3, 0.5, 0.999])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_torchvision_maps_alike(number: float, interpolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvision_maps_in_the_same_way(number: float, interpolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     monkeypatch.setattr("feedline.images.transforms.warping.rng", lambda: Fixed(number))
     pixels = photo()
@@ -105,13 +105,13 @@ def test_draws_are_uniform_in_their_ranges() -> None:
     assert abs(np.mean(angles)) < 5 * 60 / np.sqrt(12 * 2000)
 
 
-def test_a_resize_after_a_rotation_is_a_pass_of_its_own() -> None:
+def test_a_resize_after_a_rotation_is_a_separate_pass() -> None:
     found = Compose([RandomRotation((45, 45), expand=True), Resize((20, 30))])(photo())
     assert found.shape == (20, 30, 3)
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: RandomRotation(-1), "degrees=-1"),
         (lambda: RandomRotation((2, 1)), "degrees="),
@@ -122,6 +122,6 @@ def test_a_resize_after_a_rotation_is_a_pass_of_its_own() -> None:
         (lambda: RandomAffine(0, interpolation="lanczos"), "interpolation="),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_bad_options_are_rejected(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         make()

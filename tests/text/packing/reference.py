@@ -1,4 +1,4 @@
-"""The same results as the package's, one token at a time; and documents to pack."""
+"""Slow reference implementations that work token by token, and documents to pack."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ keys = st.none() | st.integers(0, 2**64 - 1)
 
 
 def log_normal(count: int, seed: int) -> NDArray[np.int64]:
-    """Lengths with a mean of 600 and a sigma of 1."""
+    """Return log-normal lengths with a mean of 600 and a sigma of 1."""
     drawn = np.random.default_rng(seed).lognormal(np.log(600) - 0.5, 1, count)
     return np.maximum(drawn.astype(np.int64), 1)
 
 
 def documents_of(lengths: list[int]) -> list[NDArray[np.int32]]:
-    """Documents in which no two tokens are equal, and none is 0."""
+    """Return documents in which no two tokens are equal, and none is 0."""
     ends = np.cumsum([1, *lengths])
     return [np.arange(end - length, end, dtype=np.int32) for end, length in zip(ends[1:], lengths, strict=True)]
 
 
 def rows_of(plan: Plan) -> list[list[tuple[int, int, int]]]:
-    """Document, start and number of tokens of every piece of every row."""
+    """Return document, start and number of tokens of every piece of every row."""
     pieces = list(zip(plan.documents.tolist(), plan.starts.tolist(), plan.counts.tolist(), strict=True))
     bounds = plan.row_starts.tolist()
     return [pieces[bounds[row] : bounds[row + 1]] for row in range(len(bounds) - 1)]

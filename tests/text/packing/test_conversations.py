@@ -29,7 +29,7 @@ def ended(tokens: list[int], eos: int | None) -> list[int]:
 
 
 @given(ids, ids, ends)
-def test_prompt_has_no_loss(prompt: list[int], response: list[int], eos: int | None) -> None:
+def test_a_prompt_has_no_loss(prompt: list[int], response: list[int], eos: int | None) -> None:
     document = prompt_document({"prompt": prompt, "response": response, "id": 7}, eos=eos)
     answer = ended(response, eos)
     assert document["tokens"].tolist() == prompt + answer
@@ -38,7 +38,7 @@ def test_prompt_has_no_loss(prompt: list[int], response: list[int], eos: int | N
 
 
 @given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), ids)), ends)
-def test_chat_has_loss_on_the_assistant(turns: list[tuple[str, list[int]]], eos: int | None) -> None:
+def test_a_chat_has_loss_only_on_the_assistant(turns: list[tuple[str, list[int]]], eos: int | None) -> None:
     document = chat_document(turns, eos=eos)
     tokens, mask = [], []
     for role, part in turns:
@@ -88,14 +88,14 @@ def test_preference_pairs_stay_together(samples: list[tuple[list[int], ...]], eo
         assert not pair[segments == 0].any()
 
 
-def test_types_of_tokens_are_kept() -> None:
+def test_token_dtypes_are_kept() -> None:
     document = prompt_document({"prompt": np.array([1], np.uint16), "response": np.array([2], np.uint16)}, eos=60_000)
     assert document["tokens"].dtype == np.uint16
     assert document["tokens"].tolist() == [1, 2, 60_000]
 
 
 @pytest.mark.parametrize(
-    ("make", "sample", "complaint"),
+    ("make", "sample", "message"),
     [
         (prompt_document, {"prompt": [1]}, r"no token ids in 'response'; it has the fields \['prompt'\]"),
         (prompt_document, [1, 2], r"no fields: it is \[1, 2\]"),
@@ -108,6 +108,6 @@ def test_types_of_tokens_are_kept() -> None:
         (preference_document, {"prompt": [1], "chosen": [1]}, "no token ids in 'rejected'"),
     ],
 )
-def test_samples_that_are_no_documents(make: Any, sample: Any, complaint: str) -> None:
-    with pytest.raises(CollateError, match=complaint):
+def test_rejects_samples_that_are_not_documents(make: Any, sample: Any, message: str) -> None:
+    with pytest.raises(CollateError, match=message):
         make(sample)

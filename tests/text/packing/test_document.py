@@ -19,12 +19,12 @@ def test_lengths_of_arrays_lists_tensors_and_mappings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "complaint"),
+    ("document", "message"),
     [
         ({"tokens": [1, 2], "loss_mask": [True]}, "Document 1 cannot be packed: 'tokens' has 2, 'loss_mask' has 1"),
         ({}, "it has no fields"),
     ],
 )
-def test_fields_of_different_lengths(document: dict[str, list[int]], complaint: str) -> None:
-    with pytest.raises(CollateError, match=complaint):
+def test_fields_of_different_lengths_are_rejected(document: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(CollateError, match=message):
         document_lengths([[1], document])

@@ -35,7 +35,9 @@ def test_agrees_with_a_loop_over_the_tokens(
 
 
 @given(length_lists, row_lengths, strategies, st.slices(12))
-def test_chosen_rows_are_those_of_the_whole(lengths: list[int], length: int, strategy: Any, chosen: slice) -> None:
+def test_selected_rows_equal_those_of_the_whole_plan(
+    lengths: list[int], length: int, strategy: Any, chosen: slice
+) -> None:
     made = plan(lengths, length, strategy)
     documents = documents_of(lengths)
     whole = build(made, documents, labels=True)
@@ -45,7 +47,7 @@ def test_chosen_rows_are_those_of_the_whole(lengths: list[int], length: int, str
 
 
 @given(length_lists, row_lengths, strategies, st.booleans())
-def test_labels_are_tokens_but_for_padding_and_first_tokens(
+def test_labels_equal_tokens_except_for_padding_and_first_tokens(
     lengths: list[int], length: int, strategy: Any, mask_first: bool
 ) -> None:
     made = plan(lengths, length, strategy)
@@ -58,7 +60,7 @@ def test_labels_are_tokens_but_for_padding_and_first_tokens(
 
 
 @given(length_lists, row_lengths, strategies)
-def test_other_fields_lie_beside_their_tokens(lengths: list[int], length: int, strategy: Any) -> None:
+def test_other_fields_are_aligned_with_their_tokens(lengths: list[int], length: int, strategy: Any) -> None:
     documents = [
         {"ids": ids, "loss_mask": ids % 3 > 0, "type": (ids % 5).astype(np.uint8), "pixels": np.stack([ids, -ids], 1)}
         for ids in documents_of(lengths)
@@ -77,7 +79,7 @@ def test_other_fields_lie_beside_their_tokens(lengths: list[int], length: int, s
     assert batch["labels"].tolist() == np.where(there & (ids % 3 > 0), ids, -100).tolist()
 
 
-def test_own_labels_of_documents_come_first() -> None:
+def test_labels_of_documents_take_precedence() -> None:
     documents = [{"tokens": [5, 6, 7], "labels": [-100, 60, 70]}, {"tokens": [8, 9], "labels": [80, 90]}]
     made = plan([3, 2], 6)
     assert build(made, documents)["labels"].tolist() == [[-100, 60, 70, 80, 90, -100]]
@@ -85,7 +87,7 @@ def test_own_labels_of_documents_come_first() -> None:
 
 
 @given(st.lists(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3), max_size=8))
-def test_segments_in_documents_are_kept_apart(units: list[list[list[int]]]) -> None:
+def test_segments_within_documents_stay_separate(units: list[list[list[int]]]) -> None:
     documents: list[dict[str, Any]] = [
         {"tokens": joined(unit), "segment": np.repeat(np.arange(len(unit)) * 3, [len(part) for part in unit])}
         for unit in units
@@ -108,7 +110,7 @@ def test_segments_in_documents_are_kept_apart(units: list[list[list[int]]]) -> N
 
 
 @pytest.mark.parametrize(("strategy", "too_long"), [("concat", "cut"), ("best_fit", "cut"), ("best_fit", "truncate")])
-def test_documents_of_several_segments_are_not_cut(strategy: Any, too_long: Any) -> None:
+def test_documents_with_several_segments_are_not_cut(strategy: Any, too_long: Any) -> None:
     document = {"tokens": [1, 2, 3, 4, 5], "segment": [1, 1, 1, 2, 2]}
     with pytest.raises(BadOption, match="too_long='drop' or 'raise'"):
         build(plan([5], 4, strategy, too_long=too_long), [document])
@@ -118,7 +120,7 @@ def test_documents_of_several_segments_are_not_cut(strategy: Any, too_long: Any)
     ("dtype", "result"),
     [(np.uint8, np.int32), (np.uint16, np.int32), (np.int32, np.int32), (np.uint32, np.int64), (np.uint64, np.int64)],
 )
-def test_tokens_have_a_type_that_models_take(dtype: Any, result: Any) -> None:
+def test_tokens_have_a_dtype_that_models_accept(dtype: Any, result: Any) -> None:
     batch = build(plan([2], 3), [np.array([200, 7], dtype)], pad=-1)
     assert batch["tokens"].tolist() == [[200, 7, -1]]
     assert batch["tokens"].dtype == result
@@ -138,7 +140,7 @@ def test_tokens_of_several_codebooks() -> None:
     assert batch["segment_ids"].tolist() == [[1, 1, 2, 0]]
 
 
-def test_documents_are_not_changed_and_not_shared() -> None:
+def test_documents_are_neither_changed_nor_shared() -> None:
     document = np.arange(1, 5)
     batch = build(plan([4], 4), [document], labels=True)
     batch["tokens"][:] = 0
@@ -147,7 +149,7 @@ def test_documents_are_not_changed_and_not_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "options", "error", "complaint"),
+    ("documents", "options", "error", "message"),
     [
         ([[1, 2], [3]], {}, CollateError, "Document 1 has 1 values in field 'tokens', but the plan uses"),
         ([[1, 2], 7], {}, CollateError, "Document 1 has 0 values"),
@@ -170,8 +172,10 @@ def test_documents_are_not_changed_and_not_shared() -> None:
         ),
     ],
 )
-def test_what_does_not_fit(documents: Any, options: dict[str, Any], error: type[Exception], complaint: str) -> None:
-    with pytest.raises(error, match=complaint):
+def test_bad_documents_and_options_are_rejected(
+    documents: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         build(plan([2, 2], 5), documents, **options)
 
 

@@ -1,4 +1,4 @@
-"""Bin packing, compared with the textbook's algorithms, which place one document at a time."""
+"""Bin packing, compared with the textbook algorithms, which place one document at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sizes = st.lists(st.integers(1, CAPACITY), max_size=60) | st.lists(st.sampled_fr
 
 
 def placed(fit: Fit, lengths: list[int], capacity: int = CAPACITY) -> list[int]:
-    """Return the row of each document, the longest first."""
+    """Return the row of each document, longest document first."""
     needs, counts = np.unique(lengths, return_counts=True)
     rows, repeats = fit(needs[::-1].astype(int).tolist(), counts[::-1].tolist(), capacity)
     found: list[int] = np.repeat(rows, repeats).tolist()
@@ -29,7 +29,7 @@ def free_spaces(rows: list[int], lengths: list[int]) -> list[int]:
 
 
 @given(sizes)
-def test_first_fit_is_that_of_the_textbook(lengths: list[int]) -> None:
+def test_first_fit_equals_the_textbook_algorithm(lengths: list[int]) -> None:
     free: list[int] = []
     expected = []
     for length in sorted(lengths, reverse=True):
@@ -42,8 +42,8 @@ def test_first_fit_is_that_of_the_textbook(lengths: list[int]) -> None:
 
 
 @given(sizes)
-def test_best_fit_is_that_of_the_textbook(lengths: list[int]) -> None:
-    """Rows with equal free space are interchangeable, so the spaces that remain are compared."""
+def test_best_fit_equals_the_textbook_algorithm(lengths: list[int]) -> None:
+    """Rows with equal free space are interchangeable, so the remaining spaces are compared."""
     free: list[int] = []
     for length in sorted(lengths, reverse=True):
         fitting = [space for space in free if space >= length]
@@ -57,7 +57,7 @@ def test_best_fit_is_that_of_the_textbook(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("fit", [first_fit, best_fit])
 @given(lengths=sizes)
-def test_rows_are_numbered_without_gaps_and_never_overfull(fit: Fit, lengths: list[int]) -> None:
+def test_rows_are_numbered_without_gaps_and_never_overflow(fit: Fit, lengths: list[int]) -> None:
     rows = placed(fit, lengths)
     assert len(rows) == len(lengths)
     assert set(rows) == set(range(len(set(rows))))
@@ -65,8 +65,8 @@ def test_rows_are_numbered_without_gaps_and_never_overfull(fit: Fit, lengths: li
 
 
 @pytest.mark.parametrize("fit", [first_fit, best_fit])
-def test_many_equal_documents_take_one_step_for_each_row_at_most(fit: Fit) -> None:
+def test_many_equal_documents_take_at_most_one_step_per_row(fit: Fit) -> None:
     rows, repeats = fit([7, 3], [10_000, 10_000], CAPACITY)
     assert repeats.sum() == 20_000
-    assert len(rows) == 10_000  # 5,000 rows of two sevens, which each take two threes
+    assert len(rows) == 10_000  # two steps for each of 5,000 rows, which hold two sevens and two threes
     assert set(repeats.tolist()) == {2}

@@ -1,4 +1,4 @@
-"""How pieces lie in rows."""
+"""How pieces are placed in rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.text.packing.reference import length_lists, row_lengths
 
 
 @given(length_lists, row_lengths)
-def test_starts_are_where_positions_are_zero(lengths: list[int], length: int) -> None:
+def test_segments_start_where_positions_are_zero(lengths: list[int], length: int) -> None:
     made = plan(lengths, length)
     layout = Layout(made.counts, made.row_starts, made.length)
     first = (layout.positions() == 0) & (layout.segment_ids() > 0)
@@ -21,7 +21,7 @@ def test_starts_are_where_positions_are_zero(lengths: list[int], length: int) ->
 
 
 @given(length_lists, row_lengths)
-def test_pieces_of_one_segment_each_are_the_segments(lengths: list[int], length: int) -> None:
+def test_pieces_with_one_segment_each_equal_the_segments(lengths: list[int], length: int) -> None:
     made = plan(lengths, length)
     pieces = [np.zeros(count, np.int8) for count in made.counts]
     layout, segments = Layout(made.counts, made.row_starts, made.length), Layout.of_segments(made, pieces)
@@ -29,7 +29,7 @@ def test_pieces_of_one_segment_each_are_the_segments(lengths: list[int], length:
     assert segments.positions().tolist() == layout.positions().tolist()
 
 
-def test_pieces_of_different_shapes() -> None:
+def test_pieces_of_different_shapes_are_rejected() -> None:
     layout = Layout(np.array([1, 1]), np.array([0, 2]), 4)
     with pytest.raises(CollateError, match=r"field 'x', .* are float64 of shape \(2,\), float64 of shape \(3,\)"):
         layout.filled("x", [np.zeros((1, 2)), np.zeros((1, 3))], np.dtype(np.float64), 0)

@@ -1,4 +1,4 @@
-"""Masks, tried with a small transformer: a document's outputs and loss are the same packed and alone."""
+"""Masks, tested with a small transformer: a document has the same outputs and loss packed and alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def attend_in_blocks(segment_ids: Tensor) -> Attend:
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """The summed loss of a causal model, shifted as in the models of Hugging Face."""
+    """Return the summed loss of a causal model, shifted as in the models of Hugging Face."""
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
 
 
@@ -68,7 +68,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     [attend_densely, pytest.param(attend_in_blocks, marks=pytest.mark.slow)],  # PyTorch imports its compiler
 )
 @torch.no_grad()
-def test_packed_documents_have_the_outputs_and_the_loss_that_they_have_alone(
+def test_packed_documents_have_the_same_outputs_and_loss_as_alone(
     strategy: Any, attend: Callable[[Tensor], Attend]
 ) -> None:
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ def test_packed_documents_have_the_outputs_and_the_loss_that_they_have_alone(
             loss += loss_of(alone, tokens)
     torch.testing.assert_close(loss_of(packed, batch["labels"]), loss, atol=1e-3, rtol=1e-6)
     crossing = build(made, documents, labels=True, mask_first=False)["labels"]
-    assert loss_of(packed, torch.as_tensor(crossing)) > loss + 1, "a first token that is predicted costs something"
+    assert loss_of(packed, torch.as_tensor(crossing)) > loss + 1, "predicting first tokens must increase the loss"
 
 
 @given(
@@ -106,10 +106,8 @@ def test_packed_documents_have_the_outputs_and_the_loss_that_they_have_alone(
 @settings(max_examples=examples(40), deadline=None)
 @example(runs=[[5]], causal=True, block_size=2, ascending=True)
 @example(runs=[[5]], causal=False, block_size=2, ascending=True)
-def test_block_mask_is_the_one_that_torch_makes(
-    runs: list[list[int]], causal: bool, block_size: int, ascending: bool
-) -> None:
-    """Also for ids in any order, with blocks that allow nothing; and in lengths that blocks do not divide."""
+def test_block_mask_equals_torchs(runs: list[list[int]], causal: bool, block_size: int, ascending: bool) -> None:
+    """Also for ids in any order, for fully masked blocks, and for lengths that are not a multiple of the block size."""
     rows = [np.repeat(np.arange(1, len(row) + 1), row) for row in runs]
     length = max(max(map(len, rows)), 1)
     ids = torch.zeros(len(rows), length, dtype=torch.int32)
@@ -136,14 +134,14 @@ def test_block_mask_is_the_one_that_torch_makes(
 
 @torch.no_grad()
 def test_full_blocks_are_found() -> None:
-    """FlexAttention skips the mask in these: a wrong one would change the outputs, a missing one costs time."""
+    """FlexAttention skips the mask there: a wrong full block would change the outputs, a missing one costs time."""
     made = block_mask(np.repeat([[1, 2, 0]], [70, 40, 18], axis=1), block_size=16)
     assert made.full_kv_num_blocks is not None
     assert made.full_kv_num_blocks.tolist() == [[[0, 1, 2, 3, 0, 0, 0, 0]]]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_mask_is_that_of_every_pair(causal: bool) -> None:
+def test_attention_mask_is_right_for_every_pair(causal: bool) -> None:
     ids = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 2, 3, 4, 5, 6, 7]])
     expected = [
         [[[a == b and (not causal or j <= i) for j, b in enumerate(row)] for i, a in enumerate(row)]]
@@ -156,7 +154,7 @@ def test_attention_mask_is_that_of_every_pair(causal: bool) -> None:
 
 @pytest.mark.parametrize("make", [attention_mask, block_mask])
 @pytest.mark.parametrize("ids", [np.ones(4, np.int32), np.ones((1, 4), np.float32), np.ones((0, 4), np.int32)])
-def test_what_are_no_segment_ids(make: Callable[[Any], object], ids: Any) -> None:
+def test_rejects_invalid_segment_ids(make: Callable[[Any], object], ids: Any) -> None:
     with pytest.raises(BadOption, match="must be rows x length of integers"):
         make(ids)
 

@@ -1,4 +1,4 @@
-"""Plans: their laws for all strategies, and how full rows become."""
+"""Plans: properties of all strategies, and how full the rows are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ strategies = st.sampled_from(STRATEGIES)
 
 
 def tokens_of(made: Plan) -> list[tuple[int, int]]:
-    """Every token of every row, as document and place in it."""
+    """Return every token of every row, as document and place in it."""
     pieces = [piece for row in rows_of(made) for piece in row]
     return [(document, start + place) for document, start, count in pieces for place in range(count)]
 
@@ -30,7 +30,7 @@ def test_every_token_is_in_one_row(lengths: list[int], length: int, strategy: An
     ]
     assert (made.counts > 0).all()
     assert (made.row_tokens <= length).all()
-    assert (np.diff(made.row_starts) > 0).all(), "no row is empty"
+    assert (np.diff(made.row_starts) > 0).all(), "no row may be empty"
 
 
 @given(length_lists, row_lengths, strategies, keys)
@@ -53,7 +53,9 @@ def test_documents_that_fit_stay_whole(lengths: list[int], length: int, strategy
     made = plan(lengths, length, strategy, key=key)
     for document, start, count in (piece for row in rows_of(made) for piece in row):
         assert start % length == 0
-        assert count == min(lengths[document] - start, length), "cut into full rows and what remains"
+        assert count == min(lengths[document] - start, length), (
+            "longer documents are cut into full rows and a remainder"
+        )
 
 
 @given(length_lists, row_lengths, st.sampled_from(WHOLE))
@@ -63,10 +65,12 @@ def test_rows_are_in_the_order_of_their_longest_documents(lengths: list[int], le
 
 
 @given(length_lists, row_lengths, strategies, st.integers(0, 2**64 - 1))
-def test_key_changes_nothing_but_the_order_of_rows(lengths: list[int], length: int, strategy: Any, key: int) -> None:
+def test_the_key_changes_only_the_order_of_rows(lengths: list[int], length: int, strategy: Any, key: int) -> None:
     made = plan(lengths, length, strategy, key=key)
     assert sorted(rows_of(made)) == sorted(rows_of(plan(lengths, length, strategy)))
-    assert rows_of(made) == rows_of(plan(np.array(lengths, np.uint16), length, strategy, key=key)), "as before"
+    assert rows_of(made) == rows_of(plan(np.array(lengths, np.uint16), length, strategy, key=key)), (
+        "the same plan for NumPy lengths"
+    )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -78,14 +82,14 @@ def test_keys_shuffle(strategy: Any) -> None:
 
 @pytest.mark.parametrize("strategy", WHOLE)
 @pytest.mark.parametrize("key", [None, 5])
-def test_rows_do_not_come_by_length(strategy: Any, key: int | None) -> None:
+def test_rows_are_not_sorted_by_length(strategy: Any, key: int | None) -> None:
     made = plan(log_normal(4096, seed=2), 2048, strategy, key=key)
     longest = np.maximum.reduceat(made.counts, made.row_starts[:-1])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.1
 
 
 @given(length_lists, row_lengths, strategies)
-def test_truncated_documents_have_their_first_tokens(lengths: list[int], length: int, strategy: Any) -> None:
+def test_truncated_documents_keep_their_first_tokens(lengths: list[int], length: int, strategy: Any) -> None:
     made = plan(lengths, length, strategy, too_long="truncate")
     assert sorted(tokens_of(made)) == sorted(
         (document, place) for document, size in enumerate(lengths) for place in range(min(size, length))
@@ -101,7 +105,7 @@ def test_dropped_documents_are_in_no_row(lengths: list[int], length: int, strate
 
 
 @given(length_lists, row_lengths, strategies)
-def test_too_long_documents_are_reported(lengths: list[int], length: int, strategy: Any) -> None:
+def test_documents_that_are_too_long_are_reported(lengths: list[int], length: int, strategy: Any) -> None:
     if max(lengths, default=0) <= length:
         made = plan(lengths, length, strategy, too_long="raise")
         assert rows_of(made) == rows_of(plan(lengths, length, strategy))
@@ -120,7 +124,7 @@ def test_best_fit_fills_rows_of_a_window_of_documents(seed: int) -> None:
     assert plan(lengths, 2048, "best_fit", too_long="truncate").fill >= 0.99
 
 
-def test_plan_is_the_same_everywhere() -> None:
+def test_the_plan_is_the_same_on_every_machine() -> None:
     rows = [
         [(0, 0, 7), (1, 0, 3)],
         [(2, 0, 10)],
@@ -139,7 +143,7 @@ def test_rows_longer_than_16_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (([1], 0), "length=0 is not a positive integer"),
         (([1], True), "length=True"),
@@ -151,8 +155,8 @@ def test_rows_longer_than_16_bits() -> None:
         ((["a"], 4), "Pass integers"),
     ],
 )
-def test_bad_arguments(arguments: tuple[Any, ...], complaint: str) -> None:
-    with pytest.raises(BadOption, match=complaint):
+def test_bad_arguments(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         plan(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Plans: choosing rows, figures, and what is printed."""
+"""Plans: selecting rows, statistics, and the repr."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.text.packing.reference import STRATEGIES, length_lists, row_lengths, 
 
 
 @given(length_lists, row_lengths, st.sampled_from(STRATEGIES), st.slices(20))
-def test_slice_has_these_rows(lengths: list[int], length: int, strategy: str, chosen: slice) -> None:
+def test_a_slice_selects_rows(lengths: list[int], length: int, strategy: str, chosen: slice) -> None:
     made = plan(lengths, length, strategy)  # type: ignore[arg-type]  # a drawn strategy is any text
     assert rows_of(made[chosen]) == rows_of(made)[chosen]
     assert made[chosen].row_starts[0] == 0
 
 
 @given(length_lists, row_lengths, st.data())
-def test_numbers_choose_rows_in_any_order(lengths: list[int], length: int, data: st.DataObject) -> None:
+def test_numbers_select_rows_in_any_order(lengths: list[int], length: int, data: st.DataObject) -> None:
     made = plan([*lengths, 1], length)
     numbers = data.draw(st.lists(st.integers(-len(made), len(made) - 1), max_size=8))
     expected = [rows_of(made)[number] for number in numbers]
@@ -29,12 +29,12 @@ def test_numbers_choose_rows_in_any_order(lengths: list[int], length: int, data:
     assert [rows_of(made[number])[0] for number in numbers] == expected
 
 
-def test_mask_chooses_rows() -> None:
+def test_a_mask_selects_rows() -> None:
     made = plan([5, 4, 3], 5)
     assert rows_of(made[made.row_tokens < 5]) == rows_of(made)[1:]
 
 
-def test_row_that_is_not_there() -> None:
+def test_a_row_out_of_range() -> None:
     made = plan([5, 4], 5)
     with pytest.raises(IndexError, match="2"):
         made[2]
@@ -42,7 +42,7 @@ def test_row_that_is_not_there() -> None:
 
 
 @given(length_lists, row_lengths, st.sampled_from(STRATEGIES))
-def test_figures_agree_with_the_pieces(lengths: list[int], length: int, strategy: str) -> None:
+def test_statistics_agree_with_the_pieces(lengths: list[int], length: int, strategy: str) -> None:
     made = plan(lengths, length, strategy)  # type: ignore[arg-type]  # a drawn strategy is any text
     tokens = [sum(count for _, _, count in pieces) for pieces in rows_of(made)]
     assert made.row_tokens.tolist() == tokens
@@ -59,7 +59,7 @@ def test_plan_without_rows() -> None:
         assert repr(made) == "Plan(0 rows of 4 tokens, 0 pieces, 100.0 % full)"
 
 
-def test_plan_is_printed_and_sent_to_workers() -> None:
+def test_a_plan_has_a_repr_and_can_be_pickled() -> None:
     made = plan([3, 2, 1], 4)
     assert repr(made) == "Plan(2 rows of 4 tokens, 3 pieces, 75.0 % full)"
     again: Plan = pickle.loads(pickle.dumps(made))

@@ -1,4 +1,4 @@
-"""Cumulative lengths, compared with a walk over the tokens."""
+"""Cumulative lengths, compared with a loop over the tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_agrees_with_the_tokens(lengths: list[int], length: int, strategy: Any, 
     assert found.cu_seqlens[-1] == (ids.size if padding else np.count_nonzero(ids))
 
 
-def test_equal_ids_on_both_sides_of_a_row_end_are_two_documents() -> None:
+def test_equal_ids_in_two_rows_are_two_documents() -> None:
     assert cu_seqlens(np.array([[1, 1], [1, 1]])).cu_seqlens.tolist() == [0, 2, 4]
 
 
@@ -45,7 +45,7 @@ def test_wrong_shape() -> None:
         cu_seqlens(np.ones((1, 1, 2), np.int32))
 
 
-def test_of_a_tensor_they_are_a_tensor() -> None:
+def test_a_tensor_gives_a_tensor() -> None:
     segment_ids = np.array([[1, 1, 2, 0], [1, 2, 2, 2]])
     found = cu_seqlens(torch.from_numpy(segment_ids))
     assert isinstance(found.cu_seqlens, torch.Tensor)
