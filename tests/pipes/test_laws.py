@@ -68,6 +68,12 @@ class _Counter:
 
 
 SOURCES: list[Callable[[int], Any]] = [lambda n: list(range(n)), Plain, Counting]
+
+
+def by_size(pipe: Any) -> Any:
+    return pipe.mix(Plain(9), weights=[2, 1], measure=lambda x: x + 1)
+
+
 FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: p.map(lambda x: x * 3 + 1),
     lambda p: p.map(lambda x: x + 1, num_threads=3),
@@ -90,13 +96,13 @@ FLAT: list[Step] = [  # operators that return numbers for numbers
     lambda p: feedline.pipe(range(40, 43)).repeat().interleave(p.repeat()).take(20),
     lambda p: p.mix(Counting(9), weights=[2, 1]),
     lambda p: p.repeat().mix(feedline.pipe([8, 9]).shuffle().repeat(), weights={0: [1, 3], 7: [3, 1]}).take(21),
-    lambda p: p.mix(Plain(9), weights=[2, 1], measure=lambda x: x + 1),
+    by_size,
     lambda p: p.shuffle(seed=5) if isinstance(p, feedline.pipes.MapPipe) else p,
 ]
 
 
 # Without mixtures by size: they measure what they read, and a function that fails once fails in every worker.
-PLAIN_STEPS = [step for number, step in enumerate(FLAT) if number != 21]
+PLAIN_STEPS = [step for step in FLAT if step is not by_size]
 
 
 @st.composite

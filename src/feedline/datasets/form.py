@@ -169,13 +169,13 @@ def _fields(stored: str | bytes | None) -> list[dict[str, object]]:
 
 
 def block_sums(stored: str | bytes | None) -> dict[str, object]:
-    """Return the checksums that `feedline pack` stored, by array name; empty for earlier versions."""
+    """Return the checksums that `feedline pack` stored, by array name; empty if there are none."""
     sums = _facts(stored).get("sums")
     return sums if isinstance(sums, dict) else {}
 
 
 def fields_with_sums(stored: str | bytes | None) -> frozenset[str]:
-    """Return the fields that `feedline pack` wrote with checksums; none for earlier versions or other programs."""
+    """Return the fields that `feedline pack` wrote with checksums; none if another program wrote the data."""
     names = [field.get("name") for field in _fields(stored)]
     return frozenset(name for name in names if isinstance(name, str) and _facts(stored).get("checksum") == KIND)
 

@@ -112,7 +112,7 @@ def manifest_in(folder: str, storage: Storage) -> Manifest | None:
     check_seal(shown_address(name), content, is_own=True)
     try:
         stored = json.loads(content)
-        if "shards" not in stored:  # a folder of arrays, or written by an earlier version
+        if "shards" not in stored:  # a folder of arrays
             return None
         shards = tuple(map(Shard.from_json, stored["shards"]))
         format_, count = stored["format"], stored["count"]

@@ -1,1 +1,1 @@
-"""Everything that touches a GPU."""
+"""Batches on a GPU: pinned memory, copies on a side stream, nvJPEG."""

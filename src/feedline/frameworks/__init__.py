@@ -1,1 +1,1 @@
-"""Array libraries: how their arrays are collated, sent, gathered and seeded."""
+"""Array libraries: how arrays are collated, sent, gathered and seeded. Training libraries: how they keep our loader."""

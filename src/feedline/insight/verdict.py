@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from feedline.insight.batch_rows import STAGES
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.worker_model import HANDOVER_S, Load
@@ -142,7 +143,7 @@ def cores_of(settings: Mapping[str, Any]) -> int:
 def moves_of(settings: Mapping[str, object]) -> bool:
     """True if idle workers take over the work of late ones.
 
-    Recordings without this setting come from loaders in which they always did.
+    Also True if the settings do not say.
 
     Example:
         >>> moves_of({"moves": False}), moves_of({})
@@ -252,15 +253,12 @@ def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
 def _stage(period: Period, cause: str) -> str:
     """Return the stage that workers are in; for fetch, the user's own stage if that takes most of it."""
     stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
-    named = {name: spent for name, spent in stages.items() if name not in _KNOWN}
+    named = {name: spent for name, spent in stages.items() if name not in STAGES}
     if cause == "fetch" and named:
         slowest = max(named, key=named.__getitem__)
         if named[slowest] > 0.5 * stages.get("fetch", 0.0):
             return slowest
     return cause
-
-
-_KNOWN = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
 
 
 def _details(period: Period, cause: str) -> str:

@@ -174,12 +174,6 @@ def described(path: str, size: int, start: bytes, raw_dtype: object = None) -> T
     return found
 
 
-def is_token_file(path: str) -> bool:
-    """True if a file begins like a token file."""
-    with opened(path) as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
 def opened(path: str) -> BinaryIO:
     """Open a file for reading. Raises SourceError: that is impossible."""
     try:

@@ -41,7 +41,7 @@ _BEGIN = b'{"feedline"'
 
 
 def check_seal(name: str, stored: str | bytes, *, is_own: bool = False) -> None:
-    """Verify the checksum of metadata, if it has one; earlier versions wrote none.
+    """Verify the checksum of metadata, if it has one.
 
     Data that does not begin like such metadata is ignored unless `is_own`, as another program may have put it there.
 

@@ -1,4 +1,4 @@
-"""Parquet files as a dataset."""
+"""Parquet and Arrow files as datasets."""
 
 from __future__ import annotations
 

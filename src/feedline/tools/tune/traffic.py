@@ -55,11 +55,6 @@ class Traffic:
     """How long training waited for shards."""
     seconds: float
 
-    @property
-    def hit_rate(self) -> float:
-        """The share of bytes that came from the cache."""
-        return 1 - self.fetched_bytes / max(1, self.read_bytes)
-
 
 class Machine:
     """A machine that reads epoch after epoch.
