@@ -188,6 +188,8 @@ class Notes:
     """True if the dataset queried its worker id although the loader shards the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not import."""
+    left_out: int = 0
+    """At the end of a stream: samples, failed ones included, that were read for a batch that `drop_last` left out."""
     receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None

@@ -283,9 +283,10 @@ class Runner:
         self._has_ended = True
         try:
             notes = self._last_notes()
-            if self._guard is not None and self._guard.faults:
+            left_out = getattr(self._fetch, "left_out", 0)
+            if self._guard is not None and (self._guard.faults or left_out):  # the fault budget counts all of them
                 notes = notes or Notes()
-                notes.faults = self._guard.faults
+                notes.faults, notes.left_out = self._guard.faults, left_out
                 notes.place = self.stream.place
             return Result(ResultKind.ENDED, worker, task.id, notes=notes)
         except Exception as exc:  # the user's state_dict

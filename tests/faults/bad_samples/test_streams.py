@@ -116,3 +116,24 @@ def test_streams_have_no_samples_to_replace_others(loader_kind: str) -> None:
         make(loader_kind, Stream(Numbers()), on_error="replace")
     with pytest.raises(BadOption, match="iterable"):
         make(loader_kind, Stream(Numbers()), on_error=Policy({Bad: Retry(then="replace")}))
+
+
+def test_samples_that_drop_last_leaves_out_count_as_seen() -> None:
+    for engine, workers in (("inline", 0), ("thread", 4), ("process", 4)):
+        for count, bad in ((7, {3}), (9, {8}), (31, {30})):
+            loader = make(
+                "DataLoader", Stream(Numbers(count, bad)), 8, drop_last=True, on_error="skip", **on(engine, workers)
+            )
+            batches = batches_of(loader)  # not TooManyBadSamples: at most one sample in seven failed
+            assert all(len(batch) == 8 for batch in batches)
+            assert [fault.message for fault in loader.faults] == [f"sample {index} is bad" for index in bad]
+            assert loader.state_dict()["faults"]["seen"] == count
+
+
+def test_the_share_of_bad_samples_that_drop_last_leaves_out_is_checked() -> None:
+    for engine, workers in (("inline", 0), ("thread", 2), ("process", 2)):
+        loader = make(
+            "DataLoader", Stream(Numbers(7, {0, 1, 2, 3})), 8, drop_last=True, on_error="skip", **on(engine, workers)
+        )
+        with pytest.raises(TooManyBadSamples, match="4 of 7 samples failed"):
+            list(loader)

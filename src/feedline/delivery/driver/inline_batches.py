@@ -285,7 +285,7 @@ class InlineBatches(OneCallerBatches):
     def _with_faults_noted(self, result: Result, treated: Treated) -> object:
         """Log the faults of a batch; return the batch or `_VOID`, or raise the exception in its place."""
         if result.kind is ResultKind.ENDED:
-            count = 0
+            count = 0 if result.notes is None else result.notes.left_out
         elif not self._runner.streams:
             count = count_of(treated.indices, batched=self._batched)
         else:

@@ -116,8 +116,8 @@ class OwnStreamsEpoch(Epoch):
         count = 0 if notes is None else len(notes.faults)
         if result.kind is ResultKind.DONE:
             count += self._count or 1
-        elif result.kind is ResultKind.ENDED and notes is not None and notes.faults:
-            count = max(count, notes.place - self._read[result.worker])  # includes samples that drop_last has left out
+        elif result.kind is ResultKind.ENDED and notes is not None:
+            count = notes.left_out
         fault_budget.enter(result, count, self.number)
         fault_budget.check()
 

@@ -328,6 +328,11 @@ class FetcherOfStream(ABC):
 class StreamFetcher(FetcherOfStream):
     """Cuts a worker's own stream into batches."""
 
+    @property
+    def left_out(self) -> int:
+        """At the end of the stream: how many samples were read for a batch that was not made."""
+        return self.stream.place - self._first
+
     def _begin(self, spec: WorkerSpec) -> None:
         if self._guard is not None:
             self.stream.is_retried = self._guard.tries_again
