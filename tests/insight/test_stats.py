@@ -52,12 +52,12 @@ def test_the_verdict_covers_the_last_epoch_if_this_one_has_just_begun() -> None:
 
 
 def test_as_dict_can_be_written_as_json() -> None:
-    told = json.loads(json.dumps(STATS.as_dict()))
-    assert told["epoch"]["stages"]["fetch"]["p99"] == 0.2
-    assert told["epoch"]["samples_per_s"] == 320.0
-    assert told["slowest_samples"][0] == {"index": 7, "seconds": 0.5, "worker": 1}
-    assert told["slowest_samples"][1]["index"] == "('a', 3)"
-    assert told["verdict"] == STATS.verdict
+    report = json.loads(json.dumps(STATS.as_dict()))
+    assert report["epoch"]["stages"]["fetch"]["p99"] == 0.2
+    assert report["epoch"]["samples_per_s"] == 320.0
+    assert report["slowest_samples"][0] == {"index": 7, "seconds": 0.5, "worker": 1}
+    assert report["slowest_samples"][1]["index"] == "('a', 3)"
+    assert report["verdict"] == STATS.verdict
 
 
 def test_flat_contains_only_numbers_by_name() -> None:
