@@ -1,7 +1,7 @@
-"""Tests in an environment that lacks extras: `pytest -p tests.bare`. What needs a missing package is skipped.
+"""Tests in an environment that lacks extras: `pytest -p tests.bare` skips tests that need a missing package.
 
-In every other environment a missing package is a failure, since it would hide tests. Here it hides most of them, so the
-run fails if too few are left (`--least`). `noxfile.py` uses it.
+In every other environment, a missing package is a failure, since it would hide tests. Here it hides most of them, so
+the run fails if too few are left (`--least`). `noxfile.py` uses it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _passed: Counter[str] = Counter()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--least", type=int, default=1, help="tests that must pass at least")
+    parser.addoption("--least", type=int, default=1, help="the least number of tests that must pass")
 
 
 def missing_package(text: str) -> str | None:
-    """Return the optional package whose absence an error is about, if it is about one."""
+    """Return the missing optional package that an error is about, if any."""
     found = re.findall(r"No module named '(\w+)[\w.]*'|import of (\w+) halted|needs the package '(\w+)", text)
     names = [name for names in found for name in names if name in OPTIONAL]
     return names[-1] if names else None
@@ -50,12 +50,12 @@ def pytest_make_collect_report(
     return report
 
 
-# Any: what pytest knows of a call, whose class is generic.
+# Any: pytest's class for a call is generic.
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip tests that end because an extra is missing."""
+    """Skip tests that fail because an extra is missing."""
     report = yield
     if report.failed and call.excinfo is not None:
         error = call.excinfo.value

@@ -1,6 +1,6 @@
 """Pages in Debian's Chromium: one window for all tests of a file.
 
-A window of its own for every test would be a process of its own: two seconds of a core instead of half a second.
+A separate window for every test would be a separate process: two seconds of a core instead of half a second.
 """
 
 import re
@@ -26,7 +26,7 @@ _FLAGS = (
 )
 
 
-# Any, throughout: what Playwright has no types for without its package.
+# Any, throughout: Playwright's types need its package.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if _CHROMIUM is None:
@@ -45,15 +45,15 @@ def shared_window(browser: Any) -> Any:
 
 @pytest.fixture
 def window(shared_window: Any) -> Iterator[Any]:
-    """A window for a page. What the browser complains about fails the test, but for what a server has refused."""
-    complaints: list[str] = []
+    """A window for a page. Errors and warnings of the browser fail the test, except for requests a server rejected."""
+    problems: list[str] = []
 
     def note_message(message: Any) -> None:
         if message.type in ("error", "warning") and not re.search(r"status of 4(04|22)", message.text):
-            complaints.append(message.text)
+            problems.append(message.text)
 
     def note_error(error: Any) -> None:
-        complaints.append(str(error))
+        problems.append(str(error))
 
     shared_window.set_viewport_size({"width": WIDTH, "height": 900})
     shared_window.on("console", note_message)
@@ -61,4 +61,4 @@ def window(shared_window: Any) -> Iterator[Any]:
     yield shared_window
     shared_window.remove_listener("console", note_message)
     shared_window.remove_listener("pageerror", note_error)
-    assert not complaints
+    assert not problems

@@ -1,8 +1,8 @@
 """Fixtures for every test: which engine runs it, and proof that it left nothing behind.
 
-`nothing_left_behind` is autouse. After each test it compares the process tree, the threads, `/dev/shm` and the open
-files with what was there before. Workers may still be on their way out when a test ends, so what is found is given
-a few seconds to go (waiting on the processes and threads themselves), after a garbage collection. What stays is named.
+`nothing_left_behind` is autouse. After each test, it compares the process tree, the threads, `/dev/shm` and the open
+files with those before it. Workers may still be ending when a test is over, so leftovers get some time to disappear
+(waiting for the processes and threads themselves) after a garbage collection. What stays is named.
 """
 
 import contextlib
@@ -36,14 +36,18 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 ENGINES = ("inline", "thread", "process")
 
-# Before any test begins CUDA, after which a loader could not set it any more, and would warn.
+# Before any test initializes CUDA, after which a loader could no longer set it, and would warn.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
-# How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
+# How long workers may take to end after their loader. A guess: torch's own take up to 5 s under load.
 GRACE_S = 60.0
 
 # Threads of the test runner.
-RUNNER_THREADS = ("pytest_timeout", "pydevd", "AnyIO worker thread")  # the last: of servers that a file shares
+RUNNER_THREADS = (
+    "pytest_timeout",
+    "pydevd",
+    "AnyIO worker thread",
+)  # the last: of servers that the tests of a file share
 
 _failed = pytest.StashKey[bool]()
 _sharer: object = vars(resource_sharer)["_resource_sharer"]
@@ -68,7 +72,7 @@ def two_torch_threads() -> Iterator[None]:
 
 @pytest.fixture
 def generators_as_they_were() -> Iterator[None]:
-    """Put the generators of the process back."""
+    """Restore the random generators of the process."""
     import torch
 
     python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -93,10 +97,10 @@ hypothesis.settings.load_profile("quick")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, default=1, help="how many test files run at a time")
-    parser.addoption("--costs", action="store_true", help="show what folders and files cost, with --processes")
+    parser.addoption("--costs", action="store_true", help="show the CPU time of folders and files, with --processes")
 
 
-gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
+gc.disable()  # until all tests are collected: nothing created until then is garbage
 
 
 def _forks_files(config: pytest.Config) -> bool:
@@ -106,7 +110,7 @@ def _forks_files(config: pytest.Config) -> bool:
 
 
 def pytest_collection(session: pytest.Session) -> bool | None:
-    """Leave the tests alone where each file is collected by a process of its own; import what most of them need."""
+    """Collect nothing if each file is collected in its own process; import what most of them need."""
     if not _forks_files(session.config):
         return None
     program_server.launch()
@@ -116,7 +120,7 @@ def pytest_collection(session: pytest.Session) -> bool | None:
 
 
 def _import_what_most_files_need() -> None:
-    """Import what would otherwise be imported in each of hundreds of processes; nothing that starts threads."""
+    """Import what hundreds of processes would otherwise import each, but nothing that starts threads."""
     import torch.utils.data  # noqa: F401
 
     import feedline
@@ -136,7 +140,7 @@ def _import_what_most_files_need() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what `make slow` runs."""
+    """Mark tests that only `make slow` runs."""
     for item in items:
         if item.get_closest_marker("real_time") is not None:
             item.add_marker(pytest.mark.slow)
@@ -144,13 +148,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep what the imports made out of every later garbage collection: with torch that is 100 ms each time."""
+    """Exclude imported objects from later garbage collections: with torch, they take 100 ms each time."""
     gc.collect()
     gc.freeze()
     gc.enable()
     if "torch" in sys.modules:
-        # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
-        # cores have tests of their own.
+        # A process that a test forks has no compute threads, and might wait for them. Besides, the other cores run
+        # other tests.
         sys.modules["torch"].set_num_threads(1)
         _keep_no_stacks(sys.modules["torch"])
     if not hasattr(session.config, "workerinput"):
@@ -160,7 +164,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _keep_no_stacks(torch: ModuleType) -> None:
-    """Let `torch.manual_seed` keep no stacks: in each of torch's workers it would read all files of pytest again."""
+    """Stop `torch.manual_seed` from keeping stacks: each of torch's workers would read all files of pytest again."""
     for device in (torch.cuda, torch.xpu, torch.mtia):
         device.traceback = SimpleNamespace(format_stack=list)
 
@@ -181,7 +185,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _open_cuda() -> None:
-    """Let CUDA open its files now: it keeps them until the program ends, whoever needs it first."""
+    """Let CUDA open its files now: it keeps them open until the program ends."""
     import torch
 
     if torch.cuda.is_available():
@@ -192,7 +196,7 @@ def _open_cuda() -> None:
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a passing test that leaves a process, a thread, shared memory or an open file."""
     if not Path("/proc/self/fd").is_dir():
-        yield  # the facts below are read from Linux's /proc
+        yield  # the figures below are read from Linux's /proc
         return
     if request.node.get_closest_marker("gpu") is not None:
         _open_cuda()
@@ -202,10 +206,10 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if not leftovers:
         return
     if request.node.stash.get(_failed, True):
-        return  # the traceback of a failed test keeps its frames, and so its loader, alive: not a second failure
+        return  # the traceback of a failed test keeps its loader alive: do not report that as a second failure
     gc.collect()
     before.wait_for_leavers(GRACE_S)
-    # Other programs' names in /dev/shm come and go while we look; what a test left is there both times.
+    # Names of other programs in /dev/shm come and go; what a test left is there both times.
     leftovers = [found for found in before.leftovers() if found in leftovers or not found.startswith("/dev/shm")]
     leftovers += before.places_of_threads()
     before.kill_leftover_processes()
@@ -218,7 +222,7 @@ _drivers: set[str] = set()
 
 
 def _is_first_to_load_a_driver() -> bool:
-    """Whether a test has loaded a GPU's driver or Ray, which keep pipes and events open until the process ends."""
+    """Whether this test was the first to load a GPU driver or Ray, which keep pipes open until the process ends."""
     maps = Path("/proc/self/maps").read_text()
     loaded = {name for name in ("libcuda.so", "libnvidia-ml.so", "_raylet.so") if name in maps}
     is_first = not loaded <= _drivers
@@ -228,7 +232,7 @@ def _is_first_to_load_a_driver() -> bool:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What existed around the test when it began."""
+    """Processes, threads, shared memory and open files at the start of a test."""
 
     processes: frozenset[int]
     threads: frozenset[int]
@@ -255,7 +259,7 @@ class Surroundings:
         return found
 
     def places_of_threads(self) -> list[str]:
-        """Where threads that stay are. Of one that is just leaving this must not be asked: Python may crash."""
+        """Return where leftover threads are. Not to be called while a thread is ending: Python may crash."""
         return [f"  {thread.name} is at {_place_of(thread)}" for thread in self._new_threads()]
 
     def wait_for_leavers(self, grace_s: float) -> None:
@@ -264,11 +268,11 @@ class Surroundings:
             thread.join(max(0.0, deadline - time.monotonic()))
         for pid in self._new_processes():
             _wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
-        # Names that tests in other processes have made meanwhile: it is not known whose they are, but they do not stay.
+        # Tests in other processes may have created names in the meantime; their owner is unknown, but they disappear.
         # A server in a thread closes its end of a connection after the client.
         names = _shared_memory_names() - self.shared_memory
         while True:
-            forks.settle(at_once=True)  # memory that a forked process saw is given back only when somebody looks
+            forks.settle(at_once=True)  # memory that a forked process saw is released only by this call
             is_left = any(_is_ours(name) for name in names & _shared_memory_names())
             if time.monotonic() >= deadline or not (is_left or len(_open_files()) > len(self.files)):
                 return
@@ -293,7 +297,7 @@ class Surroundings:
 
 
 def _descendants() -> set[int]:
-    """Every process below this one, less the servers that multiprocessing and tests keep for the life of a program."""
+    """Return all descendants, without the servers that multiprocessing and tests keep until the program ends."""
     programs, _ = program_server.kept_by_this_process()
     servers = {
         *programs,
@@ -306,7 +310,7 @@ def _descendants() -> set[int]:
     while waiting:
         for pid in _children(waiting.pop()):
             if "/playwright/driver/" in _command(pid):
-                continue  # of a fixture; the browser's processes come and go with its pages
+                continue  # belongs to a fixture; the browser's processes come and go with its pages
             found.add(pid)
             waiting.append(pid)
     return {pid for pid in found if pid not in servers}
@@ -314,8 +318,8 @@ def _descendants() -> set[int]:
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
-    with contextlib.suppress(OSError):  # the process, or one of its threads, ended while being read
-        for task in os.listdir(f"/proc/{pid}/task"):  # by strings: this is done twice for every test
+    with contextlib.suppress(OSError):  # the process, or one of its threads, has ended in the meantime
+        for task in os.listdir(f"/proc/{pid}/task"):  # with plain strings, for speed: this runs twice for every test
             with open(f"/proc/{pid}/task/{task}/children", "rb", buffering=0) as file:
                 children += map(int, file.read().split())
     return children
@@ -342,17 +346,17 @@ def _command(pid: int) -> str:
 
 
 def _shared_memory_names() -> set[str]:
-    """The names in /dev/shm, less semaphores: those are multiprocessing's own, and carry no sign of whose they are."""
+    """Return the names in /dev/shm without semaphores: those are multiprocessing's, and do not name their owner."""
     with contextlib.suppress(OSError):
         return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
     return set()
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a name in /dev/shm does not belong to a living process outside this one's tree.
+    """Whether a name in /dev/shm does not belong to a living process outside this process tree.
 
-    torch puts the process into its names. A worker of torch's own loader that is killed while it sends a batch leaves
-    one for good, and tests in all processes would be blamed for it.
+    torch's names contain the process id. A worker of torch's own loader that is killed while it sends a batch leaves a
+    name forever, and tests in all processes would be blamed for it.
     """
     family = {str(pid) for pid in (os.getpid(), *_descendants())}
     path = f"/dev/shm/{name}"
@@ -368,16 +372,16 @@ def _is_ours(name: str) -> bool:
 
 
 def _place_of(thread: threading.Thread) -> str:
-    """Say where a thread is, from the inside out."""
+    """Return where a thread is, innermost frame first."""
     frame = sys._current_frames().get(thread.ident or 0)
     summary = traceback.extract_stack(frame, 6) if frame is not None else []
     return " < ".join(f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(summary))
 
 
 def _open_files() -> dict[int, str]:
-    """Open descriptors and what they are, less those that multiprocessing and tests keep for the life of a program.
+    """Return open descriptors and their targets, without those that multiprocessing and tests keep until the end.
 
-    Those are the ways to their servers and the socket on which a process hands descriptors to others.
+    These are the connections to their servers, and the socket through which a process passes descriptors to others.
     """
     _, programs = program_server.kept_by_this_process()
     listener = getattr(getattr(_sharer, "_listener", None), "_listener", None)
@@ -391,10 +395,10 @@ def _open_files() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
-    # matrices torch opens a file for profilers, and multiprocessing keeps the memory of its shared values.
-    # torch's own loader, in parity tests, leaves the memory of a worker that was killed while it sent a batch.
-    # On ARM, importing torch opens the descriptions of the processor and leaves them open.
+    # A GPU driver opens files whenever a part of it is first used; torch's first matrix product opens a file for
+    # profilers, and multiprocessing keeps the memory of its shared values open.
+    # In parity tests, torch's own loader leaves the memory of a worker that was killed while it sent a batch.
+    # On ARM, importing torch opens files about the processor and leaves them open.
     processor = "/sys/devices/system/cpu/"
     own = (f"/tmp/perf-{os.getpid()}.map", f"/dev/shm/pym-{os.getpid()}-")
     kept = ("/dev/nvidia", *own, "/dev/shm/torch_", processor)

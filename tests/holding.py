@@ -1,4 +1,4 @@
-"""A worker that is held at a sample until the machine has had every chance to give its work to others."""
+"""Holds a worker at a sample until the machine has had every chance to give its tasks to others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from feedline.delivery.machine.machine import Machine
 from feedline.schedulers import plain
 
 _CHANCES = 20
-"""How often the machine looks for work for an idle worker before the held one is released."""
+"""How often the machine looks for tasks for an idle worker before the held one is released."""
 
 
 class Hold:
-    """Releases whoever reads the file `gate`, after the machine has moved work or has had its chances to do so.
+    """Releases the reader of the file `gate` after the machine has moved tasks or has had its chances to do so.
 
-    A named pipe needs no shared memory, so it holds threads, forked and spawned processes and actors alike.
+    A named pipe needs no shared memory, so it can hold threads, forked and spawned processes, and actors.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ class Hold:
         monkeypatch.setattr(plain, "_SURELY_LATE_S", 0.0)
 
     def release(self, moved: int = 0) -> None:
-        """Let the held worker go on; waits until one has come to the gate. May be called twice."""
+        """Release the held worker; waits until one has reached the gate. May be called twice."""
         if self.gate.exists():
             with self.gate.open("w"):
                 self.gate.unlink()
@@ -49,13 +49,13 @@ class Hold:
 
 
 def pass_gate(gate: Path) -> None:
-    """Wait at a gate until it is opened; pass one that was."""
+    """Wait at a gate until it is opened; return at once if it is open."""
     if gate.exists():
         gate.read_text()
 
 
 class Whereabouts:
-    """A sample is the process and thread that made it. One of them waits at the gate."""
+    """Samples are the ids of the threads that made them. One sample waits at the gate."""
 
     def __init__(self, gate: Path, count: int, held: int) -> None:
         self.gate = gate

@@ -63,7 +63,7 @@ def _busy_loops() -> Iterator[None]:
 
 
 def _run(command: list[str], log: IO[bytes], draw: random.Random, *, in_background: bool) -> tuple[int, int]:
-    """Run the command and stop its processes now and then; returns its exit code and the number of stops."""
+    """Run the command and stop its processes at random; return its exit code and the number of stops."""
 
     def prepare() -> None:
         if in_background:
@@ -91,7 +91,7 @@ def _run(command: list[str], log: IO[bytes], draw: random.Random, *, in_backgrou
 
 
 def _stop(root: int) -> list[int]:
-    """Stop all processes below this one. Those that a test has stopped itself are left as they are."""
+    """Stop a process and its descendants, except for those that a test has stopped itself."""
     running = [pid for pid in _descendants(root) if _state(pid) not in ("T", "t", "Z", "")]
     for pid in running:
         _signal(pid, signal.SIGSTOP)
@@ -105,7 +105,7 @@ def _descendants(root: int) -> list[int]:
         found.append(pid)
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{pid}/task"):
-                with contextlib.suppress(OSError):  # it has ended meanwhile
+                with contextlib.suppress(OSError):  # it has ended in the meantime
                     waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
 

@@ -1,4 +1,4 @@
-"""What Linux tells of the memory that a process has mapped."""
+"""The memory mappings of a process, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mapping:
 
 
 def mappings(pid: int) -> list[Mapping]:
-    """List what a process has mapped."""
+    """List the mappings of a process."""
     found, head, sizes = [], [""], dict[str, int]()
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
@@ -46,7 +46,7 @@ def mappings(pid: int) -> list[Mapping]:
 def of_feedline(pid: int) -> list[Mapping]:
     """List the memory for batches that a process has mapped: files by their name, others by their size.
 
-    Nothing else that is anonymous is as large: what is only reserved, such as the heaps of threads, cannot be written.
+    No other writeable anonymous mapping is as large: reserved memory, such as the heaps of threads, is not writeable.
     """
     return [
         mapping

@@ -1,8 +1,8 @@
-"""Names of tests for parameters of any kind."""
+"""Test ids for parameters of any kind."""
 
 import re
 
 
 def named(value: object) -> str:
-    """Return a name that is the same in every process: an object's repr, without where it lies in memory."""
+    """Return a name that is the same in every process: an object's repr without its address."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,4 +1,4 @@
-"""Runs every test file in a process of its own, several at a time (`--processes 3`).
+"""Runs every test file in its own process, several at a time (`--processes 3`).
 
 The pytest process imports torch and feedline but no test. It forks one process per file, which collects that file, runs
 its tests and sends their reports back. These processes stay small: a test that forks workers copies the page tables of
@@ -55,7 +55,7 @@ def _is_stopped(session: pytest.Session) -> bool:
 
 @dataclass
 class _File:
-    """What is to be run of one file: an argument of pytest's, without the tests that are through."""
+    """A file to run: pytest's argument, and how many of its tests are done."""
 
     argument: str
     done: int = 0
@@ -69,7 +69,9 @@ class _Process:
     pid: int
     file: _File
     messages: connection.Connection
-    waiting: deque[tuple[str, Any]] = field(default_factory=deque)  # ids and locations of tests that have not reported
+    waiting: deque[tuple[str, Any]] = field(
+        default_factory=deque
+    )  # ids and locations of tests that are not reported yet
 
 
 class _Files:
@@ -101,7 +103,7 @@ class _Files:
         self.running.append(_Process(pid, file, messages))
 
     def gather(self) -> None:
-        """Wait for messages of the processes, and pass their reports on."""
+        """Wait for messages from the processes, and forward their reports."""
         for ready in connection.wait([process.messages for process in self.running]):
             process = next(each for each in self.running if each.messages is ready)
             try:
@@ -120,7 +122,7 @@ class _Files:
         self.running.clear()
 
     def report_costs(self) -> None:
-        """Show what each folder and the most expensive files cost, if `--costs` asks for it."""
+        """Show the CPU time of each folder and of the most expensive files, with `--costs`."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or not self._config.getoption("--costs", False):
             return
@@ -141,12 +143,12 @@ class _Files:
         process.waiting = deque(tests[process.file.done :])
         if not process.file.done:
             self._tests[process.file.argument] = len(tests)
-        # What pytest shows as progress is the share of tests that are through: estimate how many there will be.
+        # pytest shows the share of finished tests as progress: estimate how many there will be.
         total = len(self._tests) + len(self.waiting)
         self._session.testscollected = sum(self._tests.values()) * total // len(self._tests)
 
     def _take_deselected(self, process: _Process, count: int) -> None:
-        self._hook.pytest_deselected(items=[SimpleNamespace() for _ in range(count)])  # all it needs is how many
+        self._hook.pytest_deselected(items=[SimpleNamespace() for _ in range(count)])  # only their number matters
 
     def _take_collection(self, process: _Process, data: Any) -> None:  # a report, as the hook serialises it
         report = self._hook.pytest_report_from_serializable(config=self._config, data=data)
@@ -163,7 +165,7 @@ class _Files:
         self._hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
 
     def _name_at_once(self, report: pytest.TestReport) -> None:
-        """Print which test failed and why: the summary comes only when all tests are through, or never."""
+        """Print which test failed and why: the summary comes only after all tests, or never."""
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
             terminal.write_line(f"\nfailed: {report.nodeid} ({report.when})", red=True)
@@ -196,7 +198,7 @@ class _Files:
 
 
 def _arguments(config: pytest.Config) -> Iterator[str]:
-    """The test files that pytest was asked for, the largest first: what is begun last should not take longest."""
+    """Yield the requested test files, largest first: the last one to start should not take longest."""
     ignored = {Path(path).resolve() for path in config.getoption("ignore") or ()}
     files: list[Path] = []
     for argument in config.args:
@@ -214,8 +216,8 @@ def _arguments(config: pytest.Config) -> Iterator[str]:
 
 
 def _run_file(session: pytest.Session, file: _File, answers: connection.Connection) -> NoReturn:
-    """Collect a file, run its tests but for those that are done, and leave without taking torch apart."""
-    os.register_at_fork(after_in_child=answers.close)  # it is closed when this process ends
+    """Collect a file, run its tests except for those that are done, and exit without finalizing torch."""
+    os.register_at_fork(after_in_child=answers.close)  # it must be closed when this process ends
     code = 0
     try:
         _become_one_of_many(session, file, answers)
@@ -237,7 +239,7 @@ def _run_file(session: pytest.Session, file: _File, answers: connection.Connecti
 
 
 def keep_children_quiet() -> None:
-    """Let processes that a test forks die without a stack: some do so on purpose, and it looks like a real crash."""
+    """Let processes that a test forks crash without printing a stack: some do so on purpose."""
     os.register_at_fork(after_in_child=faulthandler.disable)
 
 
@@ -251,14 +253,14 @@ def _run_tests(session: pytest.Session, items: Iterable[pytest.Item], answers: c
 
 
 def _become_one_of_many(session: pytest.Session, file: _File, answers: connection.Connection) -> None:
-    """Send reports away, and write nothing to the terminal and the files that the processes have in common."""
+    """Send reports to the parent, and write nothing to the terminal and files that all processes share."""
     config = session.config
     keep_children_quiet()
     random.seed()
     np.random.seed()
     folders = config._tmp_path_factory  # type: ignore[attr-defined]
     folders._basetemp = folders.mktemp("process")
-    config.workerinput = {}  # type: ignore[attr-defined]  # pytest-xdist's sign, which plugins know
+    config.workerinput = {}  # type: ignore[attr-defined]  # pytest-xdist's attribute, which plugins look for
     plugins = config.pluginmanager
     capture: Any = plugins.get_plugin("capturemanager")
     capture.stop_global_capturing()
@@ -270,7 +272,7 @@ def _become_one_of_many(session: pytest.Session, file: _File, answers: connectio
 
 
 class _OneFile:
-    """Lets pytest pass over what lies beside the file: it would look at all files of all folders on the way there."""
+    """Makes pytest skip everything but one file: it would look at all files in all folders on the way."""
 
     def __init__(self, argument: str) -> None:
         path = Path(os.path.abspath(argument.partition("::")[0]))
@@ -282,7 +284,7 @@ class _OneFile:
 
 
 class _Reporter:
-    """Takes the place of the plugin that writes reports to the terminal."""
+    """Replaces the plugin that writes reports to the terminal."""
 
     def __init__(
         self, config: pytest.Config, answers: connection.Connection, writer: object, *, is_first: bool
@@ -290,8 +292,8 @@ class _Reporter:
         self._config = config
         self._answers = answers
         self._reports: list[object] = []
-        self._is_first = is_first  # to collect this file: another process has sent what came of that
-        self._tw = writer  # other plugins write with it: pytest-timeout the stacks of all threads
+        self._is_first = is_first  # to collect this file; otherwise another process has sent those results
+        self._tw = writer  # other plugins use it: pytest-timeout writes the stacks of all threads
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(self._serialised(report))
@@ -305,7 +307,7 @@ class _Reporter:
             self._answers.send(("deselected", len(items)))
 
     def take(self) -> list[object]:
-        """The reports since the last call."""
+        """Return the reports since the last call."""
         reports, self._reports = self._reports, []
         return reports
 

@@ -1,15 +1,14 @@
-"""Programs that tests start, forked from a process that has imported torch, NumPy and feedline already.
+"""Programs that tests start, forked from a process that has already imported torch, NumPy and feedline.
 
-A new interpreter needs two seconds of a processor for these imports; a fork needs some milliseconds. A forked program
-has arguments, an environment, a folder and descriptors of its own, and is `__main__`. At its end it waits for its
-threads, calls what is registered for the end and drops what it has; then the process is over. Taking apart the modules
-and libraries that it was forked with, as an interpreter does at last, would copy all of their pages: a quarter of a
-second. A test of what happens then asks for it (`finalizes`). One of what is imported when, of memory or threads, or of
-the interpreter's options starts a new interpreter.
+A new interpreter needs two seconds of a core for these imports; a fork needs some milliseconds. A forked program has
+its own arguments, environment, folder and descriptors, and is `__main__`. At its end, it waits for its threads, runs
+its exit functions and drops its objects; then the process exits. Finalizing the modules and libraries that it was
+forked with, as an interpreter does at exit, would copy all of their pages, which takes a quarter of a second. Tests of
+that set `finalizes`. Tests of imports, memory, threads or the interpreter's options start a new interpreter.
 
-Every test process has a server, which ends with it. It is the parent of the programs: it waits for each and writes its
-status into a pipe, whose other end `Forked` has. The servers are forked from one process, the origin, which imports
-torch once for all test processes of a run.
+Every test process has a server, which ends with it. The server is the parent of the programs: it waits for each and
+writes its status to a pipe, whose other end `Forked` reads. The servers are forked from one process, the origin, which
+imports torch once for all test processes of a run.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ import numpy as np
 _ROOT = Path(__file__).resolve().parents[1]
 _STATUS = struct.Struct("i")
 _NO_WARNING_OF_FORKS = "ignore:This process:DeprecationWarning"
-"""The programs fork beside their threads, as those of users do; Python 3.12 and later warn of it."""
+"""Programs fork while they have threads, as users' programs do; Python 3.12 and later warn about it."""
 _MOST_BYTES = 1 << 17
-"""Of a request: text, arguments and environment. Sockets take more than this at once."""
+"""The size of a request: text, arguments and environment. Sockets accept more than this at once."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A program that is to run; its descriptors go beside it, and after them those for `passed`."""
+    """A program to run; its descriptors are sent with it, followed by those for `passed`."""
 
     program: str
     is_file: bool
@@ -63,7 +62,7 @@ class _Request:
 
 
 class Forked:
-    """A program that runs; what `subprocess.Popen` has, as far as tests need it."""
+    """A running program, with the part of `subprocess.Popen` that tests need."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
@@ -74,7 +73,7 @@ class Forked:
         return self._wait(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the program, and of its name in the table of processes; returns its exit code."""
+        """Wait until the program has ended and was reaped; return its exit code."""
         code = self._wait(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"the forked program {self.pid}", timeout or 0)
@@ -106,7 +105,7 @@ def start(
     start_new_session: bool = False,
     finalizes: bool = False,
 ) -> Forked:
-    """Start a program: a text, as after `python -c`, or a file. Close your ends of its descriptors afterwards."""
+    """Start a program: a text, as for `python -c`, or a file. Close your copies of its descriptors afterwards."""
     request = _Request(
         program=str(program),
         is_file=isinstance(program, Path),
@@ -141,7 +140,7 @@ def run(
     timeout_s: float = 250,
     finalizes: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; it is killed if that takes too long."""
+    """Run a program to its end; kill it if that takes too long."""
     with (
         tempfile.TemporaryFile("w+") as stdout,
         tempfile.TemporaryFile("w+") as stderr,
@@ -170,19 +169,19 @@ def _read(file: IO[str]) -> str:
 
 
 class Server(NamedTuple):
-    """The process that programs are forked from, and the way to it."""
+    """The process that programs are forked from, and the connection to it."""
 
     pid: int
     connection: socket.socket
 
 
 def running() -> Server | None:
-    """The server of this process, if it has started one; it stays."""
+    """Return the server of this process, if it has started one."""
     return _server() if _server.cache_info().currsize else None
 
 
 def cpu_s() -> float:
-    """The processor time of the programs that this process has started and that have ended."""
+    """Return the CPU time of all programs that this process started and that have ended."""
     server = running()
     if server is None:
         return 0.0
@@ -192,7 +191,7 @@ def cpu_s() -> float:
 
 @functools.cache
 def launch() -> socket.socket:
-    """Start the process that servers are forked from. Processes that are forked later use the same one."""
+    """Start the process that servers are forked from. Processes forked later use the same one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -203,7 +202,7 @@ def launch() -> socket.socket:
         )
     _origin_pids.append(process.pid)
     atexit.register(ours.close)
-    process.returncode = 0  # it is not waited for: it ends when the last process that has `ours` does
+    process.returncode = 0  # not waited for: it ends with the last process that has `ours`
     return ours
 
 
@@ -211,7 +210,7 @@ _origin_pids: list[int] = []
 
 
 def kept_by_this_process() -> tuple[set[int], set[int]]:
-    """Processes and descriptors that stay until the test process ends: those of the server and of its origin."""
+    """Return the processes and descriptors of the server and its origin, which stay until the test process ends."""
     server = running()
     pids = {*_origin_pids, *([server.pid] if server else [])}
     fds = {launch().fileno() for _ in range(launch.cache_info().currsize)}
@@ -229,10 +228,10 @@ def _server() -> Server:
 
 
 def move_to_huge_pages() -> None:
-    """Let forks copy fewer pages. With torch alone a fork and its end take 20 ms of a core, and 9 ms then."""
+    """Let forks copy fewer pages. With torch, this reduces a fork and its exit from 20 ms to 9 ms of a core."""
     if sys.platform != "linux":
         return
-    collapse, size = 25, 1 << 21  # MADV_COLLAPSE, since Linux 6.1; an older one refuses, and all stays as it is
+    collapse, size = 25, 1 << 21  # MADV_COLLAPSE, since Linux 6.1; older kernels reject it, and nothing changes
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -247,7 +246,7 @@ def move_to_huge_pages() -> None:
 
 
 def _fork_servers(origin: socket.socket) -> socket.socket | None:
-    """Fork a server per request. Returns its connection there, and None in the origin when no test process is left."""
+    """Fork a server per request. Return its connection there, and None in the origin after the last test process."""
     while True:
         text, fds, _, _ = socket.recv_fds(origin, 16, 1)
         if not text:
@@ -265,8 +264,8 @@ def _fork_servers(origin: socket.socket) -> socket.socket | None:
 
 
 def _serve(connection: socket.socket) -> _Request | None:
-    """Fork a process per request. Returns in each of these, and in the server when nobody is left to ask."""
-    children: dict[int, tuple[int, int]] = {}  # process and where its status goes, by descriptor of the process
+    """Fork a process per request. Return in each of them, and in the server when there will be no more requests."""
+    children: dict[int, tuple[int, int]] = {}  # process and descriptor for its status, by pidfd
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     while True:
@@ -297,16 +296,16 @@ def _serve(connection: socket.socket) -> _Request | None:
 
 
 def _report(pid: int, status: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # who started it no longer waits for it
+    with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
         os.write(status, _STATUS.pack(os.waitpid(pid, 0)[1]))
     os.close(status)
 
 
 def _become(request: _Request, fds: list[int]) -> None:
-    """Let this process be as one that was started for the program."""
+    """Make this process look as if it was started for the program."""
     if request.own_session:
         os.setsid()
-    # First away from the numbers that are wanted, then there.
+    # First move descriptors away from the wanted numbers, then to them.
     away = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 256) for fd in fds]
     for fd in fds:
         os.close(fd)
@@ -321,7 +320,7 @@ def _become(request: _Request, fds: list[int]) -> None:
 
 
 def _run(request: _Request) -> None:
-    """Run the program as `__main__`; what it raises ends the process as it would end an interpreter."""
+    """Run the program as `__main__`; its exceptions end the process as they would end an interpreter."""
     main = types.ModuleType("__main__")
     if request.is_file:
         main.__file__ = request.program
@@ -332,12 +331,12 @@ def _run(request: _Request) -> None:
         code = compile(request.program, "<string>", "exec")
     sys.argv = [request.program if request.is_file else "-c", *request.arguments]
     sys.modules["__main__"] = main
-    sys.excepthook = _show_what_the_program_raised
+    sys.excepthook = _show_exception_of_the_program
     exec(code, main.__dict__)
 
 
 def _run_and_leave(request: _Request) -> NoReturn:
-    """Run the program, and leave as an interpreter would, up to where it takes itself apart."""
+    """Run the program, and exit like an interpreter, but without finalizing it."""
     code: object = 0
     is_interrupted = False
     try:
@@ -365,32 +364,32 @@ def _run_and_leave(request: _Request) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-def _show_what_the_program_raised(
+def _show_exception_of_the_program(
     kind: type[BaseException], exception: BaseException, traceback: types.TracebackType | None
 ) -> None:
     names = vars(sys.modules["__main__"])
-    while traceback is not None and traceback.tb_frame.f_globals is not names:  # the lines that led to the program
+    while traceback is not None and traceback.tb_frame.f_globals is not names:  # skip frames outside the program
         traceback = traceback.tb_next
     sys.__excepthook__(kind, exception.with_traceback(traceback), traceback)
 
 
 if __name__ == "__main__":
-    # Looked up so that they are imported. Nothing else happens here: a server that had threads could not be forked.
+    # Accessed so that they are imported. Nothing else may happen here: a server with threads could not be forked.
     import feedline
 
     _loaders: list[object] = [feedline.Loader]
-    with contextlib.suppress(ModuleNotFoundError):  # where feedline is tried without torch
+    with contextlib.suppress(ModuleNotFoundError):  # when feedline is tested without torch
         import torch.utils.data  # noqa: F401
 
         _loaders.append(feedline.DataLoader)
     for _finalizer in list(vars(weakref.finalize)["_registry"]):
         _, _called, _, _ = _finalizer.peek()
         if _called.__module__.startswith("torch."):
-            _finalizer.atexit = False  # its operators need not be taken apart
+            _finalizer.atexit = False  # its operators need no finalization
     gc.collect()
-    gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
+    gc.freeze()  # otherwise each program would traverse all of torch at its end, and so copy its pages
     move_to_huge_pages()
-    _this = sys.modules["__main__"]  # whose names are in use until the end
+    _this = sys.modules["__main__"]  # its names are in use until the end
     with socket.socket(fileno=int(sys.argv[1])) as _origin:
         _own = _fork_servers(_origin)
     _request = None

@@ -1,4 +1,4 @@
-"""Ranks of a process group of torch's, each a process of its own."""
+"""Ranks of a torch process group, each in its own process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def _as_rank(rank: int, world_size: int, file: str, part: Callable[[], Any], sender: Any) -> None:
-    """Run in a process of its own: join the group, do the part, report."""
+    """Run in a process of its own: join the group, run the part, send its report."""
     try:
         torch.set_num_threads(1)
         dist.init_process_group(
@@ -35,7 +35,7 @@ def _as_rank(rank: int, world_size: int, file: str, part: Callable[[], Any], sen
 
 
 def run_ranks(world_size: int, folder: Path, part: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run `part(rank, world_size, folder, *arguments)` on every rank, each a process; returns the reports."""
+    """Run `part(rank, world_size, folder, *arguments)` on every rank, each a process; return the reports."""
     context = multiprocessing.get_context("fork")
     file = f"{folder}/group-{time.monotonic_ns()}"
     pipes = [context.Pipe(duplex=False) for _ in range(world_size)]

@@ -1,4 +1,4 @@
-"""A cluster of several nodes on this machine whose actors and nodes are killed, again and again, mid-epoch.
+"""A cluster of several nodes on this machine whose actors and nodes are killed repeatedly, in the middle of epochs.
 
     python -m tests.ray_drill --actors 500 --nodes 20 --minutes 60
 
@@ -32,13 +32,13 @@ _CPUS = 3
 
 
 class Drawn:
-    """Sample i is its number and 20,000 random ones, which follow from the key of the sample."""
+    """Sample i is its number and 20,000 random ones, which depend on the key of the sample."""
 
     def __len__(self) -> int:
         return 400
 
     def __getitem__(self, index: int) -> tuple[int, NDArray[np.float64]]:
-        time.sleep(0.005)  # a batch takes a while, so that actors are killed at work
+        time.sleep(0.005)  # a batch takes a while, so that actors are killed while they work
         return index, rng().random(20_000)
 
 
@@ -47,7 +47,7 @@ def loader_of(**options: Any) -> Any:
 
 
 class Nodes:
-    """A head, which has the training process and no actors, and nodes that come and go."""
+    """A head node, which has the training process and no actors, and nodes that come and go."""
 
     def __init__(self, count: int) -> None:
         import ray
@@ -68,7 +68,7 @@ class Nodes:
         self._nodes[place] = self._add()
 
     def close(self) -> None:
-        """End all of it."""
+        """Shut down the cluster."""
         import ray
 
         ray.shutdown()
@@ -76,12 +76,12 @@ class Nodes:
 
 
 def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
-    """Go through epochs until enough was killed, or the time is over."""
+    """Run epochs until enough actors and nodes were killed, or the time is over."""
     chance = random.Random(arguments.seed)
     inline = loader_of()
     loader = loader_of(workers=4, engine=RayOptions(), persistent=True)
     found = {"actors": 0, "nodes": 0, "batches": 0, "epochs": 0}
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     left = set(range(arguments.nodes))
     killed: set[int] = set()
     while True:
@@ -90,17 +90,17 @@ def drill(nodes: Nodes, arguments: argparse.Namespace) -> dict[str, float]:
             for one, other in zip(batch, next(expected), strict=True):
                 np.testing.assert_array_equal(one, other)
             found["batches"] += 1
-            elapsed_s = time.monotonic() - begun_s
+            elapsed_s = time.monotonic() - started_s
             if elapsed_s > arguments.minutes * 60 or (found["actors"] >= arguments.actors and not left):
                 return {**found, "restarts": loader.stats()["restarted_workers"], "seconds": round(elapsed_s)}
             if left and found["actors"] >= min(left) * arguments.actors / arguments.nodes:
                 left.remove(min(left))
                 nodes.kill_one(chance)
                 found["nodes"] += 1
-            # A process is listed until its death is noticed: another signal to it would not be another killed actor.
+            # A process is listed until its death is noticed; killing it again would not kill another actor.
             pids = [pid for pid in run_of(loader).resources.worker_pids if pid not in killed]
             if pids and found["actors"] < arguments.actors and chance.random() < 0.5:
-                with contextlib.suppress(ProcessLookupError):  # it went with its node
+                with contextlib.suppress(ProcessLookupError):  # it died with its node
                     pid = chance.choice(pids)
                     killed.add(pid)
                     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What `make test` runs of tests with many cases: the marker `sample`, and the number of Hypothesis's examples.
+"""Which cases of a test `make test` runs: the marker `sample`, and the number of Hypothesis examples.
 
 `pytestmark = pytest.mark.sample(4)` in a file (or the marker on one test): `make test` runs one in four of the cases of
 each test, and at least one; `make slow` runs the others. A hash of the names chooses them, so that every run takes the
@@ -14,7 +14,7 @@ import pytest
 
 
 def examples(count: int) -> int:
-    """Scale a test's own number of examples as the profile scales the usual one, which is 100; at least five stay."""
+    """Scale a test's own number of examples as the profile scales the default, which is 100; at least to five."""
     return min(count, max(5, count * hypothesis.settings().max_examples // 100))
 
 

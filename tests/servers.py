@@ -1,8 +1,8 @@
-"""Debian's servers and browser, which some tests use: installed before the tests if missing and possible.
+"""Debian's servers and browser, which some tests use: installed before the tests if missing and permitted.
 
     python -m tests.servers
 
-Tests skip, and say so, where one could not be installed.
+Tests that need one are skipped if it could not be installed.
 """
 
 import glob
@@ -16,7 +16,7 @@ PACKAGES = {
     "postgresql": "/usr/lib/postgresql/*/bin/initdb",
     "redis-server": "/usr/bin/redis-server",
 }
-"""Packages, and a file that tells that they are installed."""
+"""Packages, and a file that exists if they are installed."""
 LONGEST_S = 240
 
 

@@ -1,4 +1,4 @@
-"""Every Python block of the docs and every docstring example runs, and what they point to is there."""
+"""Every Python block of the docs and every docstring example runs, and all links are valid."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MODULES = sorted(
     if ">>>" in file.read_text(encoding="utf-8")
 )
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
-NEEDS = re.compile(r"<!-- needs: ([\w ]+) -->")  # packages without which the code of a page is not run
+NEEDS = re.compile(r"<!-- needs: ([\w ]+) -->")  # packages that the code of a page needs
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
 
 OUTSIDE = re.compile(r"\b(?:docs|examples|benchmarks|changes|scripts)/\w[\w/-]*\.(?:md|py)")
 
 
 def runnable_lines(page: str) -> str:
-    """Return the page with everything blanked that is not Python to be run, so that line numbers stay true."""
+    """Return the page with everything but runnable Python blanked out, so that line numbers are kept."""
     kept = []
     running = skipping = False
     previous = ""
@@ -56,7 +56,7 @@ def page_id(page: Path) -> str:
 
 
 PAGES_WITH_CODE = [page for page in PAGES if runnable_lines(page.read_text(encoding="utf-8")).strip()]
-READ_FIRST = ("README.md", "docs/start/switch-from-torch.md")  # what `make test` runs; the other pages are slow
+READ_FIRST = ("README.md", "docs/start/switch-from-torch.md")  # run by `make test`; the other pages are slow
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ READ_FIRST = ("README.md", "docs/start/switch-from-torch.md")  # what `make test
         for page in PAGES_WITH_CODE
     ],
 )
-def test_code_of_page_runs(page: Path, tmp_path: Path) -> None:
+def test_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for package in " ".join(NEEDS.findall(page.read_text(encoding="utf-8"))).split():
         need(package)
-    # As a file and in a process of its own: spawned workers import it, as they would a reader's script.
+    # As a file, in its own process: spawned workers import it, as they would a reader's script.
     script = tmp_path / f"{page.stem.replace('-', '_')}_page.py"
     script.write_text(runnable_lines(page.read_text(encoding="utf-8")), encoding="utf-8")
     done = program_server.run(script, cwd=tmp_path)
@@ -77,12 +77,12 @@ def test_code_of_page_runs(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_of_page_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_are_valid(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_every_error_that_is_raised_has_advice() -> None:
+def test_every_raised_error_has_advice() -> None:
     advice = "".join((ROOT / page).read_text("utf-8") for page in ("docs/troubleshooting.md", "docs/warnings.md"))
     headings = re.findall(r"^## (\w+)$", advice, re.MULTILINE)
     parents = {base for name in errors.__all__ for base in getattr(errors, name).__mro__[1:]}
@@ -101,7 +101,7 @@ def test_docstring_examples_run(module: str) -> None:
 
 
 def find_examples(module: str) -> Iterator[doctest.DocTest]:
-    """Yield the examples in a module's docstrings, those under an assignment included, which doctest does not find."""
+    """Yield the examples in a module's docstrings, including those under assignments, which doctest does not find."""
     loaded = importlib.import_module(module)
     file = Path(str(loaded.__file__))
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -110,12 +110,12 @@ def find_examples(module: str) -> Iterator[doctest.DocTest]:
             yield doctest.DocTestParser().get_doctest(text, vars(loaded).copy(), module, str(file), node.lineno - 1)
 
 
-def test_block_with_a_reason_is_left_out() -> None:
+def test_a_block_marked_as_not_run_is_left_out() -> None:
     page = "a\n```python\nx = 1\n```\n<!-- not run: needs a GPU -->\n```python\ny = 2\n```\n```\nz = 3\n```\n"
     assert runnable_lines(page) == "\n\nx = 1" + "\n" * 8
 
 
-def test_the_versions_that_the_security_policy_names_are_the_least_that_extras_admit() -> None:
+def test_versions_in_the_security_policy_are_the_minimum_versions_of_extras() -> None:
     rows = re.findall(r"^\| (\w+) \| ([\d.]+)[ ,].*CVE-", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
     admitted = re.findall(r'"(\w+)>=([\d.]+)', (ROOT / "pyproject.toml").read_text())
     assert {name.lower() for name, _ in rows} == {"pillow", "cbor2", "imagecodecs", "duckdb", "torch"}
@@ -123,8 +123,8 @@ def test_the_versions_that_the_security_policy_names_are_the_least_that_extras_a
         assert {least for found, least in admitted if found == name.lower()} == {version}
 
 
-def test_docstrings_name_no_files_that_are_not_installed() -> None:
-    """The package is installed without the folders beside it. Where something is tested is said to developers."""
+def test_docstrings_mention_no_files_that_are_not_installed() -> None:
+    """The package is installed without the other folders. Comments for developers may refer to them."""
     found = []
     for path in (SOURCE / "feedline").rglob("*.py"):
         text = path.read_text(encoding="utf-8")

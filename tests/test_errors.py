@@ -34,9 +34,9 @@ def test_every_error_is_listed() -> None:
 def test_every_error_is_a_feedline_error_with_a_built_in_that_callers_already_catch(name: str) -> None:
     kind = getattr(errors, name)
     if issubclass(kind, Warning):
-        assert issubclass(kind, errors.FeedlineWarning), "so that all of them can be silenced at once"
+        assert issubclass(kind, errors.FeedlineWarning), "all of them can be silenced at once"
         assert issubclass(kind, UserWarning)
-        assert not issubclass(kind, errors.FeedlineError), "a warning that was made an error is not feedline's failure"
+        assert not issubclass(kind, errors.FeedlineError), "a warning turned into an error is not a failure of feedline"
         return
     assert issubclass(kind, errors.FeedlineError)
     if kind is not errors.FeedlineError:
@@ -54,7 +54,7 @@ def test_every_error_can_be_sent_from_a_worker(name: str, protocol: int) -> None
         assert again.__dict__ == exc.__dict__
 
 
-def test_the_tree_is_drawn_as_it_is() -> None:
+def test_the_drawing_of_the_tree_is_correct() -> None:
     drawn = dict(re.findall(r"([A-Z]\w+)(?: \((\w+)\))?  +\w", errors.__doc__ or ""))
     assert {"FeedlineError", "FeedlineWarning", *drawn} == set(errors.__all__)
     for name, base in drawn.items():
@@ -74,10 +74,10 @@ def test_too_many_open_files_names_the_limit_and_the_occasion() -> None:
     assert "while starting 4 workers" in text
 
 
-def test_a_warning_points_to_the_line_outside_of_feedline_that_led_to_it() -> None:
-    with pytest.warns(errors.StateWarning, match="what happened") as told:
+def test_a_warning_points_to_the_callers_line_outside_feedline() -> None:
+    with pytest.warns(errors.StateWarning, match="what happened") as warned:
         errors.warn_user("what happened", errors.StateWarning)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_an_internal_error_takes_the_blame() -> None:

@@ -1,4 +1,4 @@
-"""What the documentation says of extras is what `pyproject.toml` installs."""
+"""The documentation of extras agrees with `pyproject.toml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 ]
 
 
-def test_what_images_brings() -> None:
+def test_the_images_extra_is_documented_correctly() -> None:
     brought = {re.split(r"[<>=\[]", one)[0] for one in EXTRAS["images"]}
     sentence = re.search(r"`pip install 'feedline\[images\]'` brings (.*?)\. OpenCV", _text("docs/guide/images.md"))
     assert sentence is not None
@@ -26,7 +26,7 @@ def test_what_images_brings() -> None:
     assert "opencv" not in sentence[1].lower()
 
 
-def test_every_extra_that_is_named_exists() -> None:
+def test_every_mentioned_extra_exists() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
     for page in pages:
         for names in re.findall(r"(?<![\w/])feedline\[([a-z0-9, ]+)\]", page.read_text("utf-8")):

@@ -1,4 +1,4 @@
-"""Ranks under real launchers: Open MPI, MPICH and SLURM, where they are installed.
+"""Ranks started by real launchers: Open MPI, MPICH and SLURM, where they are installed.
 
 apt-get install openmpi-bin mpich slurm-wlm
 """
@@ -34,23 +34,23 @@ class Stream:
         return iter(range({COUNT}))
 
 sampler = feedline.samplers.DistributedSampler(range({COUNT}), shuffle=False, tail="exact")
-told = {{
+report = {{
     "rank": rank_if_known(),
     "local": local_rank_count(),
     "map": [int(number) for batch in feedline.Loader(range({COUNT}), 4, sampler=sampler) for number in batch],
     "stream": [int(number) for batch in feedline.Loader(Stream(), 4, shard="exact") for number in batch],
 }}
-Path(sys.argv[1], f"{{os.getpid()}}.json").write_text(json.dumps(told))
+Path(sys.argv[1], f"{{os.getpid()}}.json").write_text(json.dumps(report))
 """
 
 
 def launched(launcher: list[str], folder: Path, environment: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """Have the program launched; return what each of its processes tells, by rank."""
-    program, told = folder / "program.py", folder / "told"
+    """Launch the program; return the reports of its processes, by rank."""
+    program, reports = folder / "program.py", folder / "reports"
     program.write_text(PROGRAM)
-    told.mkdir()
-    command = [*launcher, sys.executable, str(program), str(told)]
-    if "--wrap" in launcher:  # which takes the command as one argument
+    reports.mkdir()
+    command = [*launcher, sys.executable, str(program), str(reports)]
+    if "--wrap" in launcher:  # it takes the command as one argument
         place = launcher.index("--wrap") + 1
         command = [*launcher[:place], shlex.join(command[place:])]
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))}
@@ -65,22 +65,22 @@ def launched(launcher: list[str], folder: Path, environment: dict[str, str] | No
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return sorted((json.loads(file.read_text()) for file in told.iterdir()), key=lambda each: each["rank"] or [])
+    return sorted((json.loads(file.read_text()) for file in reports.iterdir()), key=lambda each: each["rank"] or [])
 
 
-def check_shares(told: list[dict[str, Any]]) -> None:
-    """Check that two ranks have every sample once between them."""
-    assert [each["rank"] for each in told] == [[0, 2], [1, 2]]
-    assert [each["local"] for each in told] == [2, 2]
+def check_shares(reports: list[dict[str, Any]]) -> None:
+    """Check that two ranks together have every sample once."""
+    assert [each["rank"] for each in reports] == [[0, 2], [1, 2]]
+    assert [each["local"] for each in reports] == [2, 2]
     for kind in ("map", "stream"):
-        assert [len(each[kind]) for each in told] == [COUNT // 2] * 2
-        assert sorted(told[0][kind] + told[1][kind]) == list(range(COUNT))
+        assert [len(each[kind]) for each in reports] == [COUNT // 2] * 2
+        assert sorted(reports[0][kind] + reports[1][kind]) == list(range(COUNT))
 
 
-def check_whole(told: list[dict[str, Any]], processes: int) -> None:
-    """Check that these are no ranks: each process has everything."""
-    assert [each["rank"] for each in told] == [None] * processes
-    for each in told:
+def check_whole(reports: list[dict[str, Any]], processes: int) -> None:
+    """Check that these processes are not ranks: each has everything."""
+    assert [each["rank"] for each in reports] == [None] * processes
+    for each in reports:
         assert each["map"] == each["stream"] == list(range(COUNT))
 
 
@@ -99,7 +99,7 @@ def installed(name: str, package: str) -> str:
         ("mpiexec.hydra", "mpich", ["-n", "2"]),
     ],
 )
-def test_mpi(name: str, package: str, options: list[str], tmp_path: Path) -> None:
+def test_processes_of_mpi_are_ranks(name: str, package: str, options: list[str], tmp_path: Path) -> None:
     check_shares(launched([installed(name, package), *options], tmp_path))
 
 
@@ -122,12 +122,12 @@ MpiDefault=none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2
 PartitionName=all Nodes=ALL Default=YES
 """
-"""One node, this machine, with two cores, whether it has them or not."""
+"""One node, this machine, declared to have two cores."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, str]]:
-    """Start SLURM on this machine, of one node; yields the variables by which its commands find it."""
+    """Start SLURM on this machine, with one node; yield the variables by which its commands find it."""
     programs = [installed(name, "slurm-wlm") for name in ("munged", "slurmctld", "slurmd")]
     if os.geteuid() != 0:
         pytest.skip("slurmd starts jobs as their users, which only root may do")
@@ -157,7 +157,7 @@ def cluster() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def started(command: list[str], says: str, environment: dict[str, str]) -> Iterator[None]:
-    """Start a server, and wait until it says that it is there; stop it in the end."""
+    """Start a server, and wait until it reports that it is ready; stop it at the end."""
     with subprocess.Popen(command, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
@@ -184,7 +184,7 @@ def started(command: list[str], says: str, environment: dict[str, str]) -> Itera
         f"srun -n 1 -c 2 {sys.executable} -m torch.distributed.run --nproc-per-node 2 --no-python",
     ],
 )
-def test_tasks_of_a_step_of_slurm_are_ranks(launcher: str, cluster: dict[str, str], tmp_path: Path) -> None:
+def test_tasks_of_a_slurm_step_are_ranks(launcher: str, cluster: dict[str, str], tmp_path: Path) -> None:
     check_shares(launched(launcher.split(), tmp_path, cluster))
 
 
@@ -192,13 +192,13 @@ def test_tasks_of_a_step_of_slurm_are_ranks(launcher: str, cluster: dict[str, st
     ("launcher", "processes"),
     [("salloc -n 2", 1), ("sbatch --wait -n 2 --wrap", 1), ("sbatch --wait --array=0-1 --wrap", 2)],
 )
-def test_what_slurm_starts_without_srun_is_one_process(
+def test_processes_started_by_slurm_without_srun_are_not_ranks(
     launcher: str, processes: int, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     check_whole(launched(launcher.split(), tmp_path, cluster), processes)
 
 
-def test_mpirun_in_a_job_of_slurm(cluster: dict[str, str], tmp_path: Path) -> None:
+def test_mpirun_in_a_slurm_job(cluster: dict[str, str], tmp_path: Path) -> None:
     installed("mpirun.openmpi", "openmpi-bin")
     options = "salloc -n 2 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2"
     check_shares(launched(options.split(), tmp_path, cluster))

@@ -23,9 +23,9 @@ class Part:
     name: str
     rung: int
     rungs: range
-    """Rungs it may import."""
+    """The rungs it may import."""
     names: frozenset[str]
-    """Parts it may import besides."""
+    """Other parts it may import."""
 
     def may_import(self, other: Part) -> bool:
         return other.name == self.name or other.rung in self.rungs or other.name in self.names
@@ -55,7 +55,7 @@ def read_ladder(text: str) -> dict[str, Part]:
 
 
 def part_of(names: Sequence[str], parts: Container[str]) -> str:
-    """Name the row of a module, given the names on its path: the longest one that there is."""
+    """Return the row of a module, given the names on its path: the longest matching one."""
     paths = ["/".join(names[:length]) for length in range(len(names), 0, -1)]
     return next((path for path in paths if path in parts), names[0])
 
@@ -66,9 +66,9 @@ def path_of(file: Path, package: Path) -> tuple[str, ...]:
 
 @functools.cache
 def imported_modules(file: Path, package: Path) -> list[tuple[str, int]]:
-    """Return (dotted name, line) for everything that a file imports from the package, wherever in the file it does.
+    """Return (dotted name, line) for everything that a file imports from the package, anywhere in the file.
 
-    `from feedline import x` is "feedline.x": x may be a module or a name of `__init__`, which the caller knows.
+    `from feedline import x` is "feedline.x": x may be a module or a name of `__init__`; the caller decides.
     """
     root = package.name
     here = [root, *file.relative_to(package).with_suffix("").parts]
@@ -106,9 +106,9 @@ def find_wrong_arrows(package: Path, parts: dict[str, Part]) -> list[str]:
 
 
 def module_graph(package: Path) -> dict[str, set[str]]:
-    """Return which modules each module imports, wherever it does so, also for types only.
+    """Return which modules each module imports, anywhere in the file, also for types only.
 
-    The package itself is left out: it re-exports everything, and what is built upon its public API imports it.
+    The package itself is left out: it re-exports everything, and code built on its public API imports it.
     """
     files = {}
     for file in package.rglob("*.py"):
@@ -126,7 +126,7 @@ def module_graph(package: Path) -> dict[str, set[str]]:
 
 
 def find_circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules that import each other, of more than one (the algorithm of Tarjan)."""
+    """Return the sets of several modules that import each other (Tarjan's algorithm)."""
     numbers: dict[str, int] = {}
     lows: dict[str, int] = {}
     path: list[str] = []
@@ -172,7 +172,7 @@ def test_no_import_circles() -> None:
     assert not circles, "modules that import each other:\n" + "\n".join(map(str, map(sorted, circles)))
 
 
-def test_the_rooms_that_everybody_enters_stay_small(parts: dict[str, Part]) -> None:
+def test_the_most_visited_folders_and_the_glossary_stay_small(parts: dict[str, Part]) -> None:
     assert len(list((PACKAGE / "loader").glob("*.py"))) <= 12
     assert len([path for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py.typed"))]) <= 26
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -187,29 +187,29 @@ def test_functions_of_the_core_take_few_parameters() -> None:
                 assert len(names) <= 8, f"{file.name}: {node.name} takes {len(names)}"
 
 
-def test_no_drawer_for_odds_and_ends() -> None:
+def test_no_module_has_a_name_like_utils() -> None:
     found = [path for path in PACKAGE.rglob("*") if path.stem in FORBIDDEN]
     assert not found, "these names say nothing; name the noun instead"
 
 
-def test_folders_with_many_files_have_a_map() -> None:
+def test_folders_with_many_files_have_a_readme() -> None:
     folders = {file.parent for file in PACKAGE.rglob("*.py")} - {PACKAGE}
     large = [folder for folder in folders if sum(file.stem != "__init__" for file in folder.glob("*.py")) > 3]
     missing = sorted(folder.name for folder in large if not (folder / "README.md").exists())
     assert not missing, f"more than three files and no README.md: {missing}"
 
 
-@pytest.mark.parametrize("map_", sorted(PACKAGE.rglob("README.md")), ids=lambda path: path.parent.name)
-def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
-    files = {file.name for file in map_.parent.glob("*.py")} - {"__init__.py"}
-    folders = {f"{file.parent.name}/" for file in map_.parent.glob("*/*.py")}
-    rows = [line.split("|")[1] for line in map_.read_text().splitlines() if line.startswith("| `")]
+@pytest.mark.parametrize("readme", sorted(PACKAGE.rglob("README.md")), ids=lambda path: path.parent.name)
+def test_readmes_have_a_row_for_every_file(readme: Path) -> None:
+    files = {file.name for file in readme.parent.glob("*.py")} - {"__init__.py"}
+    folders = {f"{file.parent.name}/" for file in readme.parent.glob("*/*.py")}
+    rows = [line.split("|")[1] for line in readme.read_text().splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert files | folders <= named, f"without a row: {sorted((files | folders) - named)}"
     assert named <= files | folders | {"__init__.py"}, f"not there: {sorted(named - files - folders)}"
 
 
-# The checker itself, on a package made for it.
+# The checker itself, on a made-up package.
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,9 @@ def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
         ("tools/report/html.py", "from feedline.order import x", "tools/report (rung 9) imports order (rung 6)"),
     ],
 )
-def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str) -> None:
+def test_a_wrong_import_is_found(
+    tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str
+) -> None:
     package = tmp_path / "feedline"
     path = package / file
     path.parent.mkdir(parents=True)
@@ -248,7 +250,7 @@ def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str,
         ("workers/processes.py", "from feedlines.loader import x"),
     ],
 )
-def test_right_arrow_passes(tmp_path: Path, parts: dict[str, Part], file: str, source: str) -> None:
+def test_an_allowed_import_passes(tmp_path: Path, parts: dict[str, Part], file: str, source: str) -> None:
     package = tmp_path / "feedline"
     path = package / file
     path.parent.mkdir(parents=True)
@@ -265,7 +267,7 @@ def test_right_arrow_passes(tmp_path: Path, parts: dict[str, Part], file: str, s
         ("import feedline", []),
     ],
 )
-def test_circle_is_found(tmp_path: Path, source: str, circles: list[set[str]]) -> None:
+def test_an_import_circle_is_found(tmp_path: Path, source: str, circles: list[set[str]]) -> None:
     package = tmp_path / "feedline"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""Each test runs once and is reported once, also when the process of its file dies."""
+"""Each test runs once and is reported once, even if the process of its file dies."""
 
 import re
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_last():
 
 
 def run_pytest(folder: Path, *options: str, conftest: str = "") -> tuple[int, str]:
-    (folder / "conftest.py").write_text(conftest)  # pytest looks through all plugins for what belongs to a folder
+    (folder / "conftest.py").write_text(conftest)  # pytest searches all plugins for hooks of a folder
     for name in "abc":
         (folder / f"test_{name}.py").write_text(FILE)
     done = program_server.run(PROGRAM, folder, *options)
@@ -51,7 +51,7 @@ def run_pytest(folder: Path, *options: str, conftest: str = "") -> tuple[int, st
     return done.returncode, done.stdout
 
 
-def test_each_test_runs_once_and_a_process_that_dies_fails_its_test_alone(tmp_path: Path) -> None:
+def test_each_test_runs_once_and_a_dying_process_fails_only_its_test(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path)
     assert code == 1
     ran = sorted(re.findall(r"^(PASSED|FAILED) \S*test_(\w).py::test_(\w+)", text, re.M), key=lambda row: row[1:])
@@ -59,18 +59,20 @@ def test_each_test_runs_once_and_a_process_that_dies_fails_its_test_alone(tmp_pa
     failed = {("b", "killed"), ("c", "failing")}
     assert ran == [("FAILED" if (file, name) in failed else "PASSED", file, name) for file in "abc" for name in names]
     assert "the process of this test ended with exit code -9" in text
-    assert all(text.count(f"written by test_{file}\n") == 1 for file in "abc"), "the report of a test has what it wrote"
+    assert all(text.count(f"written by test_{file}\n") == 1 for file in "abc"), (
+        "the report of a test contains its output"
+    )
     assert "2 failed, 10 passed" in text
 
 
-def test_nothing_is_begun_after_as_many_failures_as_are_allowed(tmp_path: Path) -> None:
+def test_no_test_starts_after_maxfail_failures(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "--maxfail=1", "-k", "killed or last")
     assert code == 1
     assert "stopping after 1 failures" in text
     assert "test_b.py::test_the_last" not in text
 
 
-def test_a_process_that_dies_between_tests_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_process_that_dies_between_tests_is_an_error(tmp_path: Path) -> None:
     dying = "import os\ndef pytest_collection_modifyitems(): os._exit(3)"
     code, text = run_pytest(tmp_path, "-k", "whole or last", conftest=dying)
     assert code == 2
@@ -97,7 +99,7 @@ def test_that_forks():
 """
 
 
-def test_a_process_that_a_test_lets_die_prints_no_stack(tmp_path: Path) -> None:
+def test_a_forked_process_that_aborts_prints_no_stack(tmp_path: Path) -> None:
     (tmp_path / "test_d.py").write_text(ABORTING)
     code, text = run_pytest(tmp_path, "-k", "forks")
     assert code == 0

@@ -1,4 +1,4 @@
-"""A program that is forked has what one has that was started: it cannot tell, and neither can its test."""
+"""A forked program behaves like one that was started normally."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if __name__ == "__main__":
 """
 
 
-def test_arguments_folder_and_main_are_its_own(tmp_path: Path) -> None:
+def test_a_program_has_its_own_arguments_folder_and_main(tmp_path: Path) -> None:
     text = "import os, sys\nname = 3\nprint(sys.argv, os.getcwd(), __name__, sys.modules['__main__'].name)"
     done = program_server.run(text, "a", 1, cwd=tmp_path)
     assert done.stdout == f"['-c', 'a', '1'] {tmp_path} __main__ 3\n"
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_environment_is_that_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEEDLINE_TOLD", "yes")
-    assert program_server.run("import os; print(os.environ['FEEDLINE_TOLD'])").stdout == "yes\n"
-    monkeypatch.delenv("FEEDLINE_TOLD")
-    assert program_server.run("import os; print(os.environ.get('FEEDLINE_TOLD'))").stdout == "None\n"
+def test_a_program_has_the_environment_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_TEST_VARIABLE", "yes")
+    assert program_server.run("import os; print(os.environ['FEEDLINE_TEST_VARIABLE'])").stdout == "yes\n"
+    monkeypatch.delenv("FEEDLINE_TEST_VARIABLE")
+    assert program_server.run("import os; print(os.environ.get('FEEDLINE_TEST_VARIABLE'))").stdout == "None\n"
 
 
-def test_torch_is_there_already() -> None:
+def test_torch_is_already_imported() -> None:
     assert program_server.run("import sys; print('torch' in sys.modules)").stdout == "True\n"
 
 
-def test_a_traceback_has_the_lines_of_the_program_only() -> None:
+def test_tracebacks_show_only_lines_of_the_program() -> None:
     done = program_server.run("raise ValueError('three')")
     assert done.returncode == 1
     assert done.stderr == (
@@ -63,7 +63,7 @@ def test_a_traceback_has_the_lines_of_the_program_only() -> None:
         ("raise KeyboardInterrupt", -signal.SIGINT),
     ],
 )
-def test_exit_codes(text: str, code: int, finalizes: bool) -> None:
+def test_programs_have_the_usual_exit_codes(text: str, code: int, finalizes: bool) -> None:
     done = program_server.run(text, finalizes=finalizes)
     assert done.returncode == code
     assert ("seven" in done.stderr) == ("seven" in text)
@@ -86,7 +86,7 @@ print("begin")
 
 
 @pytest.mark.parametrize("finalizes", [False, True])
-def test_what_is_to_happen_at_the_end_happens(finalizes: bool) -> None:
+def test_threads_exit_functions_and_finalizers_run_at_the_end(finalizes: bool) -> None:
     done = program_server.run(ENDING, finalizes=finalizes)
     assert (done.stdout, done.stderr) == ("begin\nthread\nend\ndropped\n", "")
 

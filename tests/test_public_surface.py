@@ -1,4 +1,4 @@
-"""What `import feedline` offers, loads and costs; asked of new interpreters."""
+"""What `import feedline` offers, loads and costs, in new interpreters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMPORT_LIMIT_MS = 200
 HEAVY = ["torch", "ray", "rich", "PIL", "cv2", "pandas", "fastapi", "flask"]
 
 
-def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, through JSON
+def ask_interpreter(code: str) -> Any:  # Any: the value that `code` assigns to `answer`, through JSON
     script = f"import json, sys\n{code}\nsys.stdout.write(json.dumps(answer))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
 answer["workers"] = loaded()
 answer["unresolved"] = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]
 """
-"""Questions for one interpreter: each loads more than the one before it."""
+"""Code for one interpreter: each part loads more than the one before."""
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,12 @@ def answers() -> dict[str, Any]:
     return {**ask_interpreter(OF_THE_IMPORT), **ask_interpreter(OF_THE_DROP_IN)}
 
 
-def test_all_is_sorted_and_without_repeats(answers: dict[str, Any]) -> None:
+def test_all_is_sorted_and_has_no_duplicates(answers: dict[str, Any]) -> None:
     assert answers["listed"] == sorted(set(answers["listed"]))
 
 
-def test_all_is_what_is_reachable(answers: dict[str, Any]) -> None:
-    # A submodule becomes an attribute when anything imports it, so it only counts when it is listed.
+def test_all_lists_exactly_the_reachable_names(answers: dict[str, Any]) -> None:
+    # A submodule becomes an attribute when anything imports it, so it counts only if it is listed.
     reachable, listed = set(answers["reachable"]), set(answers["listed"]) - {"__version__"}
     assert reachable == listed, (
         f"only listed: {sorted(listed - reachable)}; only reachable: {sorted(reachable - listed)}"
@@ -88,12 +88,12 @@ def test_neutral_loader_needs_no_torch(answers: dict[str, Any]) -> None:
     assert not answers["neutral"]
 
 
-def test_the_drop_in_loads_only_what_every_loader_needs(answers: dict[str, Any]) -> None:
-    """No engine, source, decoder or tool: these are imported when a loader is made, iterated over or given one."""
+def test_data_loader_imports_only_what_every_loader_needs(answers: dict[str, Any]) -> None:
+    """No engine, source, decoder or tool: these are imported when a loader is created, iterated over or given one."""
     loaded = answers["drop-in"]
     assert len(loaded) < 120
-    wings = ("datasets", "images", "insight", "delivery.machine", "simulation", "tools", "workers.processes")
-    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{wing}" for wing in wings))]
+    folders = ("datasets", "images", "insight", "delivery.machine", "simulation", "tools", "workers.processes")
+    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{folder}" for folder in folders))]
 
 
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
@@ -102,15 +102,15 @@ def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -
 
 
 @pytest.mark.slow
-def test_import_is_quick() -> None:
-    # NumPy, which nearly every user has loaded anyway, is left out. The smallest of several runs is the figure:
-    # other programs on the machine only ever add to it.
+def test_import_is_fast() -> None:
+    # Without NumPy, which nearly every user imports anyway. The smallest of several runs counts, as other programs on
+    # the machine only make it slower.
     code = """
 import time, numpy
 begin = time.process_time()
 import feedline
 answer = (time.process_time() - begin) * 1000
 """
-    ask_interpreter(code)  # writes the byte code, which an installed package has
+    ask_interpreter(code)  # writes the bytecode, which an installed package has
     elapsed_ms = min(ask_interpreter(code) for _ in range(5))
     assert elapsed_ms < IMPORT_LIMIT_MS

@@ -1,4 +1,4 @@
-"""What `make test` runs of a test with many cases."""
+"""Which cases of a test `make test` runs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from tests.sampling import examples, sample
 
 
 class Item:
-    """A test as pytest collects it, as far as it matters."""
+    """The relevant part of a test as pytest collects it."""
 
     def __init__(self, name: str, *markers: pytest.Mark, parent: str = "tests/test_a.py") -> None:
         self.name = name
@@ -32,7 +32,7 @@ def ran(items: list[Any]) -> set[str]:
 
 
 @hypothesis.given(st.integers(1, 40), st.integers(1, 50))
-def test_one_in_so_many_cases_runs_and_at_least_one(cases: int, every: int) -> None:
+def test_one_in_n_cases_runs_and_at_least_one(cases: int, every: int) -> None:
     items = [Item(f"test_x[{number}]", pytest.mark.sample(every).mark) for number in range(cases)]
     assert len(ran(items)) == -(-cases // every)
 
@@ -43,7 +43,7 @@ def test_the_same_cases_run_in_any_order() -> None:
     assert ran(items) == ran(again)
 
 
-def test_different_tests_run_in_different_circumstances() -> None:
+def test_different_tests_run_different_cases() -> None:
     engines = ["inline", "thread", "process"]
     items = [Item(f"test_{x}[{engine}]", pytest.mark.sample(3).mark) for x in range(20) for engine in engines]
     chosen = ran(items)
@@ -51,7 +51,7 @@ def test_different_tests_run_in_different_circumstances() -> None:
     assert len({name.partition("[")[2] for name in chosen}) == 3
 
 
-def test_tests_without_the_marker_run_whole_and_slow_ones_do_not_count() -> None:
+def test_tests_without_the_marker_run_completely_and_slow_cases_do_not_count() -> None:
     plain = [Item(f"test_y[{number}]") for number in range(5)]
     slow = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark, pytest.mark.slow.mark) for number in range(2)]
     marked = [Item(f"test_z[{number}]", pytest.mark.sample(2).mark) for number in range(2, 4)]
@@ -63,5 +63,5 @@ def test_tests_without_the_marker_run_whole_and_slow_ones_do_not_count() -> None
 def test_the_profile_scales_the_number_of_examples() -> None:
     usual = hypothesis.settings().max_examples
     assert examples(100) == usual
-    assert examples(4) == 4, "never more than were asked for"
+    assert examples(4) == 4, "never more than requested"
     assert examples(8) >= 5

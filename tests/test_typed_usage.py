@@ -1,6 +1,6 @@
-"""What a user writes, as type checkers see it: mypy and pyright check this file (`make types`), and it runs.
+"""Users' code as type checkers see it: mypy and pyright check this file (`make types`), and it runs.
 
-A line with `type: ignore` is one that they have to refuse: both complain of an ignore that nothing needs.
+Type checkers have to reject lines with `type: ignore`: both report an ignore that is not needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Counting(IterableDataset[int]):
 
 
 class Words:
-    """Map-style, and no subclass of anything."""
+    """A map-style dataset that is not a subclass of anything."""
 
     def __getitem__(self, index: int) -> str:
         return "abcdefghijkl"[index]
@@ -65,7 +65,7 @@ def seed_worker(number: int) -> None:
     np.random.default_rng(number)
 
 
-def test_datasets_of_torch() -> None:
+def test_torchs_datasets() -> None:
     squares = Squares()
     loader = DataLoader(squares, batch_size=4, shuffle=True, generator=torch.Generator(), worker_init_fn=seed_worker)
     assert_type(loader, DataLoader[tuple[torch.Tensor, int]])
@@ -78,7 +78,7 @@ def test_datasets_of_torch() -> None:
     tensors: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(TensorDataset(torch.arange(4)), 2)
     assert len(tensors) == 2
     assert_type(DataLoader2(Counting(), batch_size=3, shard="exact"), DataLoader2[int])
-    torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = loader  # where a framework asks for torch's
+    torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = loader  # where a framework requires torch's
     assert len(torchs) == 3
 
 
@@ -86,7 +86,7 @@ def lengths(batch: list[torch.Tensor]) -> list[int]:
     return [len(tensor) for tensor in batch]
 
 
-def test_batches_are_what_is_made_of_them() -> None:
+def test_types_of_batches() -> None:
     squares = Squares()
     collated = DataLoader(squares, 4, collate_fn=first)
     assert_type(collated, DataLoader[tuple[torch.Tensor, int], torch.Tensor])
@@ -102,21 +102,21 @@ def test_batches_are_what_is_made_of_them() -> None:
     for word in DataLoader(Words(), None, shuffle=True):
         assert_type(word, str)
         assert len(word) == 1
-    for batch in DataLoader(squares, 4):  # what the default collate function makes is not known
+    for batch in DataLoader(squares, 4):  # the result of the default collate function is unknown
         assert_type(batch, Any)
-    for pair in DataLoader(squares, None):  # of a tuple torch makes a list
+    for pair in DataLoader(squares, None):  # torch turns a tuple into a list
         assert_type(pair, Any)
     for sizes in DataLoader(squares, 4, device_transform=lengths, collate_fn=None, device="cpu"):
         assert_type(sizes, list[int])
     for letter in DataLoader2(Words(), batch_size=None):
-        assert_type(letter, Any)  # of a subclass only what `collate_fn` returns is known
+        assert_type(letter, Any)  # for a subclass, only the result of `collate_fn` is known
     for either in DataLoader2(squares, 4, collate_fn=first):
         assert_type(either, torch.Tensor)
     wrong: DataLoader[tuple[torch.Tensor, int], str] = collated  # type: ignore[assignment]
     assert len(wrong) == 3
 
 
-def test_brackets_at_run_time() -> None:
+def test_subscripting_the_class_at_run_time() -> None:
     assert DataLoader[int] == DataLoader[int, Any]
     assert get_args(DataLoader2[int, str]) == (int, str)
 
@@ -126,7 +126,7 @@ def test_brackets_at_run_time() -> None:
     assert [batch.tolist() for batch in Own([1, 2, 3], 2)] == [[1, 2], [3]]
 
 
-def test_any_other_dataset() -> None:
+def test_other_datasets() -> None:
     assert_type(DataLoader(Words(), batch_size=4), DataLoader[str])
     assert_type(DataLoader([1, 2, 3]), DataLoader[int])
     tuned = DataLoader(Words(), num_workers="auto", prefetch_factor="auto")
@@ -140,7 +140,7 @@ def test_any_other_dataset() -> None:
 
 
 @pytest.mark.slow
-def test_datasets_of_feedline(tmp_path: Path) -> None:
+def test_feedlines_datasets(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n")
     rows = CSVDataset(tmp_path / "a.csv", ("x", "y"), types={"x": "float32"})
     arrays = ArrayDataset({"x": np.arange(4), "y": np.arange(4)})
@@ -252,7 +252,7 @@ def test_errors_and_states() -> None:
         assert len(list(also_entered)) == 3
 
 
-def test_what_type_checkers_refuse() -> None:
+def test_arguments_that_type_checkers_reject() -> None:
     squares, labels = Squares(), [0, 1] * 6
     with pytest.raises(BadOption):
         DataLoader(squares, engine="threads")  # type: ignore[call-overload]
@@ -268,7 +268,7 @@ def test_what_type_checkers_refuse() -> None:
         distribute(RandomSampler(squares), tail="cut")  # type: ignore[arg-type]
 
 
-def test_what_a_loader_measures(tmp_path: Path) -> None:
+def test_measurements_of_a_loader(tmp_path: Path) -> None:
     loader = Loader(np.arange(8), 4)
     with feedline.record(loader, tmp_path / "run.json"):
         for _ in loader:

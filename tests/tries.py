@@ -1,4 +1,4 @@
-"""Runs in real time, for tests marked `real_time`: a busy machine may spoil one, so that it is tried again."""
+"""Repeats runs in real time, for tests marked `real_time`: a busy machine may disturb one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Belady's bound is what the best of all caches fetches."""
+"""Belady's bound is what the best possible cache fetches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Accesses = list[tuple[str, int]]
 
 
 def by_trying_all(accesses: Accesses, capacity: int) -> int:
-    """Try every cache: after each access it may drop any bytes, and keep any of those it has just read."""
+    """Try every cache: after each access, it may drop any bytes and keep any of those just read."""
     sizes = dict(accesses)
     names = sorted(sizes)
 
@@ -40,7 +40,7 @@ def runs(draw: st.DrawFn) -> Accesses:
 
 
 @given(runs(), st.integers(0, 7))
-def test_no_cache_fetches_less_and_one_fetches_as_much(accesses: Accesses, capacity: int) -> None:
+def test_the_bound_equals_the_best_of_all_caches(accesses: Accesses, capacity: int) -> None:
     assert least_bytes(accesses, capacity) == by_trying_all(accesses, capacity)
 
 
@@ -52,11 +52,11 @@ def test_a_cache_for_everything_fetches_each_object_once() -> None:
     assert least_bytes([("a", 3), ("b", 2), ("a", 3), ("b", 2)], 5) == 5
 
 
-def test_two_epochs_in_any_order_save_just_what_the_cache_holds() -> None:
+def test_two_epochs_save_exactly_the_capacity_of_the_cache() -> None:
     first, second = [3, 1, 4, 0, 2], [2, 4, 1, 3, 0]
     accesses = [(f"shard {number}", 10) for number in [*first, *second]]
     assert least_bytes(accesses, 30) == 100 - 30
 
 
-def test_no_accesses() -> None:
+def test_no_accesses_fetch_nothing() -> None:
     assert least_bytes([], 5) == 0

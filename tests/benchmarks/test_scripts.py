@@ -1,6 +1,6 @@
-"""Every benchmark runs with tiny parameters, so that none can rot. What they measure here means nothing.
+"""Every benchmark runs with tiny parameters, so that none can rot. The results here are meaningless.
 
-Those that take more than a second are left to `make slow`; all of them are imported, and asked what the docs ask them.
+Those that take more than a second run in `make slow`; all of them are imported, and parse the commands in the docs.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def test_worker_cost(tmp_path: Path) -> None:
 def test_seeded_stream(tmp_path: Path) -> None:
     rows = rows_of("seeded_stream", [*STEADY, "--samples", "6400"], tmp_path)
     shares = [row["figures"]["of_unseeded"]["median"] for row in rows if "of_unseeded" in row.get("figures", {})]
-    assert len(shares) == 4, "a generator and the iterator of a range, each without a seed and with one"
+    assert len(shares) == 4, "a generator and a range's iterator, each without and with a seed"
     assert shares[0] == shares[2] == 1.0
 
 
@@ -164,7 +164,7 @@ def test_images(decoder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("peer", "module", "package"), [("grain", "grain", "grain"), ("spdl", "spdl", "spdl_core")])
-def test_peers_of_images(peer: str, module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_peers(peer: str, module: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cv2")
     pytest.importorskip("simplejpeg")
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", "feedline"]
@@ -249,7 +249,7 @@ def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
 def test_tar(sample: str, tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--sample", sample]
-    # litdata leaves files open until the program ends.
+    # Without litdata, which leaves files open until the program ends.
     found = summaries(rows_of("w8_tar", [*STEADY, *flags, "--peers", "--workers", "0"], tmp_path))
     ours = {"feedline/inline, stream", "feedline/inline, random"}
     assert set(found) == {"torch/webdataset", "webdataset/batched", *ours}
@@ -347,7 +347,7 @@ def test_tokens(tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
-def test_the_usual_dataset_of_tokens_has_the_same_samples(tmp_path: Path) -> None:
+def test_the_plain_token_dataset_has_the_same_samples(tmp_path: Path) -> None:
     script = importlib.import_module("benchmarks.w13_tokens")
     folder = tmp_path / "tokens"
     script.write(5000, folder)
@@ -390,7 +390,7 @@ def test_audio(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_json_lines_of_peers(tmp_path: Path) -> None:
+def test_json_lines_peers_give_the_same_batches(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     pytest.importorskip("torchdata")
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
@@ -473,14 +473,14 @@ def test_object_storage(tmp_path: Path) -> None:
         assert figures["requests"] >= 3
 
 
-def test_samples_that_did_not_come_from_a_store_are_noticed() -> None:
+def test_missing_samples_of_a_store_are_detected() -> None:
     check = importlib.import_module("benchmarks.w20_object_storage").check
     check([2, 0, 1, 1], 3, "epoch 0")
     with pytest.raises(RuntimeError, match="epoch 0: 2 different samples came instead of 3"):
         check([0, 2, 2], 3, "epoch 0")
 
 
-def test_another_library_may_fail_and_feedline_may_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_library_may_fail_but_feedline_may_not(capsys: pytest.CaptureFixture[str]) -> None:
     script = importlib.import_module("benchmarks.w20_object_storage")
     tries = iter([None, {"fetched": 2.0}])
 
@@ -532,7 +532,7 @@ HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors k
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.w12_retention").CASES))
-def test_programs_that_keep_something(case: str) -> None:
+def test_programs_that_keep_tensors(case: str) -> None:
     measure = importlib.import_module("benchmarks.w12_retention").measure
     figures = measure(
         Side("feedline", "process"), case, 0.0, workers=1, batches=6, batch_size=2, image_mb=0.5, spike_mb=8
@@ -552,15 +552,15 @@ def test_scale_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [case["name"] for case in cases] == ["one rank", *["4 ranks"] * 2] * 2 + ["4 ranks"]
     assert all(case["restarts"] > 24 // 4 for case in cases), "two nodes were lost"
     pace = [case["of_ideal"] for case in cases]
-    assert pace[4] > pace[1] > 0.3, "what is prefetched outlasts the stragglers"
-    assert pace[2] > pace[1], "less waits behind a straggler"
+    assert pace[4] > pace[1] > 0.3, "deeper prefetching outlasts the stragglers"
+    assert pace[2] > pace[1], "fewer batches wait behind a straggler"
     drawn = svg.read_text(encoding="utf-8")
     assert drawn.count("<polyline") >= 2 * len(cases)
     assert "4 ranks, any order, depth 2" in drawn
     assert "any order" in capsys.readouterr().out
 
 
-def test_scale_study_notices_a_sample_that_comes_twice() -> None:
+def test_scale_study_detects_a_repeated_sample() -> None:
     study = importlib.import_module("benchmarks.scale_study")
     options = argparse.Namespace(seed=0, minutes=1.0)
     one = study.Study(study.Case("one rank", [1], 2, "unordered"), options)
@@ -569,13 +569,13 @@ def test_scale_study_notices_a_sample_that_comes_twice() -> None:
         one.check_all()
 
 
-def test_epoch_too_short_to_count_says_what_to_do() -> None:
+def test_the_error_for_an_epoch_that_is_too_short_has_advice() -> None:
     main = importlib.import_module("benchmarks.w1_tiny").main
     with pytest.raises(ValueError, match="Lower --warmup"):
         main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
 
 
-def test_numbers_may_be_written_short() -> None:
+def test_numbers_may_be_written_in_scientific_notation() -> None:
     parser = importlib.import_module("benchmarks.flags").parser("doc", samples=100, workers=[0, 2])
     assert parser.parse_args(["--samples", "1e6", "--workers", "4"]).samples == 1_000_000
     assert parser.parse_args([]).workers == [0, 2]
@@ -583,13 +583,13 @@ def test_numbers_may_be_written_short() -> None:
 
 
 @pytest.mark.slow
-def test_program_that_fails_says_why(tmp_path: Path) -> None:
+def test_the_error_of_a_failing_program_is_shown(tmp_path: Path) -> None:
     run = importlib.import_module("benchmarks.program").run
     with pytest.raises(RuntimeError, match="FileNotFoundError"):
         run("w9_listing", Side("torch"), root=str(tmp_path / "nowhere"), cache=str(tmp_path))
 
 
-def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_lists_the_available_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spread = {"median": 2.0, "low": 1.0, "high": 3.0}
     row = {"kind": "summary", "case": {"workers": 1}, "side": "torch", "figures": {"batches_per_s": spread}}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
@@ -614,22 +614,22 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize(("name", "flags"), COMMANDS)
-def test_commands_in_the_docs_are_understood(name: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Understood(Exception):
+def test_commands_in_the_docs_can_be_parsed(name: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parsed(Exception):
         pass
 
     parse = argparse.ArgumentParser.parse_args
 
     def parse_only(parser: argparse.ArgumentParser, argv: list[str]) -> None:
         parse(parser, argv)
-        raise Understood
+        raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
-    with pytest.raises(Understood):
+    with pytest.raises(Parsed):
         importlib.import_module(f"benchmarks.{name}").main(flags.split())
 
 
-def test_every_script_is_in_the_map() -> None:
+def test_every_script_is_in_the_readme() -> None:
     text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     for path in BENCHMARKS.glob("*.py"):
         assert path.stem == "__init__" or f"`{path.stem}`" in text or f"`{path.name}`" in text
@@ -648,12 +648,12 @@ def test_ray_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ray
 @pytest.mark.timeout(400)
-def test_programs_that_want_the_same_of_a_pool_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_with_equal_needs_get_equal_shares_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     three, two, equal, (slow, hungry) = importlib.import_module("benchmarks.ray_pool").main(["--seconds", "5"]).values()
     for each in (three, two, equal):
         assert max(each) < 1.1 * min(each)
-    assert sum(two) > 0.7 * sum(three)  # the killed one's share is theirs now
-    assert 0 < slow <= 5.5  # which trains for 0.2 s on each batch
+    assert sum(two) > 0.7 * sum(three)  # they now have the killed program's share
+    assert 0 < slow <= 5.5  # it trains for 0.2 s on each batch
     assert hungry > 1.3 * max(equal)

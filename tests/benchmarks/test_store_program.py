@@ -1,4 +1,4 @@
-"""The store of the benchmarks: its bandwidth, what it counts, and what clients of S3 ask for."""
+"""The benchmarks' object store: its bandwidth, its counters, and the requests of S3 clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.store_program import COUNTS, PIECE, Link, Server, Store
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that tests set."""
 
     now_s = 100.0
 
@@ -47,20 +47,20 @@ def test_a_link_is_never_faster_than_its_bandwidth(pieces: list[tuple[float, int
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30))
-def test_a_busy_link_uses_all_of_its_bandwidth(counts: list[int]) -> None:
+def test_a_busy_link_uses_its_full_bandwidth(counts: list[int]) -> None:
     link = Link(100.0, Clock())
     last_s = [link.reserve(count) for count in counts][-1]
     assert last_s == pytest.approx(sum(counts) / 100.0 - Link.BURST_S)
 
 
-def test_a_link_makes_up_for_a_late_sleeper() -> None:
+def test_a_link_compensates_for_late_wake_ups() -> None:
     clock = Clock()
     link = Link(1000.0, clock)
     clock.now_s += link.reserve(10) + Link.BURST_S / 2
     assert link.reserve(10) == pytest.approx(0.01 - Link.BURST_S / 2)
 
 
-def test_an_idle_link_saves_no_bandwidth_for_later() -> None:
+def test_an_idle_link_does_not_accumulate_bandwidth() -> None:
     clock = Clock()
     link = Link(100.0, clock)
     link.reserve(10)
@@ -78,7 +78,7 @@ BODY = bytes(range(256)) * (PIECE // 256 * 2 + 3)
 @contextlib.contextmanager
 def serving(folder: Path, link: Link) -> Iterator[Server]:
     server = Server(Store(folder, 0.0, math.inf, link))
-    server.daemon_threads = False  # they are waited for
+    server.daemon_threads = False  # threads are joined
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -115,13 +115,15 @@ def test_objects_and_ranges_are_sent_and_counted(served: Server) -> None:
     assert ask(served, "/bucket/data/b%26c.tar", Range="bytes=1-")[1] == b"yz"
     expected = {"bucket/data/a.tar": len(BODY) + 5, "bucket/data/b&c.tar": 2}
     deadline = time.monotonic() + 60
-    while (counts := json.loads(ask(served, COUNTS)[1]))["bytes"] != expected:  # counted after the last byte was sent
+    while (counts := json.loads(ask(served, COUNTS)[1]))[
+        "bytes"
+    ] != expected:  # bytes are counted after the last one was sent
         assert time.monotonic() < deadline, counts
     assert counts["requests"] == {"bucket/data/a.tar": 2, "bucket/data/b&c.tar": 1}
     assert counts["cpu_s"] > 0
 
 
-def test_sizes_are_told_without_sending_anything(served: Server) -> None:
+def test_head_requests_return_sizes_without_sending_data(served: Server) -> None:
     answer, content = ask(served, "/bucket/data/a.tar", "HEAD")
     assert (answer.status, answer.headers["Content-Length"], content) == (200, str(len(BODY)), b"")
     assert ask(served, "/bucket/data/missing.tar", "HEAD")[0].status == 404
@@ -138,7 +140,7 @@ def test_objects_are_listed_by_prefix(served: Server) -> None:
     assert found == {"data/a.tar": len(BODY), "data/b&c.tar": 3}
 
 
-def test_every_piece_passes_the_link(tmp_path: Path) -> None:
+def test_every_piece_goes_through_the_link(tmp_path: Path) -> None:
     class Recording(Link):
         def reserve(self, count: int) -> float:
             reserved.append(count)

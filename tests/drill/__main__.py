@@ -22,22 +22,22 @@ _FOREVER_S = 1e9
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.drill",
-        description="Injects faults into real loaders, and proves that nothing is lost, repeated or left behind.",
+        description="Injects faults into real loaders, and checks that nothing is lost, repeated or left behind.",
     )
     parser.add_argument("--minutes", type=float, help="how long; 5, or without limit if the number of rounds is given")
-    parser.add_argument("--seed", type=int, help="from which everything is drawn; another one every time if not given")
-    parser.add_argument("--rounds", type=int, help="how many rounds; as many as there is time for if not given")
-    parser.add_argument("--round", type=int, help="run this round only: it is the same one as in the whole drill")
+    parser.add_argument("--seed", type=int, help="seed of everything random; a new one every time if not given")
+    parser.add_argument("--rounds", type=int, help="number of rounds; as many as time permits if not given")
+    parser.add_argument("--round", type=int, help="run only this round: it is the same as in the whole drill")
     parser.add_argument("--times", type=int, default=1, help="how often to run each round (races need more than one)")
     parser.add_argument("--hang", type=float, default=120.0, metavar="SECONDS", help="how long a round may take")
     parser.add_argument("--json", action="store_true", help="write the summary as JSON")
-    parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="begin with this round")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="start with this round")
     parser.add_argument("--report-to", type=int, help=argparse.SUPPRESS)  # the drill starts itself with this
     return parser
 
 
 def main() -> int:
-    """Run the drill; returns the exit status."""
+    """Run the drill; return the exit status."""
     options = _parser().parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     first, count = (options.first, options.rounds) if options.round is None else (options.round, 1)

@@ -1,4 +1,4 @@
-"""The datasets of the drill. Importable, so that spawned workers find them too."""
+"""The datasets of the drill. Importable, so that spawned workers find them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import feedline
 from tests.drill.troubles import Troubles
 
 CONTENTS = ("numbers", "rows", "ragged", "dicts", "nested")
-"""What a sample may be."""
+"""Kinds of samples."""
 
 NOISE = "noise"
-"""Field of a sample that is drawn at random, and so follows from the loader's seed and not from the index alone."""
+"""The random field of a sample, which depends on the loader's seed and not only on the index."""
 
 _LARGE_EVERY = 50
 _LARGE_VALUES = 60_000
 
 
 def make_sample(content: str, index: int) -> Any:
-    """Make the sample `index`; with the exception of its noise, it is the same every time."""
+    """Make the sample `index`; except for its noise, it is the same every time."""
     if content == "numbers":
         return index
     if content == "rows":
         return np.arange(1, 25) * (index + 1)
-    if content == "ragged":  # some are too large for a slot that was made for the others
+    if content == "ragged":  # some are too large for a slot made for the others
         count = _LARGE_VALUES if index % _LARGE_EVERY == 7 else 1 + index * 7919 % 3000
         return np.arange(count, dtype=np.int32) + index
     if content == "dicts":
@@ -38,12 +38,12 @@ def make_sample(content: str, index: int) -> Any:
 
 
 def as_list(samples: list[Any]) -> list[Any]:
-    """Leave samples of different sizes apart."""
+    """Do not stack samples of different sizes."""
     return samples
 
 
 class Items(Dataset[Any]):
-    """A map-style dataset in which some samples are trouble."""
+    """A map-style dataset in which some samples cause trouble."""
 
     def __init__(self, content: str, size: int, troubles: Troubles) -> None:
         self.content = content
@@ -59,7 +59,7 @@ class Items(Dataset[Any]):
 
 
 class BulkItems(Items):
-    """The same, with the samples of a batch made in one call."""
+    """The same, but makes the samples of a batch in one call."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         return [self[index] for index in indices]
@@ -86,7 +86,7 @@ class Cursor:
 
 
 class StatefulCursor(Cursor):
-    """The same, and it can save and restore where it is."""
+    """The same, and it can save and restore its position."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": self.next}
@@ -96,7 +96,7 @@ class StatefulCursor(Cursor):
 
 
 class Stream:
-    """An iterable dataset that leaves it to the loader to share out its samples."""
+    """An iterable dataset that leaves splitting to the loader."""
 
     cursor: type[Cursor] = Cursor
 
@@ -126,7 +126,7 @@ class StatefulTorchStream(TorchStream):
 
 
 class SplitStream(TorchStream):
-    """An iterable dataset that splits itself over the workers, as torch has it."""
+    """An iterable dataset that splits itself over the workers, as usual with torch."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -140,6 +140,6 @@ class StatefulSplitStream(SplitStream):
 
 
 def gathered(size: int, *, for_torch: bool) -> Any:
-    """Return a dataset that is nothing but arrays: its batches are gathered in one step."""
+    """Return a dataset that consists of arrays: its batches are gathered in one step."""
     rows = np.stack([make_sample("rows", index) for index in range(size)])
     return TensorDataset(torch.from_numpy(rows)) if for_torch else {"rows": rows}

@@ -1,4 +1,4 @@
-"""Checksums of samples, whether they lie alone or in a batch."""
+"""Checksums of samples, alone or in a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Digest = bytes
 
 
 def digest_of(sample: Any, *, noise: bool = False) -> Digest:
-    """Return a checksum of everything in a sample; of its random fields only if `noise`."""
+    """Return a checksum of everything in a sample; random fields are included only if `noise`."""
     checksum = hashlib.blake2b(digest_size=8)
     _add(checksum.update, sample, noise)
     return checksum.digest()
@@ -40,7 +40,7 @@ def _add(update: Callable[[bytes], None], value: Any, noise: bool) -> None:
 
 
 def samples_of(batch: Any, template: Any) -> list[Any]:
-    """Take a collated batch apart. The template is any sample of the dataset."""
+    """Split a collated batch into samples. The template is any sample of the dataset."""
     return [_row(batch, template, place) for place in range(_length(batch, template))]
 
 

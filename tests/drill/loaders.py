@@ -1,4 +1,4 @@
-"""Makes the dataset and the loaders that a script asks for."""
+"""Creates the dataset and the loaders of a script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.drill.script import SPLIT_STREAMS, Crew, Script
 from tests.drill.troubles import GROWS, GROWTH_BYTES, BadSample, Troubles
 
 _MANY_RESTARTS = 1000
-"""More than there are deaths."""
+"""More than there are worker deaths."""
 
 _ON_ERROR: dict[str, Any] = {
     "raise": "raise",
@@ -25,7 +25,7 @@ _ON_ERROR: dict[str, Any] = {
 
 
 def sample_of(script: Script, index: int) -> Any:
-    """Return a sample as the dataset has it."""
+    """Return a sample in the form of the dataset."""
     sample = make_sample(script.content, index)
     if script.dataset != "gathered":
         return sample
@@ -33,7 +33,7 @@ def sample_of(script: Script, index: int) -> Any:
 
 
 def build_dataset(script: Script, troubles: Troubles) -> Any:
-    """Make the dataset of a round."""
+    """Create the dataset of a round."""
     for_torch = script.loader == "DataLoader"
     if script.dataset == "gathered":
         return gathered(script.size, for_torch=for_torch)
@@ -49,12 +49,12 @@ def build_dataset(script: Script, troubles: Troubles) -> Any:
 
 
 def _most_bytes(script: Script, crew: Crew) -> int | None:
-    """Return how much memory a worker may have besides what it inherits: less than what makes it grow."""
+    """Return how much memory a worker may use beyond what it inherits: less than it grows by."""
     return GROWTH_BYTES // 2 if GROWS in script.troubles.values() and crew.has_processes else None
 
 
 def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
-    """Make the loader of a round."""
+    """Create the loader of a round."""
     options: dict[str, Any] = {
         "batch_size": script.batch_size,
         "shuffle": script.shuffle,

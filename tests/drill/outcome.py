@@ -1,4 +1,4 @@
-"""What came of one round."""
+"""The outcome of one round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """What came of a round, in plain values."""
+    """The outcome of a round as plain values."""
 
     number: int
     settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Shows how far a drill is: a bar on a terminal, otherwise a line now and then."""
+"""Shows the progress of a drill: a bar on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _text(summary: Summary) -> str:
 
 @contextlib.contextmanager
 def shown(plan: Plan, console: Console) -> Iterator[Listener]:
-    """Show the progress of a drill for the length of the block; yields what to tell about it."""
+    """Show the progress of a drill during the block; yield the listener that updates it."""
     if not console.is_terminal:
         yield _lines(plan, console)
         return
@@ -39,14 +39,14 @@ def shown(plan: Plan, console: Console) -> Iterator[Listener]:
 
 
 def _lines(plan: Plan, console: Console) -> Listener:
-    said_s = 0.0
+    printed_s = 0.0
     failures = 0
 
-    def tell(summary: Summary) -> None:
-        nonlocal said_s, failures
-        if summary.seconds - said_s < _LINE_EVERY_S and len(summary.failures) == failures:
+    def print_line(summary: Summary) -> None:
+        nonlocal printed_s, failures
+        if summary.seconds - printed_s < _LINE_EVERY_S and len(summary.failures) == failures:
             return
-        said_s, failures = summary.seconds, len(summary.failures)
+        printed_s, failures = summary.seconds, len(summary.failures)
         console.print(f"{_fraction(plan, summary):4.0%}  {_text(summary)}", highlight=False)
 
-    return tell
+    return print_line

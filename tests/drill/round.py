@@ -1,4 +1,4 @@
-"""One round: a script is played, and what it leaves behind is looked for."""
+"""One round: plays a script, and looks for what it leaves behind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ _EXPECTED_WARNINGS = ("This DataLoader will create", "is multi-threaded, use of 
 
 
 def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
-    """Run a round and look at what it leaves behind; what is on its way out has `grace_s` to go."""
+    """Run a round and check what it leaves behind; processes and threads have `grace_s` to end."""
     outcome = Outcome(script.number, script.settings(), script.command)
     before = Surroundings.now()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="feedline-drill-") as folder, warnings.catch_warnings(record=True) as told:
+    with (
+        tempfile.TemporaryDirectory(prefix="feedline-drill-") as folder,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
         troubles = Troubles(script.troubles, folder, os.getpid())
         with Saboteur() as saboteur:
@@ -39,13 +42,13 @@ def play(script: Script, *, grace_s: float = GRACE_S) -> Outcome:
             except Exception as exc:
                 outcome.problems.append(_description(exc))
         outcome.faults = dict(troubles.happened() + saboteur.happened)
-    for warning in told:
+    for warning in caught:
         text = str(warning.message)
         if warning.category is WorkerWarning:
             outcome.restarts += 1
         elif not any(expected in text for expected in _EXPECTED_WARNINGS):
             outcome.problems.append(f"warned of {warning.category.__name__}: {text}")
-    told.clear()
+    caught.clear()
     outcome.leaks += _leftovers(before, grace_s)
     outcome.seconds = time.monotonic() - begun
     outcome.rss_bytes = _resident_bytes()
@@ -60,7 +63,7 @@ def _description(exc: BaseException) -> str:
 
 def _leftovers(before: Surroundings, grace_s: float) -> list[str]:
     if before.leftovers():
-        for _ in range(2):  # finalizers that the first one runs let go of more
+        for _ in range(2):  # finalizers run by the first collection release more
             gc.collect()
         before.wait_for_leavers(grace_s)
     found = before.leftovers()
@@ -69,7 +72,7 @@ def _leftovers(before: Surroundings, grace_s: float) -> list[str]:
 
 
 def _resident_bytes() -> int:
-    """Return the memory of this process, after everything that can be given back was."""
+    """Return the memory of this process, after releasing all that can be released."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:

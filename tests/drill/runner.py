@@ -1,7 +1,7 @@
-"""The process in which rounds run, one after the other. It says what came of each as a line of JSON.
+"""The process in which rounds run, one after the other. It reports the outcome of each as a line of JSON.
 
-A round that fails ends it: whoever started it goes on with a new one, which nothing of the failure has touched. A round
-that hangs is cut off after its time, with the stacks of all threads on the error output.
+A failed round ends it; its parent continues with a new process, which the failure has not affected. A round that hangs
+is aborted after its time limit, with the stacks of all threads on the error output.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Assignment:
     seed: int
     numbers: Iterable[int]
     seconds: float
-    """No round begins after so many."""
+    """No round starts after this time."""
     hang_s: float
     """How long a round may take."""
 
 
 def run(assignment: Assignment, out: IO[str]) -> None:
     """Run rounds until one fails, the time is over or there are no more."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # workers crash by the hundred
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of workers crash
     gc.collect()
     gc.freeze()
     deadline = time.monotonic() + assignment.seconds
@@ -42,15 +42,15 @@ def run(assignment: Assignment, out: IO[str]) -> None:
         if time.monotonic() >= deadline:
             return
         script = draw_script(assignment.seed, number)
-        _say(out, {"begun": number, "settings": script.settings(), "command": script.command})
+        _report(out, {"begun": number, "settings": script.settings(), "command": script.command})
         faulthandler.dump_traceback_later(assignment.hang_s, exit=True, file=sys.stderr)
         outcome = play(script)
         faulthandler.cancel_dump_traceback_later()
-        _say(out, asdict(outcome))
+        _report(out, asdict(outcome))
         if not outcome.is_good:
             return
 
 
-def _say(out: IO[str], what: dict[str, Any]) -> None:
+def _report(out: IO[str], what: dict[str, Any]) -> None:
     out.write(json.dumps(what) + "\n")
     out.flush()

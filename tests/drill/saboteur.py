@@ -1,4 +1,4 @@
-"""A thread that kills and stops workers from outside, while the training loop goes on."""
+"""A thread that kills and stops workers from outside, while the training loop continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JOIN_S = 30.0
 
 
 class Saboteur:
-    """Carries out attacks one after the other. Whoever it has stopped is continued, at the latest when it leaves.
+    """Carries out attacks one after the other. Stopped workers are continued, at the latest when it leaves.
 
     Example:
         with Saboteur() as saboteur:
@@ -41,7 +41,7 @@ class Saboteur:
         self._thread.join(_JOIN_S)
 
     def attack(self, attack: Attack, pids: Callable[[], Iterable[int]]) -> None:
-        """Have an attack carried out on one of the processes that `pids` names when its time has come."""
+        """Schedule an attack on one of the processes that `pids` returns when it is due."""
         self._orders.put((attack, pids))
 
     def _work(self) -> None:
@@ -62,7 +62,7 @@ class Saboteur:
     def _signal(self, pid: int, number: int, name: str = "") -> bool:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:  # it has left meanwhile
+        except ProcessLookupError:  # it has ended in the meantime
             return False
         if name:
             self.happened[name] += 1
@@ -70,7 +70,7 @@ class Saboteur:
 
 
 def _is_alive(pid: int) -> bool:
-    """True if the process runs or is stopped; one that has ended and was not waited for counts as gone."""
+    """True if the process runs or is stopped; a zombie counts as dead."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")

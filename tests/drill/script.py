@@ -1,4 +1,4 @@
-"""What one round does: a loader, its dataset, what goes wrong and when. Drawn from the drill's seed and the round."""
+"""The script of one round: a loader, its dataset, what goes wrong and when. Drawn from the seed and the round."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tests.drill.datasets import CONTENTS
 
 ITEMS = ("items", "bulk items", "gathered")
 SHARED_STREAMS = ("stream", "stateful stream")
-"""Streams that the loader shares out."""
+"""Streams that the loader splits."""
 SPLIT_STREAMS = ("split stream", "stateful split stream")
-"""Streams that split themselves: where they go on depends on the number of workers."""
+"""Streams that split themselves: where they resume depends on the number of workers."""
 STREAMS = (*SHARED_STREAMS, *SPLIT_STREAMS)
 
 _LONG_S, _SHORT_S = 120.0, 3.0
-"""Time-outs: one that never happens, and one that ends a sample that hangs."""
+"""Timeouts: one that never expires, and one that ends a hanging sample."""
 
 KILL = "killed from outside"
 STOP = "stopped for a while"
 
 SKIPS = ("skip", "skip by policy", "retry, then skip")
-"""Ways to deal with bad samples by which they are left out."""
+"""Error policies that skip bad samples."""
 
 WHOLE, BREAK, RAISE, KEEP, CLOSE, RESUME = "whole", "break", "raise", "keep", "close", "resume"
 ENDINGS = (WHOLE, BREAK, RAISE, KEEP, CLOSE, RESUME)
-"""How an iteration ends: by itself; the loop is left, or raises; the iterator is kept while another begins; the loader
-is closed; another loader goes on from the state."""
+"""How an iteration ends: by itself; the loop is left, or raises; the iterator is kept while another starts; the loader
+is closed; another loader resumes from the state."""
 
 
 @dataclass(frozen=True)
 class Crew:
-    """Who makes the batches."""
+    """The workers that make the batches."""
 
     engine: str
     workers: int
@@ -53,9 +53,9 @@ class Attack:
 
     kind: str
     act: int
-    """In which iteration of the round."""
+    """The number of the iteration in the round."""
     after: int
-    """After so many batches of it."""
+    """The number of batches before it."""
     delay_s: float
     choice: int
     """Which worker, modulo their number."""
@@ -69,11 +69,11 @@ class Act:
 
     ending: str
     after: int = 0
-    """How many batches are taken before it ends, if it does not end by itself."""
+    """The number of batches taken before it ends, if it does not end by itself."""
     through: str = ""
     """What carries the state to the other loader: "json" or "pickle"."""
     crew: Crew | None = None
-    """Who makes the batches of the other loader."""
+    """The workers of the other loader."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Script:
     compares: bool
     """True if batches are compared with those of a loader without workers and troubles."""
     on_error: str
-    """What is done about bad samples; more than the names of actions, see `loaders.py`."""
+    """The error policy; `loaders.py` lists all names."""
     troubles: dict[int, str]
     acts: tuple[Act, ...]
     attacks: tuple[Attack, ...]
@@ -111,12 +111,12 @@ class Script:
 
     @property
     def leaves_short(self) -> bool:
-        """True if a sample that is left out makes its batch smaller: a stream of a worker's own is read on."""
+        """True if a skipped sample makes its batch smaller: a worker reads on in its own stream instead."""
         return self.on_error in SKIPS and self.dataset not in SPLIT_STREAMS
 
     @property
     def is_impatient(self) -> bool:
-        """True if a worker that takes long is replaced."""
+        """True if slow workers are replaced."""
         return self.timeout_s == _SHORT_S
 
     @property
@@ -130,7 +130,7 @@ class Script:
         return f"python -m tests.drill --seed {self.seed} --round {self.number}"
 
     def settings(self) -> dict[str, Any]:
-        """Return all of it in plain values, less what is empty."""
+        """Return all settings as plain values, without empty ones."""
         return {key: value for key, value in asdict(self).items() if value not in ((), {}, None)}
 
 
@@ -187,7 +187,7 @@ def _draw_dataset(draw: random.Random) -> str:
 
 
 def _with_troubles(draw: random.Random, script: Script) -> Script:
-    """Choose what to do about bad samples, and some that fit."""
+    """Choose an error policy, and troubles that fit it."""
     if script.dataset == "gathered" or not script.size or draw.random() < 0.3:
         return script
     is_stream, crew = script.is_stream, script.crew
@@ -195,15 +195,15 @@ def _with_troubles(draw: random.Random, script: Script) -> Script:
     kinds = [troubles.SLOW]
     if on_error != "retry":
         kinds += [troubles.RAISES, troubles.UNPICKLABLE]
-    if on_error in ("retry", "retry, then skip") and not is_stream:  # a stream is asked for the next one
+    if on_error in ("retry", "retry, then skip") and not is_stream:  # a stream only yields the next sample
         kinds += [troubles.FLAKY, troubles.FLAKY]
     if crew.has_processes:
         kinds += [troubles.KILLS_ONCE] * 3
-        if crew.start_method is None:  # the others take seconds to start again
+        if crew.start_method is None:  # with other start methods, workers take seconds to restart
             kinds += draw.choice([[], [], [], [], [troubles.HANGS_ONCE], [troubles.GROWS] * 3])
         if on_error in SKIPS and not is_stream and crew.start_method != "spawn":
             kinds += [troubles.KILLS_ALWAYS]
-    count = min(script.size // 4, draw.randint(1, 5))  # more than half would be too many for any policy
+    count = min(script.size // 4, draw.randint(1, 5))  # more than half would exceed every policy's limit
     chosen = {index: draw.choice(kinds) for index in sorted(draw.sample(range(script.size), count))}
     for index in _too_many_killers(chosen):
         del chosen[index]
@@ -213,7 +213,7 @@ def _with_troubles(draw: random.Random, script: Script) -> Script:
 
 
 def _too_many_killers(chosen: dict[int, str]) -> list[int]:
-    """Return killers beyond two, if they happen to be in one batch: a third that kills is thought to do so always."""
+    """Return the killers beyond two: if they were in one batch, the third death would be blamed on a sample."""
     once = [index for index, name in chosen.items() if name in (troubles.KILLS_ONCE, troubles.HANGS_ONCE)]
     return once[0 if troubles.KILLS_ALWAYS in chosen.values() else 2 :]
 
@@ -232,14 +232,14 @@ def _draw_acts(draw: random.Random, script: Script) -> tuple[Act, ...]:
 
 
 def _draw_successor(draw: random.Random, script: Script, crew: Crew) -> Crew:
-    """Draw who goes on from a state."""
+    """Draw the workers that resume from a state."""
     while True:
         other = _draw_crew(draw)
         if script.is_impatient and other.start_method:
             continue
         if script.dataset not in SPLIT_STREAMS:
             return other
-        if other.workers and crew.workers:  # each worker has a stream of its own, so there must be as many
+        if other.workers and crew.workers:  # each worker has its own stream, so there must be as many
             return replace(other, workers=crew.workers)
         if other.workers == crew.workers:
             return other
@@ -249,7 +249,7 @@ def _draw_attacks(draw: random.Random, script: Script) -> tuple[Attack, ...]:
     crews = [script.crew]
     for act in script.acts:
         crews.append(act.crew or crews[-1])
-    # Deaths that coincide at one batch would be blamed on a sample of it.
+    # Several deaths at one batch would be blamed on one of its samples.
     most_kills = 0 if troubles.KILLERS & set(script.troubles.values()) else 1 if script.batch_size is None else 2
     attacks = []
     for number, crew in enumerate(crews[:-1]):

@@ -1,4 +1,4 @@
-"""Runs rounds in a process of their own, until the time is over, and starts another when that one has ended."""
+"""Runs rounds in a separate process until the time is over, and starts another when it ends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SILENCE_S = 30.0
 """How long a runner may be silent beyond the time after which it should have ended itself."""
 
 _START_S = 120.0
-"""How long it may take to import torch."""
+"""How long importing torch may take."""
 
 _TAIL_CHARS = 6000
 
 _ENOUGH = 10
-"""Failures after which the drill ends: more of them tell nothing new."""
+"""Failures after which the drill ends: more would add nothing new."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Plan:
     """How long."""
     first: int = 0
     count: int | None = None
-    """How many rounds; None for as many as there is time for."""
+    """The number of rounds; None for as many as time permits."""
     times: int = 1
-    """How often each runs."""
+    """How often each round runs."""
     hang_s: float = 120.0
-    """How long one may take."""
+    """How long a round may take."""
 
 
 Listener = Callable[[Summary], None]
-"""TaskNotes after every round what there is so far."""
+"""Called after every round with the summary so far."""
 
 
 def soak(plan: Plan, listener: Listener) -> Summary:
@@ -74,7 +74,7 @@ def soak(plan: Plan, listener: Listener) -> Summary:
                     summary.add_end(unfinished, runner.end(), runner.tail())
                     number += 1
                     listener(summary)
-                elif not runner.has_spoken:
+                elif not runner.has_reported:
                     raise RuntimeError(f"The process that runs the rounds did not start:\n{runner.tail()}")
             summary.seconds = time.monotonic() - begun
             summary.next_process()
@@ -88,12 +88,12 @@ def _is_left(plan: Plan, number: int, seconds: float) -> bool:
 
 
 class _Runner:
-    """A process that runs rounds, from its start until it and all that it has started are gone."""
+    """A process that runs rounds, from its start until it and all processes that it started have ended."""
 
     def __init__(self, plan: Plan, number: int, seconds: float, folder: Path) -> None:
         self._errors: IO[str] = (folder / "errors.txt").open("w+")
         self._silence_s = plan.hang_s + _SILENCE_S
-        self.has_spoken = False
+        self.has_reported = False
         self._near, far = os.pipe()
         command = [sys.executable, "-m", "tests.drill", "--seed", plan.seed, "--from", number, "--report-to", far]
         command += ["--minutes", seconds / 60, "--hang", plan.hang_s, "--times", plan.times]
@@ -104,7 +104,7 @@ class _Runner:
                 stdout=self._errors,
                 stderr=self._errors,
                 cwd=ROOT,
-                env={**os.environ, "TMPDIR": str(folder)},  # what a runner leaves that is cut off goes with it
+                env={**os.environ, "TMPDIR": str(folder)},  # files of an aborted runner are deleted with the folder
                 pass_fds=(far,),
                 start_new_session=True,
             )
@@ -124,30 +124,30 @@ class _Runner:
         self._errors.close()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the process says, until it ends or is silent for too long."""
-        heard = b""
+        """Yield the messages of the process, until it ends or is silent for too long."""
+        buffered = b""
         while data := self._read():
-            heard += data
-            *lines, heard = heard.split(b"\n")
+            buffered += data
+            *lines, buffered = buffered.split(b"\n")
             for line in lines:
-                self.has_spoken = True
+                self.has_reported = True
                 yield json.loads(line)
 
     def _read(self) -> bytes:
-        """Wait for something; returns nothing when there will be no more.
+        """Wait for data; return nothing when there will be no more.
 
         Workers inherit the pipe and may outlive the process, so its own end counts, not that of the pipe.
         """
         waiter = select.poll()
         waiter.register(self._near, select.POLLIN)
         waiter.register(self._pidfd, select.POLLIN)
-        ready = dict(waiter.poll(1000 * (self._silence_s if self.has_spoken else _START_S)))
+        ready = dict(waiter.poll(1000 * (self._silence_s if self.has_reported else _START_S)))
         if self._near in ready:
             return os.read(self._near, 1 << 16)
         return b""
 
     def end(self) -> str:
-        """Say how the process ended."""
+        """Return how the process ended."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -155,6 +155,6 @@ class _Runner:
         return f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
 
     def tail(self) -> str:
-        """Return the end of what the process and its workers have written."""
+        """Return the end of the output of the process and its workers."""
         self._errors.seek(0)
         return self._errors.read()[-_TAIL_CHARS:]

@@ -1,4 +1,4 @@
-"""The stage of one round: its loader goes through the acts of the script, and what it delivers is checked."""
+"""The stage of one round: its loader performs the acts of the script, and its batches are checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LoopError(Exception):
 
 
 class Stage:
-    """A loader, the one it is compared with, and what they have delivered."""
+    """A loader, the one it is compared with, and their batches."""
 
     def __init__(self, script: Script, troubles: Troubles, saboteur: Saboteur, outcome: Outcome) -> None:
         self.script = script
@@ -40,21 +40,21 @@ class Stage:
         self.loader = build_loader(script, self.crew, self.dataset)
         self.template = sample_of(script, 0)
         self.index_of = {digest_of(sample_of(script, index)): index for index in range(script.size)}
-        # Asked for many at once, a dataset draws all random numbers in one go: not so when it is asked again for each.
+        # A bulk dataset draws all random numbers in one call, but not when samples are retried one by one.
         self.compares_noise = script.loader_seed is not None and not (
             script.dataset == "bulk items" and FLAKY in script.troubles.values()
         )
         self.kept: list[tuple[Any, tuple[Digest, ...]]] = []
         self.iterators: list[Any] = []
         self.ordered: set[Attack] = set()
-        """Attacks that the saboteur knows of."""
+        """Attacks that were given to the saboteur."""
         self.reference: Any = None
         is_determined = script.loader_seed is not None or not script.shuffle
         if script.compares and is_determined and script.dataset not in SPLIT_STREAMS:
             self.reference = build_loader(script, Crew("inline", 0), build_dataset(script, troubles.tamed()))
 
     def perform(self) -> None:
-        """Go through the acts."""
+        """Perform the acts."""
         for number, act in enumerate(self.script.acts):
             self._choose_engine(self.crew)
             with contextlib.suppress(LoopError):
@@ -65,7 +65,7 @@ class Stage:
         _abilities.can_share_arenas = (lambda: False) if crew.engine == "portable" else _can_share_arenas
 
     def _act(self, number: int, act: Act) -> Iterator[Take]:
-        """Iterate over the loader as an act says; yields what was delivered."""
+        """Iterate over the loader as an act says; yield what was delivered."""
         take = self._new_take()
         iterator = iter(self.loader)
         self._consume(iterator, take, number, None if act.ending == WHOLE else act.after)
@@ -75,7 +75,7 @@ class Stage:
             if take.ended:
                 yield take
                 take = self._new_take()
-            self._succeed(act, state)
+            self._resume_with_another_loader(act, state)
             iterator = iter(self.loader)
             self._consume(iterator, take, number, None)
         yield take
@@ -90,8 +90,8 @@ class Stage:
         streams = max(1, self.crew.workers) if self.script.dataset in SPLIT_STREAMS else 1
         return Take(streams=streams)
 
-    def _succeed(self, act: Act, state: dict[str, Any]) -> None:
-        """Have another loader go on."""
+    def _resume_with_another_loader(self, act: Act, state: dict[str, Any]) -> None:
+        """Let another loader resume."""
         assert act.crew is not None
         state = json.loads(json.dumps(state)) if act.through == "json" else pickle.loads(pickle.dumps(state))
         self._leave_loader()
@@ -101,7 +101,7 @@ class Stage:
         self.loader.load_state_dict(state)
 
     def _consume(self, iterator: Any, take: Take, act: int | None, limit: int | None) -> None:
-        """Take batches, as many as `limit` says; attacks of an act come when it is time, the others at the end."""
+        """Take at most `limit` batches; attacks of the act come when they are due, the others at the end."""
         attacks = [attack for attack in self.script.attacks if attack.act == act and attack not in self.ordered]
         while limit is None or len(take.entries) < limit:
             self._sabotage(iterator, [attack for attack in attacks if attack.after == len(take.entries)])
@@ -135,7 +135,7 @@ class Stage:
             self.kept.append((batch, entry))
 
     def _read(self, batch: Any) -> tuple[list[Digest], tuple[Digest, ...]]:
-        """Return the checksums of the samples of a batch, without and with what is random but determined."""
+        """Return the checksums of the samples of a batch, without and with reproducible random fields."""
         script = self.script
         if script.batch_size is None:
             samples = [batch]
@@ -171,19 +171,19 @@ class Stage:
     def _wrong_log(self) -> list[str]:
         """Compare the log of faults with what is known to be bad."""
         script = self.script
-        if script.on_error == "raise" or script.dataset in SPLIT_STREAMS:  # whose places are not indices
+        if script.on_error == "raise" or script.dataset in SPLIT_STREAMS:  # their positions are not indices
             return []
-        told = {fault.index for fault in self.loader.faults if fault.lost}
-        if told == script.bad or (script.drop_last and told < script.bad):
+        logged = {fault.index for fault in self.loader.faults if fault.lost}
+        if logged == script.bad or (script.drop_last and logged < script.bad):
             return []
-        return [f"samples {sorted(script.bad)} are bad, and loader.faults says that {sorted(told)} were lost"]
+        return [f"samples {sorted(script.bad)} are bad, and loader.faults says that {sorted(logged)} were lost"]
 
     def _compare(self, where: str, take: Take) -> None:
         theirs = Take()
         self._consume(iter(self.reference), theirs, None, None if take.ended else len(take.entries))
         script = self.script
         if not script.in_order and not take.ended:
-            return  # which batches come first is not determined
+            return  # the order of the first batches is not determined
         text = difference(take.entries, theirs.entries, ordered=script.in_order)
         if text:
             self.outcome.problems.append(f"{where}: {text}")
@@ -193,7 +193,7 @@ class Stage:
         self.loader.close()
 
     def let_go(self) -> None:
-        """Drop all batches and iterators, and see whether the memory came back."""
+        """Drop all batches and iterators, and check that their memory is released."""
         self.kept.clear()
         self.iterators.clear()
         gc.collect()  # exceptions refer to frames, and these to batches
@@ -205,7 +205,7 @@ class Stage:
             self.outcome.leaks.append(f"{len(arena._busy)} slots were not given back, {leased} are leased")
 
     def close(self) -> None:
-        """End the loader."""
+        """Close the loader."""
         self.kept.clear()
         self.iterators.clear()
         self._leave_loader()
@@ -213,11 +213,11 @@ class Stage:
 
 
 def pids_of(iterator: Any) -> Callable[[], list[int]]:
-    """Return a function that lists the workers of an iterator, as long as there is one."""
-    this = weakref.ref(iterator)  # an attack that comes too late keeps nothing alive
+    """Return a function that lists the workers of an iterator while it exists."""
+    reference = weakref.ref(iterator)  # a late attack must not keep it alive
 
     def pids() -> list[int]:
-        there = this()
-        return [] if there is None else list(there.worker_pids)
+        existing = reference()
+        return [] if existing is None else list(existing.worker_pids)
 
     return pids

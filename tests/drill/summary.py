@@ -1,4 +1,4 @@
-"""What a drill has found."""
+"""The summary of a drill."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _WARM_UP = 30
 """Rounds after which a process is as large as it should get: every engine, dataset and start method has been used."""
 
 _SETTLED = 20
-"""Rounds whose median is compared, after the warm-up and at the end."""
+"""The number of rounds whose medians are compared, after the warm-up and at the end."""
 
 _GROWTH_BYTES = 64 << 20
-"""How much a process may grow after its warm-up. Allocators keep some of what they are given back; a leak of one batch
-per round is more after a few hundred rounds."""
+"""How much a process may grow after its warm-up. Allocators keep some freed memory; a leak of one batch per round is
+more after a few hundred rounds."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Summary:
 
     @property
     def grows(self) -> bool:
-        """True if a process took ever more memory."""
+        """True if a process kept growing."""
         return self.growth_bytes > _GROWTH_BYTES
 
     def add(self, outcome: dict[str, Any]) -> None:
-        """Add what came of a round."""
+        """Add the outcome of a round."""
         self.rounds += 1
         for name in ("batches", "samples", "lost", "repeated", "corrupted", "restarts", "recycled"):
             setattr(self, name, getattr(self, name) + outcome[name])
@@ -69,10 +69,10 @@ class Summary:
         if problems:
             self._fail(outcome, problems)
 
-    def add_end(self, begun: dict[str, Any], how: str, said: str) -> None:
-        """Add a round that did not come to an end, because it hung or the process crashed."""
+    def add_end(self, begun: dict[str, Any], how: str, output: str) -> None:
+        """Add a round that did not finish, because it hung or the process crashed."""
         self.rounds += 1
-        self._fail(begun, [f"The process {how} in the middle of the round:\n{said}"])
+        self._fail(begun, [f"The process {how} in the middle of the round:\n{output}"])
 
     def _fail(self, outcome: dict[str, Any], problems: list[str]) -> None:
         self.failures.append(
@@ -80,16 +80,16 @@ class Summary:
         )
 
     def next_process(self) -> None:
-        """Begin to measure memory anew."""
+        """Restart measuring memory."""
         self._resident.clear()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it in plain values."""
+        """Return the summary as plain values."""
         named = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return {**named, "faults": dict(self.faults), "ok": self.is_good}
 
     def as_text(self) -> str:
-        """Return it as lines for a person."""
+        """Return the summary as text."""
         lines = [
             f"{self.rounds} rounds in {self.seconds:.0f} s, seed {self.seed}",
             "faults injected:",

@@ -1,4 +1,4 @@
-"""What one iteration has delivered, and whether that is what it should have."""
+"""What one iteration delivered, and whether it is correct."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ ERROR: tuple[Digest, ...] = (b"an exception instead of a batch",)
 
 @dataclass
 class Take:
-    """The batches of one iteration, in the order in which they came."""
+    """The batches of one iteration, in order of delivery."""
 
     entries: list[tuple[Digest, ...]] = field(default_factory=list)
     """For each batch, the checksums of its samples; `ERROR` for an exception."""
     indices: Counter[int] = field(default_factory=Counter)
-    """Which samples came how often."""
+    """How often each sample came."""
     corrupted: int = 0
-    """Samples that were none of the dataset's."""
+    """Samples that are not in the dataset."""
     ended: bool = False
-    """True if it went on to the end."""
+    """True if the iteration reached its end."""
     streams: int = 1
-    """How many streams there were, each with a last batch of its own."""
+    """The number of streams, each with its own last batch."""
 
     def repeated(self, script: Script) -> list[int]:
-        """Return which samples came more often than they should have."""
+        """Return the samples that came too often."""
         return sorted((self.indices - expected(script)).elements())
 
     def missing(self, script: Script) -> list[int]:
-        """Return which samples have not come that should have."""
+        """Return the samples that are missing."""
         return sorted((expected(script) - self.indices).elements())
 
 
 def expected(script: Script) -> Counter[int]:
-    """Return which samples come how often: the good ones once, and in place of a bad one perhaps its neighbour."""
+    """Return how often each sample should come: good ones once, and with "replace" the neighbours of bad ones again."""
     good = [index for index in range(script.size) if index not in script.bad]
     counts = Counter(good)
     if script.on_error == "replace":
@@ -47,9 +47,9 @@ def expected(script: Script) -> Counter[int]:
 
 
 def lost(take: Take, script: Script) -> int:
-    """Return how many samples are missing from a whole iteration and should not be.
+    """Return how many samples are missing from a complete iteration without an excuse.
 
-    A batch in which a sample raises is not delivered, and `drop_last` leaves out batches that are not full.
+    A batch with a sample that raises is not delivered, and `drop_last` drops incomplete batches.
     """
     size = script.batch_size or 1
     excused = take.entries.count(ERROR) * size
@@ -59,7 +59,7 @@ def lost(take: Take, script: Script) -> int:
 
 
 def complaints(take: Take, script: Script) -> list[str]:
-    """Return what is wrong with a whole iteration besides samples that are lost or repeated."""
+    """Return what is wrong with a complete iteration, apart from lost and repeated samples."""
     found = []
     raises = script.bad and script.on_error == "raise"
     if raises and ERROR not in take.entries and not script.drop_last:
@@ -90,7 +90,7 @@ def _wrong_sizes(take: Take, script: Script) -> list[str]:
 
 
 def difference(mine: Sequence[tuple[Digest, ...]], theirs: Sequence[tuple[Digest, ...]], *, ordered: bool) -> str:
-    """Say where two runs differ, nothing if they do not."""
+    """Describe where two runs differ; empty if they do not."""
     if not ordered:
         mine, theirs = sorted(mine), sorted(theirs)
     if list(mine) == list(theirs):

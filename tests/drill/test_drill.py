@@ -1,4 +1,4 @@
-"""The drill itself: that it passes, and that it would notice if something were lost, repeated or left behind."""
+"""The drill itself: it passes, and it detects what is lost, repeated or left behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_few_rounds_pass() -> None:
     assert sum(summary["faults"].values()) > 0
 
 
-def test_a_round_is_the_same_every_time_and_each_is_another() -> None:
+def test_rounds_are_reproducible_and_differ_from_each_other() -> None:
     assert draw_script(7, 3) == draw_script(7, 3)
     assert len({json.dumps(draw_script(7, number).settings()) for number in range(50)}) == 50
     assert draw_script(8, 3) != draw_script(7, 3)
@@ -70,7 +70,7 @@ def test_every_kind_of_fault_and_ending_is_drawn() -> None:
 
 
 class Tampered:
-    """A loader whose batches go through a function first."""
+    """A loader whose batches a function changes."""
 
     def __init__(self, loader: Any, tamper: Any) -> None:
         self._loader = loader
@@ -92,7 +92,7 @@ class Tampered:
         (lambda batches: batches[::-1], "another than without workers"),
     ],
 )
-def test_what_is_wrong_with_batches_is_noticed(monkeypatch: pytest.MonkeyPatch, tamper: Any, finding: str) -> None:
+def test_wrong_batches_are_detected(monkeypatch: pytest.MonkeyPatch, tamper: Any, finding: str) -> None:
     def tampered(script: Script, crew: Crew, dataset: Any) -> Any:
         loader = build_loader(script, crew, dataset)
         return loader if dataset.troubles.tame else Tampered(loader, tamper)
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_batches_is_noticed(monkeypatch: pytest.MonkeyPatch, 
     assert any(finding in problem for problem in outcome.problems) or getattr(outcome, finding, False)
 
 
-def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
 
     def leaving(script: Script, crew: Crew, dataset: Any) -> Any:
@@ -116,17 +116,17 @@ def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     assert ["/dev/null" in leak for leak in outcome.leaks] == [True]
 
 
-def test_an_untampered_round_is_good() -> None:
+def test_an_undisturbed_round_is_good() -> None:
     outcome = play(replace(PLAIN, compares=True))
     assert outcome.is_good, outcome
     assert (outcome.batches, outcome.samples) == (5, 20)
 
 
 @pytest.mark.slow
-def test_a_hang_is_cut_off_and_says_how_to_repeat_it() -> None:
-    told: list[int] = []
-    summary = soak(Plan(seed=7, seconds=60, count=1, hang_s=0.001), lambda summary: told.append(summary.rounds))
-    assert told == [1]
+def test_a_hanging_round_is_aborted_with_the_command_that_repeats_it() -> None:
+    reported: list[int] = []
+    summary = soak(Plan(seed=7, seconds=60, count=1, hang_s=0.001), lambda summary: reported.append(summary.rounds))
+    assert reported == [1]
     assert not summary.is_good
     (failure,) = summary.failures
     assert failure["command"] == "python -m tests.drill --seed 7 --round 0"
@@ -134,7 +134,7 @@ def test_a_hang_is_cut_off_and_says_how_to_repeat_it() -> None:
     assert "runner.py" in failure["problems"][0]
 
 
-def test_memory_that_grows_is_a_failure() -> None:
+def test_growing_memory_is_a_failure() -> None:
     summary = Summary(seed=0)
     outcome = {
         **dict.fromkeys(("batches", "samples", "lost", "repeated", "corrupted", "restarts", "recycled"), 0),

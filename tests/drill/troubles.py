@@ -1,4 +1,4 @@
-"""What is wrong with some samples of a dataset, and how often it has happened."""
+"""Troubles of some samples of a dataset, and how often they happened."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ KILLERS = frozenset({KILLS_ONCE, KILLS_ALWAYS, HANGS_ONCE})
 """Troubles that cost a worker."""
 
 NEVER_MADE = frozenset({RAISES, UNPICKLABLE, KILLS_ALWAYS})
-"""Troubles with which a sample never comes to be."""
+"""Troubles with which a sample is never made."""
 
 _FLAKY_RUN = 3
-"""Every so-manieth attempt at a flaky sample succeeds."""
+"""One in this many attempts at a flaky sample succeeds."""
 
 _SLOW_S = 0.03
 _HANG_S = 3600.0
 _GROWTH_S = 0.5
-"""Workers are looked at once in a second: a sample that makes them grow takes some time as well."""
+"""The memory of workers is checked once a second, so a sample that makes them grow takes some time."""
 
 GROWTH_BYTES = 160 << 20
 
 _grown: list[bytes] = []
-"""What has made this worker grow."""
+"""Memory that makes this worker grow."""
 
 WAYS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, None)
-"""How a worker is ended from inside; None leaves by `os._exit`."""
+"""How a worker is ended from inside; None calls `os._exit`."""
 
 
 class BadSample(Exception):
-    """What a bad sample raises."""
+    """Raised by a bad sample."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"sample {index} is bad")
@@ -54,7 +54,7 @@ class BadSample(Exception):
 
 
 class UnpicklableSample(Exception):
-    """What a bad sample raises that cannot be sent to another process."""
+    """Raised by a bad sample; cannot be sent to another process."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"sample {index} is bad, and this cannot be pickled")
@@ -65,7 +65,7 @@ class UnpicklableSample(Exception):
 class Troubles:
     """The troubles of one dataset. Picklable: every worker has a copy.
 
-    Each time one happens, a byte is added to a file of its own, so that all processes know how often that was.
+    Each time one happens, a byte is appended to its file, so that all processes know how often it happened.
     """
 
     by_index: dict[int, str] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class Troubles:
     trainer_pid: int = 0
     """The process that must not be killed: the one in which the training loop runs."""
     tame: bool = False
-    """True to have nothing but samples that cannot be made, and these by exceptions: what the rest is compared with."""
+    """True to keep only samples that are never made, and let them raise: the reference for comparisons."""
 
     def tamed(self) -> Troubles:
-        """Return the same bad samples without anything that happens to workers."""
+        """Return the same bad samples without any harm to workers."""
         return replace(self, tame=True)
 
     def meet(self, index: int) -> None:
-        """Have happen what happens when the sample `index` is made."""
+        """Cause the trouble of the sample `index`, if it has one."""
         name = self.by_index.get(index)
         if name is None:
             return
@@ -118,7 +118,7 @@ class Troubles:
             time.sleep(_HANG_S)
 
     def _note(self, name: str, index: int) -> int:
-        """Note that it happens; returns how often it has, this time included."""
+        """Record an occurrence; return the number of occurrences so far."""
         file = os.open(Path(self.folder, f"{index}.{name}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, b".")
@@ -127,7 +127,7 @@ class Troubles:
             os.close(file)
 
     def happened(self) -> Counter[str]:
-        """Return how often each trouble has happened."""
+        """Return how often each trouble happened."""
         counts: Counter[str] = Counter()
         for file in Path(self.folder).iterdir():
             name, times = file.name.partition(".")[2], file.stat().st_size

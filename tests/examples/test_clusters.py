@@ -1,4 +1,4 @@
-"""The files of examples/clusters: the script stops and continues, the launchers' files run it, the metrics exist."""
+"""The files in examples/clusters: the script stops and resumes, launchers run it, and the metrics exist."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 
 @functools.cache
 def manifest() -> dict[str, Any]:
-    """The objects of kubernetes.yaml, by kind."""
+    """Return the objects of kubernetes.yaml, by kind."""
     return {one["kind"]: one for one in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())}
 
 
@@ -60,13 +60,13 @@ def container() -> dict[str, Any]:
 
 
 def expected(rank: int) -> list[int]:
-    """The samples of a rank in their order, from a loader that nothing disturbs."""
+    """Return the samples of a rank in order, from an undisturbed loader."""
     sampler = DistributedSampler(range(SAMPLES), RANKS, rank, seed=0)
     return [index for batch in DataLoader(range(SAMPLES), BATCH, sampler=sampler, seed=0) for index in batch.tolist()]
 
 
 def samples_in(lines: list[str]) -> list[int]:
-    """The numbers of the samples in a log, less the epochs."""
+    """Return the numbers of the samples in a log, without the epochs."""
     return [int(word) for line in lines for word in line.split()[1:]]
 
 
@@ -77,7 +77,7 @@ def free_port() -> int:
 
 
 class Log:
-    """The log of a rank as a named pipe: the rank goes on only as far as the test reads."""
+    """The log of a rank as a named pipe: the rank continues only as far as the test reads."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -87,7 +87,7 @@ class Log:
     @contextlib.contextmanager
     def opened(self, rank: subprocess.Popen[str]) -> Iterator[IO[str]]:
         """Wait for the first lines of the program that writes it."""
-        file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # waits for no writer
+        file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer
         fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         while not select.select([file], [], [], 1)[0]:
             assert rank.poll() is None, rank.communicate()
@@ -99,13 +99,13 @@ class Log:
         self.lines += [file.readline() for _ in range(count)]
 
 
-def wait_until_said(errors: IO[str], text: str) -> None:
-    """Read a program's errors until it has said something."""
-    said = ""
-    while text not in said:
+def wait_for_message(errors: IO[str], text: str) -> None:
+    """Read a program's errors until they contain a text."""
+    text_so_far = ""
+    while text not in text_so_far:
         line = errors.readline()
-        assert line, said
-        said += line
+        assert line, text_so_far
+        text_so_far += line
 
 
 # -- Kubernetes ---
@@ -128,7 +128,7 @@ def start_pod(rank: int, port: int, folder: Path, log: Path) -> subprocess.Popen
 
 
 @pytest.mark.slow
-def test_the_pods_of_the_manifest_stop_on_sigterm_and_train_on_exactly_what_remained(tmp_path: Path) -> None:
+def test_pods_of_the_manifest_stop_on_sigterm_and_resume_exactly(tmp_path: Path) -> None:
     logs = [tmp_path / "first", tmp_path / "second"]
     for folder in logs:
         folder.mkdir()
@@ -137,9 +137,9 @@ def test_the_pods_of_the_manifest_stop_on_sigterm_and_train_on_exactly_what_rema
     ranks = [start_pod(rank, port, tmp_path, logs[0]) for rank in range(RANKS)]
     with log.opened(ranks[1]) as file:
         log.read(file, 5)
-        ranks[1].send_signal(signal.SIGTERM)  # one pod is evicted, and the other one knows nothing of it
+        ranks[1].send_signal(signal.SIGTERM)  # one pod is evicted, and the other one does not know
         assert ranks[1].stderr is not None
-        wait_until_said(ranks[1].stderr, "SIGTERM")
+        wait_for_message(ranks[1].stderr, "SIGTERM")
         log.lines += file.readlines()
     errors = [rank.communicate(timeout=250)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [START_AGAIN] * RANKS, errors
@@ -159,7 +159,7 @@ def test_the_pods_of_the_manifest_stop_on_sigterm_and_train_on_exactly_what_rema
         assert samples_in([*first, *second]) == expected(rank)
 
 
-def test_the_manifest_gives_each_pod_its_rank_and_a_name_that_others_find() -> None:
+def test_the_manifest_gives_each_pod_its_rank_and_a_name() -> None:
     job, service = manifest()["Job"], manifest()["Service"]
     assert job["apiVersion"] == "batch/v1"
     spec = job["spec"]
@@ -183,7 +183,7 @@ def test_the_manifest_gives_each_pod_its_rank_and_a_name_that_others_find() -> N
 def test_the_manifest_has_limits_and_no_shared_memory_volume() -> None:
     resources = container()["resources"]
     assert {"cpu", "memory"} <= resources["requests"].keys()
-    assert resources["limits"]["cpu"] == resources["requests"]["cpu"], 'what "auto" counts'
+    assert resources["limits"]["cpu"] == resources["requests"]["cpu"], '"auto" counts these'
     assert resources["limits"]["memory"] == resources["requests"]["memory"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container()["volumeMounts"]}
     assert "/dev/shm" not in mounts.values()
@@ -195,7 +195,7 @@ def test_the_manifest_has_limits_and_no_shared_memory_volume() -> None:
     assert words[words.index("--folder") + 1] in mounts.values()
 
 
-def test_a_pod_that_was_told_to_stop_does_not_count_as_a_failure() -> None:
+def test_a_pod_that_was_asked_to_stop_does_not_count_as_a_failure() -> None:
     spec = manifest()["Job"]["spec"]
     rules = spec["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Ignore", "Ignore"]
@@ -217,7 +217,7 @@ def test_the_probe_and_the_scraper_find_the_port() -> None:
 # -- SLURM ---
 
 FAKES = {
-    # Runs the command as the only node of the job, in a session of its own: SLURM signals all processes of a step.
+    # Runs the command as the job's only node and records the process of the step, as SLURM signals all its processes.
     "srun": """
 echo $$ > "$FAKE_FOLDER/step.pid"
 exec "$@"
@@ -232,7 +232,7 @@ exit 0
 
 
 def start_job(folder: Path, log: Path, *options: str) -> subprocess.Popen[str]:
-    """Run slurm.sbatch with fakes of SLURM's commands, and the real torchrun."""
+    """Run slurm.sbatch with fake SLURM commands and the real torchrun."""
     fakes = folder / "bin"
     fakes.mkdir(exist_ok=True)
     for name, text in FAKES.items():
@@ -274,7 +274,7 @@ def descendants(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
-def test_a_slurm_job_that_gets_a_signal_is_queued_again_and_trains_on_what_remained(tmp_path: Path) -> None:
+def test_a_signalled_slurm_job_is_requeued_and_resumes_exactly(tmp_path: Path) -> None:
     logs = [tmp_path / "first", tmp_path / "second"]
     for folder in logs:
         folder.mkdir()
@@ -287,19 +287,19 @@ def test_a_slurm_job_that_gets_a_signal_is_queued_again_and_trains_on_what_remai
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         assert job.stderr is not None
-        wait_until_said(job.stderr, "SIGTERM")
+        wait_for_message(job.stderr, "SIGTERM")
         log.lines += file.readlines()
-    said, errors = job.communicate(timeout=250)
-    assert job.returncode == 0, said + errors
-    assert "requeue 42" in (tmp_path / "scontrol.log").read_text().splitlines(), said + errors
+    output, errors = job.communicate(timeout=250)
+    assert job.returncode == 0, output + errors
+    assert "requeue 42" in (tmp_path / "scontrol.log").read_text().splitlines(), output + errors
     steps = len(log.lines)
     assert 5 <= steps < SAMPLES // RANKS // BATCH
 
     (tmp_path / "scontrol.log").unlink()
     job = start_job(tmp_path, logs[1])
-    said, errors = job.communicate(timeout=250)
-    assert job.returncode == 0, said + errors
-    assert f"continues after step {steps}" in said
+    output, errors = job.communicate(timeout=250)
+    assert job.returncode == 0, output + errors
+    assert f"continues after step {steps}" in output
     assert "requeue" not in (tmp_path / "scontrol.log").read_text()
     firsts = [(logs[0] / "rank-0.txt").read_text().splitlines(), log.lines]
     for rank, first in enumerate(firsts):
@@ -309,16 +309,16 @@ def test_a_slurm_job_that_gets_a_signal_is_queued_again_and_trains_on_what_remai
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
-def test_a_slurm_job_that_fails_by_itself_is_not_queued_again(tmp_path: Path) -> None:
+def test_a_slurm_job_that_fails_by_itself_is_not_requeued(tmp_path: Path) -> None:
     job = start_job(tmp_path, tmp_path, "--no-such-option")
-    said, errors = job.communicate(timeout=250)
+    output, errors = job.communicate(timeout=250)
     assert job.returncode != 0
-    assert "no-such-option" in said + errors
+    assert "no-such-option" in output + errors
     assert "requeue" not in (tmp_path / "scontrol.log").read_text()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the script is for bash")
-def test_the_slurm_script_is_valid_and_asks_for_a_signal_and_a_requeue() -> None:
+def test_the_slurm_script_is_valid_and_requests_a_signal_and_a_requeue() -> None:
     file = FOLDER / "slurm.sbatch"
     assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
     asked = re.findall(r"^#SBATCH (--\S+)", file.read_text(), re.MULTILINE)
@@ -355,7 +355,7 @@ class OneBad:
 
 @functools.cache
 def exported() -> dict[str, set[str]]:
-    """What a real loader exports in the middle of an epoch: the names, and the labels of each."""
+    """Return the metrics that a real loader exports in the middle of an epoch, with their labels."""
     loader = DataLoader(OneBad(), 2, num_workers=2, engine="process", on_error="skip")
     iterator = iter(loader)
     for _ in range(8):
@@ -374,7 +374,7 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_only_for_what_a_loader_exports() -> None:
+def test_the_dashboard_uses_exactly_the_metrics_that_a_loader_exports() -> None:
     dashboard = json.loads((FOLDER / "grafana.json").read_text())
     asked = [*expressions(), *(one["definition"] for one in dashboard["templating"]["list"] if "definition" in one)]
     names = {name for text in asked for name in re.findall(r"feedline_\w+", text)}
@@ -382,7 +382,7 @@ def test_the_dashboard_asks_only_for_what_a_loader_exports() -> None:
     assert names == exported().keys(), "every metric has a panel"
 
 
-def test_the_dashboard_asks_for_rates_of_counters_and_values_of_gauges() -> None:
+def test_the_dashboard_shows_rates_of_counters_and_values_of_gauges() -> None:
     for text in expressions():
         for name in re.findall(r"feedline_\w+", text):
             counted = re.search(rf"(rate|increase)\({name}\{{[^}}]*\}}\[", text) is not None
@@ -423,7 +423,7 @@ def test_the_script_serves_metrics_and_says_when_it_is_stuck() -> None:
     assert health.answer("/")[0] == 404
 
 
-def test_the_metrics_come_over_http() -> None:
+def test_metrics_are_served_over_http() -> None:
     health = train_module().Health(stuck_after_s=1e9)
     loader = feedline.DataLoader(range(8), 2)
     loader.on_stats(health.update, every_s=0)

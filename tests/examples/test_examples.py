@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, prints what it says to look at, and is on the page of examples."""
+"""Every example runs as its docstring says, prints what the docstring points to, and is on the page of examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = {file.name: file for file in sorted((ROOT / "examples").glob("*.py"))}
 PAGE = ROOT / "docs" / "examples" / "index.md"
 
 QUICK = ("object_storage.py", "own_sampler.py", "own_scheduler.py")
-"""What `make test` runs; the others are slow."""
+"""Examples that `make test` runs; the others are slow."""
 
 ELSEWHERE = {
     "accelerate_training.py": "frameworks_real/test_accelerate.py",
@@ -70,7 +70,7 @@ def test_example_runs_and_prints_what_it_says(name: str, tmp_path: Path, monkeyp
     assert done.returncode == 0, done.stdout + done.stderr
     assert [phrase for phrase in phrases_to_look_at(name) if phrase not in done.stdout] == [], done.stdout
     assert list(folder.iterdir()) == [], "an example writes into a temporary folder only"
-    assert not (tmp_path / "cache").exists(), "nor into the user's cache"
+    assert not (tmp_path / "cache").exists(), "and not into the user's cache"
 
 
 @pytest.mark.parametrize("name", FILES)

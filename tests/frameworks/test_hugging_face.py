@@ -12,7 +12,7 @@ import feedline
 from feedline.frameworks.hugging_face import columns_of
 from feedline.testing.source import assert_same
 
-datasets: Any  # the package, which brings pandas
+datasets: Any  # the package, imported later as it brings pandas
 
 COUNT = 60
 FORMATS = (None, "numpy", "torch")
@@ -66,7 +66,7 @@ def make(names: list[str] | None = None) -> Any:
 
 
 def chunked(dataset: Any) -> Any:
-    """The same samples in several chunks of Arrow."""
+    """Return the same samples in several Arrow chunks."""
     return datasets.concatenate_datasets([dataset.select(range(25)), dataset.select(range(25, COUNT))])
 
 
@@ -114,7 +114,7 @@ VIEWS: dict[str, Any] = {
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("form", FORMATS)
-def test_batches_are_those_of_torch(form: str | None, view: str) -> None:
+def test_batches_equal_those_of_torchs_loader(form: str | None, view: str) -> None:
     names = None if form is not None else [name for name in NUMBERS if name != "picture"]
     dataset = VIEWS[view](make(names)).with_format(form)
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
@@ -124,7 +124,7 @@ def test_batches_are_those_of_torch(form: str | None, view: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_workers_and_parts_of_datasets(form: str | None) -> None:
+def test_workers_subsets_and_concatenations_give_the_same_batches(form: str | None) -> None:
     dataset = make(["byte", "double", "name"]).with_format(form)
     parts: list[Any] = [
         torch.utils.data.Subset(dataset, [4, 9, 2, 2, 30]),
@@ -138,21 +138,21 @@ def test_workers_and_parts_of_datasets(form: str | None) -> None:
         equal(batches(feedline.DataLoader(dataset, 7, num_workers=2, engine=engine)), expected)
 
 
-def test_lists_in_parts_of_a_concatenation() -> None:
+def test_a_concatenation_of_columns_with_lists() -> None:
     dataset = make(["row"])
     both: Any = torch.utils.data.ConcatDataset([dataset, dataset])
     equal(batches(feedline.DataLoader(both, 50)), batches(torch.utils.data.DataLoader(both, 50)))
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_columns_that_are_chosen(form: str | None) -> None:
+def test_selected_columns_of_a_format(form: str | None) -> None:
     dataset = make().with_format(form, columns=["double", "byte"])
     assert columns_of(dataset) is not None
     equal(batches(feedline.DataLoader(dataset, 8)), batches(torch.utils.data.DataLoader(dataset, 8)))
 
 
 @pytest.mark.parametrize("form", [None, "numpy"])
-def test_the_neutral_loader_gives_what_it_gives_sample_by_sample(form: str | None) -> None:
+def test_loader_gives_the_same_batches_as_sample_by_sample(form: str | None) -> None:
     names = ["byte", "half", "flag", "name"] if form is None else list(NUMBERS)
     dataset = make(names).with_format(form)
     found = list(feedline.Loader(dataset, 8))
@@ -197,7 +197,7 @@ def _doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("case", ODD)
-def test_odd_ones_are_as_in_torch(case: str, form: str | None) -> None:
+def test_odd_datasets_behave_as_in_torchs_loader(case: str, form: str | None) -> None:
     dataset = ODD[case]()
     if form is not None and dataset.format["type"] is None:
         dataset = dataset.with_format(form)
@@ -220,7 +220,7 @@ def test_an_index_out_of_range_is_an_error() -> None:
         list(feedline.DataLoader(make(["byte"]), sampler=[1, COUNT]))
 
 
-def test_subclasses_are_asked_for_samples() -> None:
+def test_samples_of_subclasses_are_read_through_their_methods() -> None:
     class Doubled(datasets.Dataset):  # type: ignore[misc]
         def __getitems__(self, keys: list[int]) -> list[Any]:
             return [{"byte": 2 * sample["byte"]} for sample in datasets.Dataset.__getitems__(self, keys)]
@@ -232,7 +232,7 @@ def test_subclasses_are_asked_for_samples() -> None:
     assert batch["byte"].tolist() == [2 * (i % 256) for i in range(COUNT)]
 
 
-def test_other_datasets_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_datasets_have_no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns_of([1, 2]) is None
     dataset = make(["byte"])
     monkeypatch.delitem(sys.modules, "datasets")

@@ -37,14 +37,14 @@ def gather(table: Any, *indices: int) -> Any:
     return take(np.array(indices, np.int64))
 
 
-def test_tensors_that_numpy_lacks_are_named_by_their_field() -> None:
+def test_tensor_types_that_numpy_lacks_are_reported_with_their_field() -> None:
     rows = torch.zeros(4, 2, dtype=torch.bfloat16)
     for dataset, field in ((ArrayDataset({"x": rows, "y": np.arange(4)}), " in field 'x'"), (ArrayDataset(rows), "")):
         with pytest.raises(CollateError, match=f"Tensor of torch.bfloat16{field}, which cannot"):
             next(iter(feedline.Loader(dataset, 2)))
 
 
-def test_rows_of_arrays_in_the_form_of_the_table() -> None:
+def test_gathered_rows_keep_the_form_of_the_table() -> None:
     x, y = np.arange(12.0).reshape(4, 3), np.arange(4)
     assert np.array_equal(gather(x, 1, -1), x[[1, -1]])
     batch = gather({"x": x, "y": y}, 3, 0)
@@ -54,7 +54,7 @@ def test_rows_of_arrays_in_the_form_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("index", [4, -5, 2**40])
-def test_an_index_out_of_range(index: int) -> None:
+def test_an_index_out_of_range_is_an_error(index: int) -> None:
     with pytest.raises(IndexError, match="out of range for a dataset of 4 samples"):
         gather(np.arange(4), 0, index)
 
@@ -69,7 +69,7 @@ def test_an_index_out_of_range(index: int) -> None:
         np.zeros(2, ">i4"),
     ],
 )
-def test_rows_that_have_to_be_collated_one_by_one(array: NDArray[Any]) -> None:
+def test_unusual_arrays_are_not_vectorised(array: NDArray[Any]) -> None:
     for table in (array, (np.zeros(2), array), {"a": np.zeros(2), "b": array}):
         assert FRAMEWORK.gather_for(Table(table), collate.default) is None
 
@@ -99,7 +99,7 @@ def test_a_batch_is_a_copy() -> None:
 
 
 @pytest.mark.usefixtures("generators_as_they_were")
-def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
+def test_workers_draw_different_numbers_determined_by_the_seed() -> None:
     drawn = []
     for number in (0, 1, 0):
         FRAMEWORK.open_worker(WorkerIdentity(number, 2, 40 + number, [1]), 0, None)
@@ -109,7 +109,7 @@ def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
     assert drawn[0][1] != drawn[1][1]
 
 
-def test_threads_share_the_generators_of_the_program() -> None:
+def test_threads_do_not_reseed_the_programs_generators() -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     FRAMEWORK.open_worker(WorkerIdentity(0, 1, 40, [1], threaded=True), 0, None)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""One object in the place of another, whichever module comes first."""
+"""Replacing one object by another, in whichever order modules are imported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.system.optional import when_imported
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package whose part is imported by its other part by name, as Accelerate has it."""
+    """A package with a module that imports a name from another one, like Accelerate."""
     folder = tmp_path / "a_package"
     folder.mkdir()
     (folder / "__init__.py").write_text("from a_package.user import call\n")
@@ -37,19 +37,19 @@ def take_over(module: types.ModuleType) -> None:
     substitute(module.make, ours)
 
 
-def test_module_that_is_imported_later(package: str) -> None:
+def test_replaces_names_in_modules_imported_later(package: str) -> None:
     when_imported("a_package.maker", take_over)
     assert "a_package" not in sys.modules
     assert importlib.import_module(package).call() == "ours"
 
 
-def test_module_that_was_imported_before(package: str) -> None:
+def test_replaces_names_in_modules_imported_before(package: str) -> None:
     module = importlib.import_module(package)
     when_imported("a_package.maker", take_over)
     assert module.call() == "ours"
 
 
-def test_feedlines_own_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_feedlines_own_modules_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = object()
     monkeypatch.setattr(feedline.errors, "of_a_library", theirs, raising=False)
     monkeypatch.setattr(types, "of_a_library", theirs, raising=False)

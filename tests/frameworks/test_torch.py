@@ -1,4 +1,4 @@
-"""torch as a framework: short cuts for usual batches, and how a worker becomes torch's worker."""
+"""torch as a framework: shortcuts for typical batches, and how a worker becomes torch's worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_writer(size: int = 1 << 16) -> SlotWriter:
         (),
     ],
 )
-def test_usual_batches_are_described_in_what_marshal_can_write(batch: Any) -> None:
+def test_typical_batches_are_described_with_types_that_marshal_supports(batch: Any) -> None:
     writer = make_writer()
     description = marshal.loads(marshal.dumps(FRAMEWORK.describe(batch, writer)))
     again = FRAMEWORK.rebuild(description, Views(writer.view))
@@ -83,14 +83,14 @@ ONE = torch.ones(3)
     ],
     ids=lambda batch: repr(batch)[:40],
 )
-def test_anything_else_is_left_to_pickle(batch: Any) -> None:
+def test_other_batches_are_left_to_pickle(batch: Any) -> None:
     assert FRAMEWORK.describe(batch, make_writer()) is None
 
 
 # -- collate functions ---
 
 
-def test_a_collate_function_of_feedline_gives_tensors() -> None:
+def test_feedlines_collate_functions_give_tensors() -> None:
     batch = FRAMEWORK.bind_collate(pad())([np.arange(2), np.arange(3)])
     assert all(map(torch.is_tensor, batch))
     assert FRAMEWORK.bind_collate(list) is list
@@ -105,8 +105,8 @@ class Numbers:
 
 
 @pytest.fixture
-def process_as_it_was(two_torch_threads: None, generators_as_they_were: None) -> Iterator[None]:
-    """Put back what opening a worker in this process changes."""
+def restored_process(two_torch_threads: None, generators_as_they_were: None) -> Iterator[None]:
+    """Restore what opening a worker in this process changes."""
     yield
     torch_worker._worker_info = None
 
@@ -116,8 +116,8 @@ def open_worker(number: int, *, threaded: bool, dataset: Any = None, shared_seed
     return FRAMEWORK.open_worker(WorkerIdentity(number, 2, 100 + number, dataset, threaded), 100, shared_seed)
 
 
-@pytest.mark.usefixtures("process_as_it_was")
-def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
+@pytest.mark.usefixtures("restored_process")
+def test_a_process_is_seeded_like_torchs_workers() -> None:
     drawn = []
     for number in (0, 1, 0):
         open_worker(number, threaded=False)
@@ -132,8 +132,8 @@ def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_initialized(), reason="devices in use are seeded at once")
-@pytest.mark.usefixtures("process_as_it_was")
-def test_devices_that_are_not_in_use_are_seeded_when_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("restored_process")
+def test_unused_devices_are_seeded_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = type(torch.cuda._lazy_seed_tracker)()
     monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", tracker)
     monkeypatch.setattr(torch.cuda, "traceback", traceback)
@@ -142,14 +142,14 @@ def test_devices_that_are_not_in_use_are_seeded_when_they_are(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "default_generators", (device,))
     open_worker(1, threaded=False)
     *_, (seed_devices, stack) = tracker.get_calls()
-    assert stack == [], "whose lines would have to be read from all files"
+    assert stack == [], "a stack would require reading source files"
     assert vars(torch.cuda)["traceback"] is traceback
     seed_devices()
     assert device.initial_seed() == 101
 
 
-@pytest.mark.usefixtures("process_as_it_was")
-def test_a_process_is_torchs_worker() -> None:
+@pytest.mark.usefixtures("restored_process")
+def test_a_process_has_torchs_worker_info() -> None:
     dataset = open_worker(1, threaded=False)
     info: Any = get_worker_info()
     assert (info.id, info.num_workers, info.seed) == (1, 2, 101)
@@ -157,7 +157,7 @@ def test_a_process_is_torchs_worker() -> None:
 
 
 @pytest.mark.usefixtures("two_torch_threads")
-def test_a_thread_leaves_the_program_around_it_alone() -> None:
+def test_a_thread_does_not_affect_the_program_around_it() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
     seen: list[Any] = []
 
@@ -175,6 +175,6 @@ def test_a_thread_leaves_the_program_around_it_alone() -> None:
     assert get_worker_info() is None
 
 
-def test_a_dataset_that_is_no_pipe_is_not_reseeded() -> None:
+def test_a_dataset_that_is_not_a_pipe_is_not_reseeded() -> None:
     dataset = Numbers()
     assert FRAMEWORK.reset_worker(dataset, None) is dataset

@@ -40,7 +40,7 @@ class Tagged(torch.Tensor):
 
 
 @contextmanager
-def nowhere() -> Iterator[None]:
+def in_ordinary_memory() -> Iterator[None]:
     yield
 
 
@@ -74,7 +74,7 @@ def in_a_message() -> Iterator[None]:
 
 
 @contextmanager
-def in_a_room() -> Iterator[None]:
+def in_local_buffers() -> Iterator[None]:
     memory.set_current(LocalBuffers(Arena(2, shared=False, budget=1 << 20)))
     try:
         yield
@@ -82,7 +82,7 @@ def in_a_room() -> Iterator[None]:
         memory.set_current(None)
 
 
-PLACES = [nowhere, in_a_slot, in_a_full_slot, in_a_message, in_a_room]
+PLACES = [in_ordinary_memory, in_a_slot, in_a_full_slot, in_a_message, in_local_buffers]
 
 
 def outcome(make: Callable[[Any], Any], samples: Any) -> Any:
@@ -106,7 +106,7 @@ def same_as_torchs(samples: Any, place: Any) -> None:
     expected = outcome(torchs, samples)
     with place():
         got = outcome(ours.default_collate, samples)
-    assert repr(got) == repr(expected)  # as text: NaN is then equal to itself
+    assert repr(got) == repr(expected)  # as text, so that NaN equals itself
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
@@ -122,7 +122,7 @@ NUMPY_TYPES = [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16,
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Any]:
-    """Lists of samples of one form, nearly always."""
+    """Draw lists of samples, nearly always of one form."""
     count = draw(st.integers(1, 4))
     return draw(columns(count, draw(st.integers(0, 2))))
 
@@ -173,11 +173,11 @@ def arrays(draw: st.DrawFn, count: int) -> list[Any]:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(batches(), st.sampled_from(PLACES))
-def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: Any) -> None:
+def test_any_samples_are_collated_like_torch_does(samples: list[Any], place: Any) -> None:
     same_as_torchs(samples, place)
 
 
-# -- kinds by name ---
+# -- kinds of samples
 
 
 @pytest.mark.parametrize(
@@ -257,13 +257,13 @@ def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: 
     ids=lambda samples: repr(samples)[:50],
 )
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy:UserWarning")
-def test_every_kind_of_sample(samples: list[Any], place: Any) -> None:
+def test_every_kind_of_sample_is_collated_like_torch_does(samples: list[Any], place: Any) -> None:
     if any(isinstance(sample, torch.Tensor) and sample.is_meta for sample in samples):
         with place():
             assert ours.default_collate(samples).is_meta
         return
     if place in (in_a_slot, in_a_full_slot, in_a_message) and _mixes_types(samples):
-        pytest.skip("torch's own workers have a target of the first sample's type there; tests/parity compares")
+        pytest.skip("torch's own workers use the first sample's type there; tests/parity compares them")
     same_as_torchs(samples, place)
 
 
@@ -272,7 +272,7 @@ def _mixes_types(samples: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("first", [1, 1.5])
-def test_numbers_own_their_memory(first: float, place: Any) -> None:
+def test_batches_of_numbers_own_their_memory(first: float, place: Any) -> None:
     samples = [first, 2]
     with place():
         batch = ours.default_collate(samples)
@@ -282,9 +282,9 @@ def test_numbers_own_their_memory(first: float, place: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
-def test_a_batch_that_crosses_is_contiguous_as_that_of_torchs_workers(place: Any) -> None:
+def test_a_batch_for_another_process_is_contiguous_like_torchs(place: Any) -> None:
     sample = torch.arange(48.0).reshape(2, 3, 4, 2).to(memory_format=torch.channels_last)
-    assert not torchs([sample, sample]).is_contiguous(), "without workers it keeps the format"
+    assert not torchs([sample, sample]).is_contiguous(), "without workers, it keeps the memory format"
     with place():
         batch = ours.default_collate([sample, sample])
     assert batch.is_contiguous()
@@ -292,25 +292,25 @@ def test_a_batch_that_crosses_is_contiguous_as_that_of_torchs_workers(place: Any
 
 
 @pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
-def test_a_batch_that_crosses_is_what_it_would_be_in_a_slot(place: Any) -> None:
+def test_a_batch_for_another_process_has_the_type_of_the_first_sample(place: Any) -> None:
     with place():
         mixed = ours.default_collate([torch.ones(2), torch.ones(2, dtype=torch.float64)])
         assert torch.equal(mixed, torch.ones(2, 2))
-        assert mixed.dtype is torch.float32, "the first sample's"
+        assert mixed.dtype is torch.float32, "the type of the first sample"
         with pytest.raises(RuntimeError, match="automatic differentiation"):
             ours.default_collate([torch.ones(2), torch.ones(2, requires_grad=True)])
 
 
-def test_gradients_flow_through_a_batch_that_stays_here() -> None:
+def test_gradients_flow_through_a_batch_in_local_buffers() -> None:
     sample = torch.ones(50_000, requires_grad=True)
-    with in_a_room():
+    with in_local_buffers():
         batch = ours.default_collate([sample, sample])
     batch.sum().backward()
     assert sample.grad is not None
     assert sample.grad[0] == 2
 
 
-def test_a_generator_of_samples_is_torchs_business() -> None:
+def test_a_generator_of_samples_is_handled_by_torch() -> None:
     assert outcome(ours.default_collate, iter([1])) == outcome(torchs, iter([1]))
 
 
@@ -355,7 +355,7 @@ def test_torchs_own_function_writes_into_the_slot_once_feedline_is_installed(mon
     assert ours.registrations_untouched()
 
 
-# -- a user's registrations ---
+# -- types that users registered
 
 
 class Box:
@@ -363,7 +363,7 @@ class Box:
         self.value = value
 
 
-def test_a_users_registration_is_obeyed(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_registration_is_used(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def join(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return "+".join(str(box.value) for box in batch)
 
@@ -372,7 +372,7 @@ def test_a_users_registration_is_obeyed(place: Any, monkeypatch: pytest.MonkeyPa
     same_as_torchs([{"box": Box(1), "x": 2}, {"box": Box(3), "x": 4}], place)
 
 
-def test_a_users_own_way_with_tensors_or_numbers_is_obeyed(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_registration_for_tensors_or_numbers_is_used(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def concatenate(batch: Any, *, collate_fn_map: Any = None) -> Any:
         return torch.cat(list(batch))
 
@@ -387,13 +387,13 @@ def test_a_users_own_way_with_tensors_or_numbers_is_obeyed(place: Any, monkeypat
 
 
 @pytest.mark.parametrize(("function", "expected"), [(torchs, True), (collate.default, True), (list, False)])
-def test_which_functions_are_the_default_one(function: Any, expected: bool) -> None:
+def test_default_collate_functions_are_recognised(function: Any, expected: bool) -> None:
     assert ours.is_default(function) is expected
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int16", "bool"])
-def test_arrays_that_must_not_be_written_to_are_stacked_without_a_warning(dtype: str) -> None:
-    """Warnings are errors here: torch has one for such arrays, although a batch is a copy of them."""
+def test_read_only_arrays_are_stacked_without_a_warning(dtype: str) -> None:
+    """Warnings are errors here; torch warns about such arrays, although a batch is a copy of them."""
     arrays = [np.arange(6).reshape(2, 3).astype(dtype) for _ in range(3)]
     expected = torchs(arrays)
     for array in arrays:
@@ -407,15 +407,13 @@ def test_arrays_that_must_not_be_written_to_are_stacked_without_a_warning(dtype:
 
 
 @pytest.mark.parametrize("numbers", [[1, 2], [1.5, 2.5]])
-def test_numbers_go_to_the_default_device(numbers: list[float]) -> None:
+def test_numbers_are_created_on_the_default_device(numbers: list[float]) -> None:
     with torch.device("meta"):
         assert ours.default_collate(numbers).device == torchs(numbers).device == torch.device("meta")
 
 
 @pytest.mark.parametrize("dtype", [*map(str, AS_NUMPY.values()), "uint16", "uint32"])
-def test_scalars_of_numpy_become_what_torch_makes_of_them(
-    dtype: str, place: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numpy_scalars_are_collated_like_torch_does(dtype: str, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [np.dtype(dtype).type(number) for number in (0, 1, 100, 3)]
     expected = torchs(samples)
     with place():

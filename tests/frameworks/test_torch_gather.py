@@ -1,4 +1,4 @@
-"""A vectorised batch is the same as asking sample by sample and collating."""
+"""A vectorised batch equals the collated single samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fetch(dataset: Any) -> Callable[[Any], Any]:
 
 
 def one_by_one(dataset: Any) -> Callable[[Any], Any]:
-    """What torch's own fetcher does."""
+    """Do what torch's own fetcher does."""
 
     def make(indices: Any) -> Any:
         if getattr(dataset, "__getitems__", None):
@@ -48,7 +48,7 @@ def outcome(make: Callable[[Any], Any], indices: Any) -> Any:
 
 
 def describe(batch: Any) -> Any:
-    """Return a batch as what can be compared: types all the way down, and bits."""
+    """Return a batch in a form that can be compared: all types, and bits."""
     if isinstance(batch, torch.Tensor):
         bits = batch.contiguous().view(-1).view(torch.uint8) if batch.numel() else batch
         return "tensor", batch.dtype, tuple(batch.shape), bits.tolist()
@@ -127,13 +127,13 @@ DATASETS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", DATASETS)
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indices=st.lists(st.integers(-14, 14), max_size=6))
-def test_any_indices_give_what_samples_one_by_one_give(name: str, indices: list[int]) -> None:
+def test_any_indices_give_the_same_batch_as_single_samples(name: str, indices: list[int]) -> None:
     dataset = DATASETS[name]()
     assert outcome(fetch(dataset), indices) == outcome(one_by_one(dataset), indices)
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_all_samples_in_order(name: str) -> None:
+def test_all_samples_in_order_give_the_same_batch_as_single_samples(name: str) -> None:
     dataset = DATASETS[name]()
     expected = outcome(one_by_one(dataset), list(range(12)))
     assert outcome(fetch(dataset), list(range(12))) == expected
@@ -160,14 +160,14 @@ VECTORISED = [
 
 
 @pytest.mark.parametrize("name", VECTORISED)
-def test_the_usual_datasets_are_vectorised(name: str) -> None:
+def test_typical_datasets_are_vectorised(name: str) -> None:
     assert gather_for(DATASETS[name]()) is not None
 
 
 @pytest.mark.parametrize(
     "name", ["pairs", "one tensor", "a tensor", "columns by name", "a tuple of columns", "one column"]
 )
-def test_the_short_way_gives_the_same_batches(name: str) -> None:
+def test_the_quick_path_gives_the_same_batches(name: str) -> None:
     gather: Any = gather_for(DATASETS[name]())
     for indices in ([0, 5, 5], [-1, -12, 0]):
         assert describe(gather.quick(np.array(indices))) == describe(gather(np.array(indices)))
@@ -176,7 +176,7 @@ def test_the_short_way_gives_the_same_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["large rows", "bfloat16", "transposed", "subset", "concatenated"])
-def test_what_needs_a_task_has_no_short_way(name: str) -> None:
+def test_batches_that_need_a_task_have_no_quick_path(name: str) -> None:
     gather: Any = gather_for(DATASETS[name]())
     assert gather.quick is None or gather.quick(np.arange(3)) is None
 
@@ -199,7 +199,7 @@ class Plain(Dataset[Any]):
         return torch.tensor(index)
 
     def columns(self) -> Any:
-        raise AssertionError("the name alone means nothing")
+        raise AssertionError("a method with this name does not make a columnar dataset")
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ class Plain(Dataset[Any]):
     ],
     ids=lambda dataset: type(dataset).__name__,
 )
-def test_what_has_its_own_idea_of_a_sample_is_asked_for_samples(dataset: Any) -> None:
+def test_datasets_with_their_own_samples_are_not_vectorised(dataset: Any) -> None:
     assert gather_for(dataset) is None
 
 
-def test_a_user_of_torchs_table_is_obeyed() -> None:
+def test_nothing_is_vectorised_if_users_registered_a_collate_function() -> None:
     framework = TorchFramework()
     assert framework.gather_for(pairs(3), default_collate) is not None
     assert framework.gather_for(pairs(3), list) is None
@@ -248,7 +248,7 @@ def test_a_batch_is_a_copy() -> None:
 
 @pytest.mark.parametrize("name", ["large rows", "pairs"])
 @pytest.mark.parametrize("indices", [[0, 5, 5], [-1, -12, 0]])
-def test_a_large_batch_is_written_straight_into_the_slot(name: str, indices: list[int]) -> None:
+def test_a_large_batch_is_written_directly_into_the_slot(name: str, indices: list[int]) -> None:
     memory_of_slot = np.zeros(1 << 20, np.uint8)
     writer = SlotWriter(memory_of_slot, memory_of_slot.__array_interface__["data"][0])
     dataset = DATASETS[name]()
@@ -260,10 +260,10 @@ def test_a_large_batch_is_written_straight_into_the_slot(name: str, indices: lis
         memory.set_current(None)
     assert describe(batch) == describe(one_by_one(dataset)(indices))
     inside = [writer.offset_of(part.data_ptr(), part.nbytes) is not None for part in batch]
-    assert inside == ([True] if name == "large rows" else [False, False]), "small ones are cheaper to copy"
+    assert inside == ([True] if name == "large rows" else [False, False]), "small batches are cheaper to copy"
 
 
-def test_tensors_that_change_are_read_anew() -> None:
+def test_changed_tensors_are_read_again() -> None:
     data = tensor_of(6, 3)
     make = fetch(TensorDataset(data))
     data.zero_()

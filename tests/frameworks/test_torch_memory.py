@@ -1,4 +1,4 @@
-"""Tensors in the slot of the current task, and over memory that is not torch's: it lives while it can be reached."""
+"""Tensors in the slot of the current task, and over memory that is not torch's, which lives while it is reachable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests import program_server
 pytestmark = pytest.mark.sample(2)
 
 
-def test_outside_a_task_there_is_no_room() -> None:
+def test_there_is_no_slot_outside_a_task() -> None:
     assert slot_tensor((2, 3), torch.ones(1)) is None
 
 
@@ -46,7 +46,7 @@ def test_a_tensor_of_any_type_in_the_slot(dtype: torch.dtype, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (2000,)])
-def test_no_room_for_nothing_or_too_much(shape: tuple[int, ...]) -> None:
+def test_empty_and_too_large_tensors_get_no_slot(shape: tuple[int, ...]) -> None:
     memory.set_current(SlotWriter(np.zeros(4096, np.uint8), 0))
     try:
         assert slot_tensor(shape, torch.ones(1)) is None
@@ -64,7 +64,7 @@ SIZE = 1 << 16
 
 
 def make(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, weakref.ref[Any]]:
-    """Return a tensor of ones over an array, and what tells whether the array lives."""
+    """Return a tensor of ones over an array, and a weak reference to the array."""
     array = np.zeros(SIZE, np.uint8)
     if dtype is torch.bfloat16:
         tensor = tensor_over(array, 0, (SIZE // 2,), dtype, SIZE // 2)
@@ -79,7 +79,7 @@ def swap_by_sharing(tensor: torch.Tensor) -> None:
 
 
 def swap_by_sending(tensor: torch.Tensor) -> None:
-    """Do what a queue does with a tensor that is put into it."""
+    """Do what torch's queues do with a tensor."""
     fd, _ = tensor.untyped_storage()._share_fd_cpu_()
     assert fd >= 0
 
@@ -102,9 +102,7 @@ REACHED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("swap", [swap_by_sharing, swap_by_sending])
 @pytest.mark.parametrize("reached", REACHED)
-def test_a_view_shows_what_it_showed_when_the_storage_was_swapped(
-    reached: str, swap: Callable[[torch.Tensor], None]
-) -> None:
+def test_a_view_does_not_change_when_the_storage_is_swapped(reached: str, swap: Callable[[torch.Tensor], None]) -> None:
     tensor, lives = make()
     view = REACHED[reached](tensor)
     before = np.asarray(view).tobytes()
@@ -112,16 +110,16 @@ def test_a_view_shows_what_it_showed_when_the_storage_was_swapped(
     assert tensor.is_shared()
     del tensor
     gc.collect()
-    if reached != "torch through dlpack":  # which shares the storage, and was swapped with it
-        assert lives() is not None, "the view shows it"
+    if reached != "torch through dlpack":  # it shares the storage, and was swapped with it
+        assert lives() is not None, "the view needs it"
     assert np.asarray(view).tobytes() == before
     del view
     gc.collect()
-    assert lives() is None, "and nobody else"
+    assert lives() is None, "nothing else holds it"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_memory_goes_with_the_last_tensor(dtype: torch.dtype) -> None:
+def test_memory_is_freed_with_the_last_tensor(dtype: torch.dtype) -> None:
     tensor, lives = make(dtype)
     part = tensor[10:20]
     storage = tensor.untyped_storage()
@@ -134,7 +132,7 @@ def test_memory_goes_with_the_last_tensor(dtype: torch.dtype) -> None:
     assert lives() is None
 
 
-def test_copies_of_a_tensor_hold_nothing_of_it() -> None:
+def test_copies_of_a_tensor_do_not_keep_its_memory() -> None:
     tensor, lives = make()
     file = io.BytesIO()
     torch.save(tensor[:10].clone(), file)
@@ -155,7 +153,7 @@ class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_views_of_batches_survive_that_the_batch_is_shared(engine: EngineName, workers: int) -> None:
+def test_views_of_a_batch_survive_sharing_it(engine: EngineName, workers: int) -> None:
     views = []
     for images, labels in DataLoader(Images(), 2, num_workers=workers, engine=engine):
         views.append((images.numpy(), labels.numpy()))
@@ -166,12 +164,12 @@ def test_views_of_batches_survive_that_the_batch_is_shared(engine: EngineName, w
     for number, (images_seen, labels_seen) in enumerate(views):
         expected = [2 * number, 2 * number + 1]
         assert images_seen[:, ::999].tolist() == [[float(label)] * 41 for label in expected]
-        if workers and engine == "process":  # a small tensor that was made in this process is torch's own
+        if workers and engine == "process":  # small tensors made in this process are torch's own
             assert labels_seen.tolist() == expected
 
 
 class ReadOnly(torch.utils.data.Dataset[Any]):
-    """Arrays that must not be written to, which are stacked by NumPy, and many integers."""
+    """Read-only arrays, which NumPy stacks, and many integers."""
 
     def __len__(self) -> int:
         return 20_000 * 3
@@ -184,7 +182,7 @@ class ReadOnly(torch.utils.data.Dataset[Any]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
-def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: EngineName, workers: int) -> None:
+def test_views_of_everything_in_a_slot_survive_sharing_it(engine: EngineName, workers: int) -> None:
     views = []
     for arrays, numbers in DataLoader(ReadOnly(), 20_000, num_workers=workers, engine=engine):
         views.append((arrays.numpy(), numbers.numpy()))
@@ -229,6 +227,6 @@ print("all there")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_go_through_a_queue_of_torch(workers: int) -> None:
+def test_batches_can_be_sent_through_torchs_queues(workers: int) -> None:
     done = program_server.run(THROUGH_A_QUEUE, workers)
     assert done.stdout == "all there\n", done.stderr

@@ -80,7 +80,7 @@ BATCHES = BatchSampler(range(10), 2, False)
     ],
     ids=str,
 )
-def test_what_torch_refuses_is_explained(arguments: dict[str, Any], note: str) -> None:
+def test_errors_of_torch_get_an_explaining_note(arguments: dict[str, Any], note: str) -> None:
     failures = []
     for kind in (DataLoader, torch.utils.data.DataLoader):
         with pytest.raises((TypeError, ValueError)) as caught:
@@ -91,13 +91,13 @@ def test_what_torch_refuses_is_explained(arguments: dict[str, Any], note: str) -
     assert note in "".join(ours.__notes__)
 
 
-def test_the_length_of_a_loader_without_one() -> None:
+def test_the_error_for_an_unknown_length_gets_a_note() -> None:
     with pytest.raises(TypeError, match=r"object of type 'Endless' has no len\(\)") as caught:
         len(DataLoader(Endless()))  # type: ignore[call-overload]
     assert "has no __len__" in "".join(caught.value.__notes__)
 
 
-def test_errors_of_the_dataset_are_left_alone() -> None:
+def test_errors_of_the_dataset_get_no_note() -> None:
     class Failing(Squares):
         def __len__(self) -> int:
             raise ValueError("of the user's own")

@@ -1,4 +1,4 @@
-"""Several threads walk through pipes at once: torch alone cannot do that."""
+"""Several threads traverse pipes at once, which torch alone does not support."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ROUNDS = 200
 
 def pipe() -> IterDataPipe[Any]:
     made: IterDataPipe[Any] = IterableWrapper(list(range(12)), deepcopy=False)
-    for _ in range(6):  # a walk takes a while
+    for _ in range(6):  # makes the traversal slow
         made = made.shuffle()
     return made.sharding_filter()
 
 
 @pytest.mark.slow
-def test_threads_take_turns() -> None:
+def test_threads_traverse_pipes_one_at_a_time() -> None:
     failures: list[Exception] = []
-    begin = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def work() -> None:
         own = pipe()
-        begin.wait()
+        barrier.wait()
         try:
             for _ in range(ROUNDS):
                 torch_pipes.seed_pipe(own, 3)
@@ -44,6 +44,6 @@ def test_threads_take_turns() -> None:
     assert failures == []
 
 
-def test_the_seed_decides_about_the_order() -> None:
+def test_the_seed_determines_the_order() -> None:
     assert list(torch_pipes.seed_pipe(pipe(), 3)) == list(torch_pipes.seed_pipe(pipe(), 3))
     assert list(torch_pipes.seed_pipe(pipe(), 3)) != list(torch_pipes.seed_pipe(pipe(), 4))

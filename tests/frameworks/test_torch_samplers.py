@@ -34,19 +34,19 @@ def states(generator: torch.Generator | None) -> tuple[bytes, bytes]:
 
 
 def step_by_step(make: Callable[[], Iterator[Any]], generator: torch.Generator | None, stop: int | None) -> list[Any]:
-    """Note each batch, and the state of the random generators before and after it."""
+    """Record each batch, and the state of the random generators before and after it."""
     torch.manual_seed(5)
     if generator is not None:
         generator.manual_seed(7)
-    noted: list[Any] = []
+    recorded: list[Any] = []
     batches = make()
-    noted.append(states(generator))
+    recorded.append(states(generator))
     for number, batch in enumerate(batches):
-        noted += [[int(index) for index in batch], states(generator)]
+        recorded += [[int(index) for index in batch], states(generator)]
         if number == stop:
-            return noted
-    noted.append(states(generator))
-    return noted
+            return recorded
+    recorded.append(states(generator))
+    return recorded
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -59,7 +59,7 @@ def step_by_step(make: Callable[[], Iterator[Any]], generator: torch.Generator |
     own_generator=st.booleans(),
     stop=st.none() | st.integers(0, 5),
 )
-def test_a_random_sampler_is_obeyed_to_the_letter(
+def test_blocks_of_a_random_sampler_equal_its_iteration_in_every_detail(
     count: int,
     replacement: bool,
     num_samples: int | None,
@@ -89,20 +89,20 @@ def test_a_random_sampler_is_obeyed_to_the_letter(
     num_samples=st.none() | st.integers(1, 300),
     own_generator=st.booleans(),
 )
-def test_an_order_begins_again_from_what_was_noted(
+def test_an_order_can_be_restarted_from_its_recorded_origin(
     count: int, replacement: bool, num_samples: int | None, own_generator: bool
 ) -> None:
     generator = torch.Generator() if own_generator else None
     sampler = RandomSampler(range(count), replacement, num_samples, generator)
     origin: dict[str, Any] = {}
     first = indices_of(sampler, origin)
-    noted = json.loads(json.dumps(origin))
-    assert noted, "with the first block, at the latest"
+    recorded = json.loads(json.dumps(origin))
+    assert recorded, "recorded with the first block at the latest"
     torch.manual_seed(99)
     if generator is not None:
         generator.manual_seed(99)
-    assert indices_of(sampler, noted) == first
-    assert noted == origin
+    assert indices_of(sampler, recorded) == first
+    assert recorded == origin
 
 
 def indices_of(sampler: Any, origin: dict[str, Any]) -> list[int]:
@@ -114,7 +114,7 @@ def indices_of(sampler: Any, origin: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("own_generator", [True, False])
-def test_what_was_noted_of_another_kind_of_sampler_is_refused(own_generator: bool) -> None:
+def test_rejects_the_recorded_origin_of_another_kind_of_sampler(own_generator: bool) -> None:
     origin: dict[str, Any] = {}
     indices_of(RandomSampler(range(5), generator=torch.Generator() if own_generator else None), origin)
     other = RandomSampler(range(5), generator=None if own_generator else torch.Generator())
@@ -129,14 +129,14 @@ class Growing:
         return self.count
 
 
-def test_a_dataset_that_grows_is_measured_when_iteration_begins() -> None:
+def test_the_length_of_a_growing_dataset_is_read_when_iteration_starts() -> None:
     data = Growing()
     sampler = RandomSampler(data)
     data.count = 5
     assert sorted(indices_of(sampler, {})) == [0, 1, 2, 3, 4]
 
 
-def test_nothing_is_drawn_before_it_is_needed() -> None:
+def test_no_random_number_is_drawn_before_it_is_needed() -> None:
     generator = torch.Generator().manual_seed(0)
     before = states(generator)
     blocks = index_blocks(RandomSampler(range(10), generator=generator), {})
@@ -173,11 +173,11 @@ class Other(Sampler[int]):
         None,
     ],
 )
-def test_other_samplers_have_to_be_iterated(sampler: Any) -> None:
+def test_other_samplers_have_no_blocks(sampler: Any) -> None:
     assert index_blocks(sampler, {}) is None
 
 
-def test_only_torchs_own_sequential_sampler_is_known_to_be_one() -> None:
+def test_only_torchs_own_class_is_recognised_as_sequential() -> None:
     assert is_sequential(SequentialSampler(range(3)))
     assert not is_sequential(MySequence(range(3)))
     assert not is_sequential(RandomSampler(range(3)))

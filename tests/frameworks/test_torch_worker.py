@@ -13,7 +13,7 @@ from feedline.frameworks.torch import reset_worker_info_read, set_thread_worker,
 from feedline.types import WorkerIdentity
 
 
-def test_each_thread_has_its_own_answer_and_others_none() -> None:
+def test_each_worker_thread_has_its_own_info_and_other_threads_have_none() -> None:
     answers: dict[int, Any] = {}
     barrier = threading.Barrier(3)
 
@@ -32,14 +32,14 @@ def test_each_thread_has_its_own_answer_and_others_none() -> None:
     assert torch.utils.data.get_worker_info is get_worker_info
 
 
-def test_a_thread_that_forgets_is_no_worker() -> None:
+def test_a_thread_without_info_is_not_a_worker() -> None:
     set_thread_worker(worker_info(WorkerIdentity(0, 1, 5, "data", threaded=True), "data"))
     assert get_worker_info() is not None
     set_thread_worker(None)
     assert get_worker_info() is None
 
 
-def test_in_a_process_torchs_own_answer_is_given() -> None:
+def test_a_process_returns_torchs_own_info() -> None:
     set_thread_worker(None)
     torch_worker._worker_info = worker_info(WorkerIdentity(4, 8, 9, "data"), "data")
     try:
@@ -50,7 +50,7 @@ def test_in_a_process_torchs_own_answer_is_given() -> None:
         torch_worker._worker_info = None
 
 
-def test_it_is_remembered_whether_anybody_asked() -> None:
+def test_reading_the_worker_info_is_recorded() -> None:
     set_thread_worker(None)
     reset_worker_info_read()
     assert not worker_info_was_read()
@@ -60,7 +60,7 @@ def test_it_is_remembered_whether_anybody_asked() -> None:
     assert not worker_info_was_read()
 
 
-def test_what_other_threads_ask_does_not_count() -> None:
+def test_reads_by_other_threads_do_not_count() -> None:
     set_thread_worker(None)
     reset_worker_info_read()
     thread = threading.Thread(target=get_worker_info)

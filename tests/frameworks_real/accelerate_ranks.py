@@ -1,4 +1,4 @@
-"""One rank of the tests of Accelerate: prepares loaders of many kinds, and tells which samples came from where."""
+"""One rank of the tests of Accelerate: prepares loaders of many kinds, and reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SizedStream(Stream):
 
 
 def tar_shards(folder: Path) -> list[str]:
-    """Write the samples into shards; every rank its own, so that none has to wait for another."""
+    """Write the samples into shards; every rank writes its own, so that none has to wait for another."""
     paths = []
     for shard in range(SHARDS):
         path = folder / f"{shard}.tar"
@@ -124,8 +124,8 @@ def cases(folder: Path) -> dict[str, Case]:
     }
 
 
-def told(loader: Any, epochs: int = 2) -> dict[str, Any]:
-    """Go through a loader and tell what came."""
+def report_of(loader: Any, epochs: int = 2) -> dict[str, Any]:
+    """Iterate over a loader and report what it delivered."""
     delivered.clear()
     seen = [[batch.tolist() for batch in loader] for _ in range(epochs)]
     inner = vars(loader).get("base_dataloader", loader)
@@ -139,7 +139,7 @@ def told(loader: Any, epochs: int = 2) -> dict[str, Any]:
 
 
 def gathered(accelerator: Accelerator, loader: Any) -> list[int]:
-    """Return what a metric would be computed from."""
+    """Return the samples from which a metric would be computed."""
     found: list[int] = []
     for batch in loader:
         found += accelerator.gather_for_metrics(batch).tolist()
@@ -154,16 +154,18 @@ def main() -> None:
     for name, (config, make) in cases(folder).items():
         accelerator = Accelerator(cpu=True, dataloader_config=config)
         prepared = accelerator.prepare(make())
-        answers[name] = told(prepared)
+        answers[name] = report_of(prepared)
         answers[name]["stateful"] = getattr(prepared, "use_stateful_dataloader", None)
     accelerator = Accelerator(cpu=True)
     prepared = accelerator.prepare(DataLoader(Numbers(), BATCH, on_error="skip"))
-    answers["skipped"] = told(skip_first_batches(prepared, 1), 1)
-    answers["skipped stream"] = told(
+    answers["skipped"] = report_of(skip_first_batches(prepared, 1), 1)
+    answers["skipped stream"] = report_of(
         accelerator.skip_first_batches(accelerator.prepare(DataLoader(Stream(), BATCH, shard=True)), 1), 1
     )
-    answers["skipped bare"] = told(skip_first_batches(DataLoader(Numbers(), BATCH, on_error="skip"), 1), 1)
-    answers["function"] = told(prepare_data_loader(DataLoader(Numbers(), BATCH, shuffle=True), rng_types=["generator"]))
+    answers["skipped bare"] = report_of(skip_first_batches(DataLoader(Numbers(), BATCH, on_error="skip"), 1), 1)
+    answers["function"] = report_of(
+        prepare_data_loader(DataLoader(Numbers(), BATCH, shuffle=True), rng_types=["generator"])
+    )
     uneven = accelerator.prepare(DataLoader(Numbers(SIZE + 2), BATCH))
     answers["gathered"] = gathered(accelerator, uneven)
     exact = accelerator.prepare(DataLoader(SizedStream(), 5, shard="exact"))

@@ -1,4 +1,4 @@
-"""One rank of the tests of Accelerate's checkpoints: goes through loaders, and goes on from every step."""
+"""One rank of the tests of Accelerate's checkpoints: iterates over loaders, and resumes from every step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 
 def prepared(name: str, *, stateful: bool) -> tuple[Accelerator, Any]:
-    """Do what a program does at its beginning."""
+    """Do what a program does at its start."""
     make, options = CASES[name]
     torch.manual_seed(0)
     config = DataLoaderConfiguration(use_stateful_dataloader=stateful, **options)
@@ -47,7 +47,7 @@ def plain(batch: torch.Tensor) -> list[Any]:
 
 
 def whole(name: str, folder: Path, *, stateful: bool) -> tuple[list[Any], dict[str, int]]:
-    """Go through all epochs, and save a state after every step of the first two, and after these."""
+    """Run all epochs, and save a state after every step of the first two, and after these epochs."""
     accelerator, loader = prepared(name, stateful=stateful)
     seen: list[Any] = []
     states = {}
@@ -61,18 +61,18 @@ def whole(name: str, folder: Path, *, stateful: bool) -> tuple[list[Any], dict[s
         if epoch < EPOCHS - 1:
             states[f"{epoch}-end"] = len(seen)
             accelerator.save_state(str(folder / f"{epoch}-end"))
-    accelerator.wait_for_everyone()  # all ranks write the same file, and one may still be at it
+    accelerator.wait_for_everyone()  # all ranks write the same file, and one may not be done
     return seen, states
 
 
-def rest(name: str, folder: Path, done: int, *, stateful: bool, says_epoch: bool) -> list[Any]:
-    """Begin the program anew, load a state, and go on."""
+def rest(name: str, folder: Path, done: int, *, stateful: bool, sets_epoch: bool) -> list[Any]:
+    """Restart the program, load a state, and continue."""
     accelerator, loader = prepared(name, stateful=stateful)
     accelerator.load_state(str(folder))
     seen: list[Any] = []
     first, step = divmod(done, STEPS)
     for epoch in range(first, EPOCHS):
-        if says_epoch:
+        if sets_epoch:
             loader.set_epoch(epoch)
         batches = loader
         if epoch == first and step and not stateful:
@@ -87,14 +87,14 @@ def main() -> None:
     answers: dict[str, Any] = {}
     for name in CASES:
         if name == "dispatched" and RANKS > 1:
-            continue  # Accelerate itself does not skip the right ones then
+            continue  # Accelerate itself skips the wrong batches then
         for mode in ("stateful", "stateful, epochs said", "skipped"):
             stateful = mode != "skipped"
-            # Every rank saves something of its own, and rank 0 what they have in common.
+            # Every rank saves its own part, and rank 0 the common one.
             folder = Path.cwd() / f"{name}-{mode}"
             seen, states = whole(name, folder, stateful=stateful)
             rests = {
-                step: [done, rest(name, folder / step, done, stateful=stateful, says_epoch=mode != "stateful")]
+                step: [done, rest(name, folder / step, done, stateful=stateful, sets_epoch=mode != "stateful")]
                 for step, done in states.items()
             }
             answers[f"{name}: {mode}"] = {"whole": seen, "rests": rests}

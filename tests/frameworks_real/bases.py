@@ -1,7 +1,7 @@
-"""The same program with torch's loader and with feedline's: libraries build their loaders on the one or on the other.
+"""The same program with torch's loader and with feedline's: libraries build their loaders on either.
 
-A program calls `use_base(sys.argv[1])` before it imports the library, and prints a dict as JSON. What is in it comes
-from `told`, or is anything else that has to be the same on both sides.
+A program calls `use_base(sys.argv[1])` before it imports the library, and prints a dict as JSON. Its values come from
+`report_of`, or are anything else that has to be the same on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.frameworks_real.ranks import run_ranks
 
 
 def use_base(name: str) -> Any:
-    """Put a class in the place where libraries look for `DataLoader`, count who delivers, and return the class."""
+    """Replace torch's `DataLoader` for libraries, count deliveries by iterator class, and return the class."""
     kind: Any = {"torch": torch.utils.data.DataLoader, "feedline": feedline.DataLoader}[name]
     modules: list[Any] = [torch.utils.data, torch.utils.data.dataloader]
     for module in modules:
@@ -34,9 +34,9 @@ def use_base(name: str) -> Any:
 
 
 def without(*packages: str) -> None:
-    """Put empty modules in the place of packages that a library imports and the program has no use for.
+    """Replace packages that a library imports but the program does not need by empty modules.
 
-    torchaudio and torchvision only load beside the very build of torch that they were compiled for.
+    torchaudio and torchvision load only with the build of torch that they were compiled for.
     """
     for package in packages:
         try:
@@ -58,8 +58,8 @@ class _Empty(types.ModuleType):
         return type(name, (), {})
 
 
-def told(loader: Any, show: Callable[[Any], Any], epochs: int = 2) -> dict[str, Any]:
-    """Go through a loader and tell which batches came, and from which classes of iterators."""
+def report_of(loader: Any, show: Callable[[Any], Any], epochs: int = 2) -> dict[str, Any]:
+    """Iterate over a loader; report its batches, and the classes of the iterators that delivered them."""
     delivered.clear()
     seen = [[show(batch) for batch in loader] for _ in range(epochs)]
     return {"epochs": seen, "length": len(loader), "iterators": dict(delivered)}
@@ -73,7 +73,7 @@ def flat(batches: list[list[Any]]) -> list[Any]:
 def assert_same(
     program: str, folder: Path, *, other_iterators: tuple[str, ...] = (), at_once: bool = True
 ) -> dict[str, Any]:
-    """Run a program of this folder on both sides, compare, and return what it told with feedline.
+    """Run a program of this folder on both sides, compare, and return its report with feedline.
 
     Args:
         program: name of the file.

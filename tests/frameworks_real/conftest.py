@@ -1,4 +1,4 @@
-"""Tests with the real packages: one that is missing skips its tests, or fails them where it must be there."""
+"""Tests with the real packages: a missing package skips its tests, or fails them where it is required."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def need(package: str) -> None:
-    """Skip the tests of a file whose framework is not installed; with FEEDLINE_FRAMEWORKS=required let them fail."""
+    """Skip the tests of a file whose framework is not installed; with FEEDLINE_FRAMEWORKS=required, fail them."""
     if importlib.util.find_spec(package) is not None:
         return
     reason = f"{package} is not installed (the extra `frameworks` brings it)"

@@ -15,7 +15,7 @@ delivered: Counter[str] = Counter()
 
 
 def count_deliveries() -> None:
-    """Begin to count."""
+    """Start counting."""
     kinds: list[Any] = [TorchBatches, _BaseDataLoaderIter]
     for kind in kinds:
         kind.__next__ = _counting(kind.__next__)

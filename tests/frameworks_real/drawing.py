@@ -1,4 +1,4 @@
-"""Few samples that draw random numbers, for runs that are gone on with from every step."""
+"""A few samples that draw random numbers, for runs that are resumed from every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = BATCH * STEPS * RANKS
 
 
 class Numbers(Dataset[torch.Tensor]):
-    """Samples that draw random numbers, too: a sample is its index, and what it drew."""
+    """Samples that consist of their index and a random number."""
 
     def __len__(self) -> int:
         return SIZE
@@ -28,7 +28,7 @@ class Numbers(Dataset[torch.Tensor]):
 
 
 class Stream(IterableDataset[torch.Tensor]):
-    """Samples in a stream, which draw nothing."""
+    """A stream of samples that draw nothing."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (torch.tensor([float(index), 0.0]) for index in range(SIZE))

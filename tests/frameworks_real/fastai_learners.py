@@ -1,4 +1,4 @@
-"""A learner of fastai over loaders: tells which samples came, in training and validation, from which iterators."""
+"""A fastai learner over loaders: reports the samples of training and validation, and their iterators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank that reads a streaming dataset of Hugging Face: tells which samples came in which way."""
+"""One rank that reads a streaming dataset of Hugging Face in several ways, and reports its samples."""
 
 from __future__ import annotations
 

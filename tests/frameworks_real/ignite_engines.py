@@ -1,4 +1,4 @@
-"""Engines of ignite over a loader: tells which samples they saw, from which iterators, and of which class it was."""
+"""Ignite engines over a loader: reports the samples they saw, their iterators, and the loader's class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of several under JAX: tells its rank, the samples it got, and what all of them made of the batches."""
+"""One of several JAX processes: reports its rank, its samples, and the arrays that all processes make together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of the tests of Lightning: trains with loaders of many kinds, and tells which samples came from where."""
+"""One rank of the tests of Lightning: trains with loaders of many kinds, and reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 from feedline import DataLoader, samplers
 from tests.frameworks_real.deliveries import count_deliveries, delivered
 
-SIZE = 51  # ranks have to repeat one
-RANKS = int(os.environ["WORLD_SIZE"])  # Lightning takes it away after a training
+SIZE = 51  # ranks have to repeat a sample
+RANKS = int(os.environ["WORLD_SIZE"])  # Lightning removes it after a training
 OPTIONS = ["seed", "on_error", "restarts", "memory_budget"]
 
 
@@ -38,7 +38,7 @@ class Broken(Numbers):
 
 
 class Labelled(DataLoader[torch.Tensor]):
-    """As people subclass loaders: with attributes of their own, and the rest passed on."""
+    """A typical subclass: it has its own attributes, and passes on the other arguments."""
 
     def __init__(self, dataset: Dataset[torch.Tensor], **options: Any) -> None:
         self.engine = "v8"
@@ -46,7 +46,7 @@ class Labelled(DataLoader[torch.Tensor]):
         self.scheduler = "cosine"  # type: ignore[assignment]
 
 
-class Model(LightningModule):  # type: ignore[misc]  # Lightning is not there for the type checker
+class Model(LightningModule):  # type: ignore[misc]  # the type checker does not see Lightning
     """Counts samples instead of learning from them."""
 
     def __init__(self, make: Callable[[], Any] | None = None) -> None:
@@ -100,7 +100,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "subclass": lambda: Labelled(Broken(), batch_size=4, shuffle=True, seed=7, on_error="skip", memory_budget="1GB"),
 }
 
-EASY = ["seeded, workers", "random", "distribute"]  # which are treated as others are, in hooks and by Fabric
+EASY = ["seeded, workers", "random", "distribute"]  # treated like others in hooks and by Fabric
 
 
 def trainer() -> Trainer:
@@ -116,8 +116,8 @@ def trainer() -> Trainer:
     )
 
 
-def told(model: Model, loader: Any) -> dict[str, Any]:
-    """Return what a training was like."""
+def report_of(model: Model, loader: Any) -> dict[str, Any]:
+    """Return a report of a training."""
     iterators = dict(delivered)
     delivered.clear()
     return {
@@ -129,38 +129,38 @@ def told(model: Model, loader: Any) -> dict[str, Any]:
 
 
 def fit(make: Callable[[], Any], *, in_hook: bool) -> dict[str, Any]:
-    """Train with a loader that is given to the trainer, or that the module makes when asked."""
+    """Train with a loader that is given to the trainer, or created in the module's hook."""
     model, by = Model(make), trainer()
     by.fit(model, *([] if in_hook else [make()]))
-    return told(model, by.train_dataloader)
+    return report_of(model, by.train_dataloader)
 
 
 def fabric(make: Callable[[], Any]) -> dict[str, Any]:
-    """Go through a loader that Fabric has set up."""
+    """Iterate over a loader that Fabric has set up."""
     by = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
     by.launch()
     loader: Any = by.setup_dataloaders(make())
     model = Model()
     for _ in range(2):
         model.epochs.append([index for batch in loader for index in batch.tolist()])
-    return told(model, loader._dataloader)
+    return report_of(model, loader._dataloader)
 
 
-def refused(make: Callable[[], Any]) -> str:
-    """Return the error of a training that cannot be."""
+def error_of(make: Callable[[], Any]) -> str:
+    """Return the error of a training that must fail."""
     try:
         trainer().fit(Model(make))
     except ValueError as exc:
         return str(exc)
-    raise AssertionError("nothing was said")
+    raise AssertionError("no error was raised")
 
 
 def main() -> None:
-    """Train with all of them."""
+    """Train with all loaders."""
     warnings.simplefilter("ignore")
     count_deliveries()
     by = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
-    by.launch()  # ranks are there before the first sampler is made, as they are in hooks
+    by.launch()  # ranks exist before the first sampler is created, as in hooks
     answers: dict[str, Any] = {}
     for name, make in LOADERS.items():
         answers[name] = fit(make, in_hook=False)
@@ -168,7 +168,7 @@ def main() -> None:
             answers[f"{name}, hook"] = fit(make, in_hook=True)
             answers[f"{name}, Fabric"] = fabric(make)
     lengths = range(1, SIZE + 1)
-    answers["refused"] = refused(
+    answers["refused"] = error_of(
         lambda: DataLoader(Numbers(), batch_sampler=samplers.LengthBucketBatchSampler(lengths, 4, seed=1))
     )
     sys.stdout.write(json.dumps(answers) + "\n")

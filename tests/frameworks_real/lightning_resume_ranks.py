@@ -1,4 +1,4 @@
-"""One rank of the tests of Lightning's checkpoints: trains with loaders of many kinds, and goes on from every step."""
+"""One rank of the tests of Lightning's checkpoints: trains with loaders of many kinds, and resumes from every step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.frameworks_real.deliveries import count_deliveries, delivered
 from tests.frameworks_real.drawing import BATCH, EPOCHS, RANKS, SIZE, Numbers, Stream
 
 
-class Model(pl.LightningModule):  # type: ignore[misc]  # Lightning is not there for the type checker
+class Model(pl.LightningModule):  # type: ignore[misc]  # the type checker does not see Lightning
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
@@ -36,7 +36,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # Lightning is not there
 
 
 class Save(Callback):  # type: ignore[misc]  # as above
-    """Saves a checkpoint after every batch and after every epoch, and notes how many batches had been trained on."""
+    """Saves a checkpoint after every batch and every epoch, and records how many batches came before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 
 def fit(name: str, checkpoint: Path | None = None, callbacks: tuple[Callback, ...] = ()) -> list[Any]:
-    """Train, from the beginning or from a checkpoint; returns the epoch and the samples of every batch."""
+    """Train, from the beginning or from a checkpoint; return the epoch and the samples of every batch."""
     make, options = CASES[name]
     torch.manual_seed(0)
     model = Model()
@@ -91,7 +91,7 @@ def fit(name: str, checkpoint: Path | None = None, callbacks: tuple[Callback, ..
         accelerator="cpu",
         devices=RANKS,
         strategy="ddp" if RANKS > 1 else "auto",
-        # Lightning's default is True: it then shares out what no sampler has shared out yet.
+        # Lightning's default is True: it then splits data that no sampler has split yet.
         use_distributed_sampler=name != "own sampler",
         logger=False,
         enable_checkpointing=False,
@@ -111,7 +111,7 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         folder = Path.cwd() / f"{name}-{os.environ['RANK']}"
         folder.mkdir()
-        # Rank 0 writes, and all of them read what it wrote.
+        # Rank 0 writes the checkpoints, and all ranks read them.
         save = Save(Path.cwd() / f"{name}-0")
         whole = fit(name, callbacks=(save,))
         rests = {step: [done, fit(name, save.folder / step)] for step, done in save.steps.items()}

@@ -1,4 +1,4 @@
-"""Streaming datasets of LitData in a loader, and LitData's own loader: tells which samples came, and from where."""
+"""LitData's streaming datasets in a loader, and LitData's own loader: reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.frameworks_real.bases import told, use_base
+from tests.frameworks_real.bases import report_of, use_base
 
 DataLoader = use_base(sys.argv[1])
 
@@ -28,7 +28,7 @@ def write(folder: Path) -> None:
 
 
 def resumed(kind: Any, folder: str, options: dict[str, Any]) -> Any:
-    """Save after two batches, load into another loader, and return what it delivers."""
+    """Save after two batches, load into another loader, and return its batches."""
     loader, other = (kind(StreamingDataset(folder), **options) for _ in range(2))
     batches = iter(loader)
     got = [next(batches).tolist() for _ in range(2)]
@@ -45,9 +45,9 @@ def main() -> None:
     for workers in (0, 2):
         options = {"batch_size": 2, "num_workers": workers}
         plain = DataLoader(StreamingDataset(str(folder)), **options)
-        answers[f"plain {workers}"] = told(plain, torch.Tensor.tolist)
+        answers[f"plain {workers}"] = report_of(plain, torch.Tensor.tolist)
         own = StreamingDataLoader(StreamingDataset(str(folder), shuffle=True), **options)
-        answers[f"own {workers}"] = told(own, torch.Tensor.tolist)
+        answers[f"own {workers}"] = report_of(own, torch.Tensor.tolist)
         answers[f"own resumed {workers}"] = resumed(StreamingDataLoader, str(folder), options)
         if sys.argv[1] == "feedline":
             answers[f"resumed {workers}"] = resumed(DataLoader, str(folder), options)

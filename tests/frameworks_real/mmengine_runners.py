@@ -1,4 +1,4 @@
-"""A runner of mmengine with loaders: tells which samples it saw, by epochs and by iterations, from which iterators."""
+"""An mmengine runner with loaders: reports the samples it saw, by epochs and by iterations, and their iterators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders of MONAI, whose base is torch's loader or feedline's: tells which samples came, and from where."""
+"""MONAI's loaders, based on torch's loader or feedline's: reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.frameworks_real.bases import told, use_base
+from tests.frameworks_real.bases import report_of, use_base
 
 use_base(sys.argv[1])
 
@@ -19,7 +19,7 @@ from monai.transforms import Compose, RandomizableTransform  # noqa: E402
 
 
 class Moved(RandomizableTransform):  # type: ignore[misc]  # the package is not checked
-    """Draws from a generator of its own, which the loader seeds in every worker."""
+    """Draws from its own generator, which the loader seeds in every worker."""
 
     def __call__(self, data: Any) -> Any:
         return data * 100 + self.R.randint(100)
@@ -32,12 +32,12 @@ def main() -> None:
         monai.utils.set_determinism(3)
         options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "num_workers": workers}
         moved = Dataset(numbers, Compose([Moved()]))
-        answers[f"plain {workers}"] = told(DataLoader(moved, **options), torch.Tensor.tolist)
+        answers[f"plain {workers}"] = report_of(DataLoader(moved, **options), torch.Tensor.tolist)
         cached = CacheDataset(numbers, Compose([lambda number: number + 1]), progress=False)
-        answers[f"cached {workers}"] = told(
+        answers[f"cached {workers}"] = report_of(
             DataLoader(cached, **options, persistent_workers=workers > 0), torch.Tensor.tolist
         )
-        answers[f"buffered {workers}"] = told(ThreadDataLoader(cached, **options, repeats=2), torch.Tensor.tolist)
+        answers[f"buffered {workers}"] = report_of(ThreadDataLoader(cached, **options, repeats=2), torch.Tensor.tolist)
     threads = ThreadDataLoader(
         Dataset(numbers, lambda number: (int(number), threading.current_thread() is threading.main_thread())),
         batch_size=2,
@@ -45,7 +45,7 @@ def main() -> None:
         use_thread_workers=True,
         collate_fn=list,
     )
-    answers["threads"] = told(threads, list)
+    answers["threads"] = report_of(threads, list)
     print(json.dumps(answers))  # noqa: T201
 
 

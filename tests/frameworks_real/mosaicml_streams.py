@@ -1,4 +1,4 @@
-"""Streaming datasets of MosaicML in a loader, and MosaicML's own loader: tells which samples came, and from where."""
+"""MosaicML's streaming datasets in a loader, and MosaicML's own loader: reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.frameworks_real.bases import told, use_base, without
+from tests.frameworks_real.bases import report_of, use_base, without
 
 DataLoader = use_base(sys.argv[1])
 without("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
@@ -34,7 +34,7 @@ def main() -> None:
     for workers in (0, 2):
         options = {"batch_size": 2, "num_workers": workers}
         data = StreamingDataset(local=str(folder), batch_size=2, shuffle=True, shuffle_seed=3)
-        answers[f"plain {workers}"] = told(DataLoader(data, **options), numbers)
+        answers[f"plain {workers}"] = report_of(DataLoader(data, **options), numbers)
         data = StreamingDataset(local=str(folder), batch_size=2)
         loader = StreamingDataLoader(data, **options)
         batches = iter(loader)
@@ -43,7 +43,7 @@ def main() -> None:
         del batches
         loader = StreamingDataLoader(StreamingDataset(local=str(folder), batch_size=2), **options)
         loader.load_state_dict(state)
-        answers[f"own {workers}"] = {"got": got, **told(loader, numbers, 1)}
+        answers[f"own {workers}"] = {"got": got, **report_of(loader, numbers, 1)}
     print(json.dumps(answers))  # noqa: T201
 
 

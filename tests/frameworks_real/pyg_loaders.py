@@ -1,4 +1,4 @@
-"""Loaders of torch-geometric, whose base is torch's loader or feedline's: tells which nodes and graphs came."""
+"""torch-geometric's loaders, based on torch's loader or feedline's: reports their nodes and graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tests.frameworks_real.bases import told, use_base
+from tests.frameworks_real.bases import report_of, use_base
 
 use_base(sys.argv[1])
 
@@ -20,7 +20,7 @@ NODES = 10
 
 
 class WithNext(BaseSampler):  # type: ignore[misc]  # the package has no types
-    """Samples every node with the one after it, so that no compiled package is needed."""
+    """Samples every node with the next one, so that no compiled package is needed."""
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, **options: Any) -> SamplerOutput:
         nodes, rows = torch.unique(torch.cat([inputs.node, (inputs.node + 1) % NODES]), return_inverse=True)
@@ -29,7 +29,7 @@ class WithNext(BaseSampler):  # type: ignore[misc]  # the package has no types
         return SamplerOutput(nodes, rows[:count], rows[count:], edges, metadata=(inputs.input_id, inputs.time))
 
     def sample_from_edges(self, inputs: Any, **options: Any) -> Any:
-        raise NotImplementedError("no loader here asks for edges")
+        raise NotImplementedError("no loader here samples edges")
 
     @property
     def edge_permutation(self) -> None:
@@ -56,11 +56,11 @@ def main() -> None:
         options = {"num_workers": workers, "persistent_workers": persistent}
         for per_worker in (True, False):
             loader = node_loader(filter_per_worker=per_worker, shuffle=True, **options)
-            answers[f"nodes {workers} {persistent} {per_worker}"] = told(loader, of_nodes)
+            answers[f"nodes {workers} {persistent} {per_worker}"] = report_of(loader, of_nodes)
         zipped = ZipLoader([node_loader(), node_loader()], batch_size=4, filter_per_worker=False, **options)
-        answers[f"zip {workers} {persistent}"] = told(zipped, lambda pair: [of_nodes(batch) for batch in pair])
+        answers[f"zip {workers} {persistent}"] = report_of(zipped, lambda pair: [of_nodes(batch) for batch in pair])
         graphs = DataLoader([Data(x=torch.full((n, 1), n)) for n in range(1, 8)], 3, shuffle=True, **options)
-        answers[f"graphs {workers} {persistent}"] = told(
+        answers[f"graphs {workers} {persistent}"] = report_of(
             graphs, lambda batch: (type(batch).__name__, batch.num_graphs, batch.x.flatten().tolist())
         )
     print(json.dumps(answers))  # noqa: T201

@@ -1,4 +1,4 @@
-"""Real ranks: processes of a script that tell in one line of JSON what they saw."""
+"""Real ranks: processes of a script that report in one line of JSON what they saw."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_ranks(script: Path, count: int, *arguments: str, folder: Path, forked: bool = False) -> list[Any]:
-    """Run a script once per rank, and return what the last line of each one's output says in JSON."""
+    """Run a script once per rank, and return the JSON in the last line of each one's output."""
     return [
         json.loads(text.splitlines()[-1])
         for text in outputs_of(script, count, *arguments, folder=folder, forked=forked)
@@ -33,7 +33,7 @@ def outputs_of(
         count: number of ranks.
         arguments: for the script.
         folder: where output goes; also the working directory.
-        forked: whether each rank is forked from a process that has torch imported, which saves two seconds of a core.
+        forked: whether each rank is forked from a process that has imported torch, which saves two seconds of a core.
         timeout_s: after which all are killed.
     """
     with socket.socket() as server:
@@ -72,7 +72,7 @@ def outputs_of(
 
 
 def environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Return what launchers tell a rank, and where feedline is."""
+    """Return the variables that launchers set for a rank, and the path of feedline."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

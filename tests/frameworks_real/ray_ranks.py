@@ -1,4 +1,4 @@
-"""Loaders in Ray's tasks and actors, and in the workers of Ray Train; tells which samples came from where."""
+"""Loaders in Ray's tasks and actors, and in workers of Ray Train; reports their samples and iterators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Stream(IterableDataset[torch.Tensor]):
 
 
 def in_ray(engine: EngineName) -> dict[str, Any]:
-    """Go through a loader on one engine."""
+    """Iterate over a loader on one engine."""
     workers = 0 if engine == "inline" else 2
     loader = DataLoader(Numbers(), BATCH, num_workers=workers, engine=engine, persistent_workers=workers > 0)
     seen = [sorted(index for batch in loader for index in batch.tolist()) for _ in range(2)]
@@ -47,7 +47,7 @@ def in_ray(engine: EngineName) -> dict[str, Any]:
 
 
 class Reader:
-    """An actor with a loader of its own, which it keeps between calls."""
+    """An actor that keeps its own loader between calls."""
 
     def __init__(self, engine: EngineName) -> None:
         self.loader = DataLoader(Numbers(), BATCH, num_workers=0 if engine == "inline" else 2, engine=engine)
@@ -78,7 +78,7 @@ def loaders() -> dict[str, Any]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """One worker of Ray Train."""
+    """Run in each worker of Ray Train."""
     deliveries.count_deliveries()
     rank = ray.train.get_context().get_world_rank()
     answers = {}

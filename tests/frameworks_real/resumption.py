@@ -1,4 +1,4 @@
-"""What a run told that was gone on with from many of its steps: each batch with its epoch, and the rest after each."""
+"""Checks of runs that were resumed from many steps: all batches with their epochs, and the rest after each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def indices(batches: list[Any]) -> list[Any]:
 
 
 def check_rest(case: dict[str, Any], *, draws: bool) -> None:
-    """Check that after every step exactly that followed which would have followed; `draws`: to the last bit."""
+    """Check that every resumed run equals the rest of the whole run; `draws`: including random numbers."""
     whole = case["whole"]
     assert case["rests"]
     for step, (done, rest) in case["rests"].items():
@@ -20,7 +20,7 @@ def check_rest(case: dict[str, Any], *, draws: bool) -> None:
 
 
 def check_rest_of_epoch(cases: list[dict[str, Any]], *, steps: int, epochs: int, samples: int) -> None:
-    """Check that after every step the epoch went on as it would have, and the next ones had every sample once.
+    """Check that every resumed epoch equals the rest of the whole one, and later epochs have every sample once.
 
     Args:
         cases: one per rank.
@@ -41,7 +41,7 @@ def check_rest_of_epoch(cases: list[dict[str, Any]], *, steps: int, epochs: int,
 
 
 def check_whole(cases: list[dict[str, Any]], *, epochs: int, samples: int) -> None:
-    """Check that every sample came once an epoch, over all ranks."""
+    """Check that every sample came once per epoch, over all ranks."""
     found = [batch for case in cases for batch in indices(case["whole"])]
     for epoch in range(epochs):
         assert sorted(index for number, batch in found if number == epoch for index in batch) == list(range(samples))

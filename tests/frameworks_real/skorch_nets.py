@@ -1,4 +1,4 @@
-"""A net of skorch that is fitted and asked with a loader: tells which samples it saw, and from which iterators."""
+"""A skorch net that trains and predicts with a loader: reports the samples it saw, and their iterators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skorch.dataset import ValidSplit  # noqa: E402
 
 
 class Net(skorch.NeuralNetRegressor):  # type: ignore[misc]  # the package has no types
-    """Notes what it is trained with."""
+    """Records its training batches."""
 
     def train_step(self, batch: Any, **options: Any) -> Any:
         seen.append(batch[0].flatten().tolist())

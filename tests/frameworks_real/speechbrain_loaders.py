@@ -1,4 +1,4 @@
-"""SpeechBrain's loader and its checkpoints: tells which samples came before one, and which after it was loaded."""
+"""SpeechBrain's loader and its checkpoints: reports the samples before a checkpoint, and after loading it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Numbers(torch.utils.data.Dataset[int]):
 
 
 def resumed(taken: int, epoch: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Save after so many batches, load into another loader, and go on; in this epoch and the next one."""
+    """Save after `taken` batches, load into another loader, and continue in this epoch and the next one."""
 
     def make() -> Any:
         loader = make_dataloader(Numbers(), batch_size=2, **options)

@@ -1,4 +1,4 @@
-"""Loaders that Accelerate has prepared: they are feedline's still, and each sample comes once over all ranks."""
+"""Loaders prepared by Accelerate: they are still feedline's, and each sample comes once over all ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ONCE = [
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told of all the loaders."""
+    """What each rank reported about all loaders."""
     folder = tmp_path_factory.mktemp("ranks")
     return run_ranks(SCRIPT, request.param, folder=folder)
 
@@ -63,21 +63,21 @@ def test_every_sample_comes_once_over_all_ranks(answers: list[dict[str, Any]], n
 def test_feedline_delivers_the_batches(answers: list[dict[str, Any]], name: str) -> None:
     for rank in answers:
         assert rank[name]["loader"] == "feedline.loader.torch.DataLoader"
-        assert set(rank[name]["iterators"]) <= {"TorchBatches"}  # with dispatched batches only rank 0 has any
+        assert set(rank[name]["iterators"]) <= {"TorchBatches"}  # with dispatched batches, only rank 0 reads any
     assert answers[0][name]["iterators"]["TorchBatches"] > 0
 
 
-def test_engine_stays(answers: list[dict[str, Any]]) -> None:
+def test_the_engine_is_kept(answers: list[dict[str, Any]]) -> None:
     assert [rank["threads"]["engine"] for rank in answers] == ["thread"] * len(answers)
 
 
-def test_policy_for_bad_samples_stays(answers: list[dict[str, Any]]) -> None:
+def test_the_error_policy_is_kept(answers: list[dict[str, Any]]) -> None:
     assert sorted(set(seen(answers, "broken", 0))) == sorted(set(range(SIZE)) - {5})
     assert 5 in {index for rank in answers for index in rank["broken"]["faults"]}
 
 
 def test_order_of_a_seeded_loader_is_the_same_for_any_number_of_ranks(answers: list[dict[str, Any]]) -> None:
-    # Accelerate gives the batches to the ranks in turn.
+    # Accelerate deals the batches out to the ranks in turn.
     for name in ("seeded", "seeded and seedable"):
         for epoch in range(2):
             turns = zip(*(rank[name]["epochs"][epoch] for rank in answers), strict=True)
@@ -86,14 +86,14 @@ def test_order_of_a_seeded_loader_is_the_same_for_any_number_of_ranks(answers: l
             assert [batch for turn in turns for batch in turn] == [batch.tolist() for batch in loader]
 
 
-def test_ranks_end_together_and_repeat_no_more_than_they_must(answers: list[dict[str, Any]]) -> None:
+def test_ranks_end_together_and_repeat_no_more_than_necessary(answers: list[dict[str, Any]]) -> None:
     counts = Counter(seen(answers, "uneven", 0))
     assert set(counts) == set(range(SIZE + 2))
     assert len({len(rank["uneven"]["epochs"][0]) for rank in answers}) == 1
     assert sorted(seen(answers, "uneven batches", 0)) == list(range(SIZE + 2))
 
 
-def test_batches_are_split_when_asked_for(answers: list[dict[str, Any]]) -> None:
+def test_batches_are_split_with_split_batches(answers: list[dict[str, Any]]) -> None:
     for name in ("batches split", "sharded, batches split", "distributed, batches split"):
         assert {len(batch) for rank in answers for batch in rank[name]["epochs"][0]} == {6 // len(answers)}
 
@@ -105,7 +105,7 @@ def test_first_batches_are_skipped(answers: list[dict[str, Any]]) -> None:
     assert answers[0]["skipped bare"]["loader"] == "feedline.loader.torch.DataLoader"
 
 
-def test_wrapper_says_that_it_has_a_state(answers: list[dict[str, Any]]) -> None:
+def test_the_wrapper_knows_whether_it_has_a_state(answers: list[dict[str, Any]]) -> None:
     assert answers[0]["stateful"]["stateful"] is True
     assert answers[0]["sequential"]["stateful"] is False
 
@@ -123,7 +123,7 @@ def test_example_sees_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert second == ""
 
 
-def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
+def test_accelerate_may_be_imported_after_the_loader_is_created(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(
         "import json, feedline\n"
@@ -135,7 +135,7 @@ def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
     assert run_ranks(script, 1, folder=tmp_path) == [["feedline.loader.torch", "skip", 3]]
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_impossible_options_are_explained(tmp_path: Path) -> None:
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
     ((warned, split, mesh, state, asked),) = run_ranks(script, 1, folder=tmp_path)
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     assert "multiple" in split
     assert "device mesh" in mesh
     assert "use_stateful_dataloader=True" in state
-    assert asked[0] == asked[1]  # times that a dataset was asked for its state, in a bare loader and a prepared one
+    assert asked[0] == asked[1]  # how often the dataset's state was saved, in a bare loader and a prepared one
 
 
 REFUSED = """

@@ -1,4 +1,4 @@
-"""A program that Accelerate begins anew goes on after any step with exactly the samples that would have followed."""
+"""A program restarted with Accelerate continues after any step with exactly the remaining samples."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ STATEFUL = ["stateful", "stateful, epochs said"]
 
 @pytest.fixture(scope="module", params=[1, 2])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told of all the loaders."""
+    """What each rank reported about all loaders."""
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("mode", [*STATEFUL, "skipped"])
 @pytest.mark.parametrize("name", [*SEEDED, *OTHERS])
-def test_what_follows_is_what_would_have_followed(ranks: list[dict[str, Any]], name: str, mode: str) -> None:
+def test_resumed_runs_continue_exactly(ranks: list[dict[str, Any]], name: str, mode: str) -> None:
     if name == "dispatched" and len(ranks) > 1:
-        return  # Accelerate skips too few of them, whoever delivers; of states it is said that they are not exact
+        return  # Accelerate skips too few batches with any loader; such states are documented as inexact
     for rank in ranks:
         check_rest(rank["cases"][f"{name}: {mode}"], draws=name in SEEDED)
 
 
 @pytest.mark.parametrize("mode", STATEFUL)
-def test_without_a_seed_the_epoch_goes_on_and_the_next_ones_are_whole(ranks: list[dict[str, Any]], mode: str) -> None:
+def test_without_a_seed_the_epoch_continues_and_later_ones_are_complete(ranks: list[dict[str, Any]], mode: str) -> None:
     cases = [rank["cases"][f"shuffled: {mode}"] for rank in ranks]
     check_rest_of_epoch(cases, steps=STEPS, epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 
 
-def test_every_sample_comes_once_an_epoch(ranks: list[dict[str, Any]]) -> None:
+def test_every_sample_comes_once_per_epoch(ranks: list[dict[str, Any]]) -> None:
     for name in ranks[0]["cases"]:
         check_whole([rank["cases"][name] for rank in ranks], epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 

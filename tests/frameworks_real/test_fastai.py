@@ -1,4 +1,4 @@
-"""A learner of fastai is trained and validated with the same batches of feedline's loader as of torch's."""
+"""A fastai learner gets the same training and validation batches from feedline's loader as from torch's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frameworks_real.conftest import need
 need("fastai")
 
 
-def test_a_learner(tmp_path: Path) -> None:
+def test_a_learner_gets_the_same_batches(tmp_path: Path) -> None:
     for name, answer in assert_same("fastai_learners.py", tmp_path).items():
         for training in (True, False):
             samples = [sample for mode, batch in answer["seen"] if mode is training for sample in batch]

@@ -33,7 +33,7 @@ def test_each_sample_comes_once(answers: list[Any], name: str, workers: int) -> 
     assert set(answers[0]["iterators"]) == {"TorchBatches"}
 
 
-def test_what_splits_itself_is_not_split_by_the_loader_too(answers: list[Any]) -> None:
+def test_datasets_that_split_themselves_are_not_split_again(answers: list[Any]) -> None:
     for answer in answers:
         assert "split themselves over workers. Drop shard=" in answer["twice"]
         assert "split_dataset_by_node(dataset, rank, world_size)" in answer["twice"]

@@ -1,4 +1,4 @@
-"""Engines of ignite see the same batches of feedline's loader as of torch's, also of one that they rebuild."""
+"""Ignite engines get the same batches from feedline's loader as from torch's, also from one that they rebuild."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frameworks_real.conftest import need
 need("ignite")
 
 
-def test_engines(tmp_path: Path) -> None:
+def test_engines_get_the_same_batches(tmp_path: Path) -> None:
     found = assert_same("ignite_engines.py", tmp_path)
     assert all(answer["is ours"] for answer in found.values())
     assert sorted(flat(found["deterministic"]["seen"][:4])) == list(range(7))

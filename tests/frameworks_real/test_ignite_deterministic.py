@@ -1,4 +1,4 @@
-"""Ignite's deterministic engine builds a loader anew around its own batch sampler."""
+"""Ignite's deterministic engine rebuilds a loader around its own batch sampler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-def test_it_stays_feedline_s_and_keeps_its_options(order: dict[str, Any]) -> None:
+def test_the_rebuilt_loader_is_feedlines_and_keeps_its_options(order: dict[str, Any]) -> None:
     seen: list[int] = []
     kinds: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Processes of JAX are ranks: each sample comes once over all of them, and their batches are parts of one array."""
+"""JAX processes are ranks: each sample comes once over all of them, and their batches are parts of one array."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_the_batches_of_all_processes_are_one_array(answers: list[Any]) -> None:
     assert sum(answers[0]["sums"]) == sum(range(24))
     assert answers[0]["shapes"] == [4 * len(answers)] * (6 // len(answers))
     assert {tuple(answer["devices"]) for answer in answers} == {(2, 2 * len(answers))}
-    assert all(answer["shards are own"] for answer in answers), "each process has put its own rows on its devices"
+    assert all(answer["shards are own"] for answer in answers), "each process puts its own rows on its devices"
 
 
-def test_the_example_trains_alike_on_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_processes_of_the_example_end_with_the_same_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", TWO_DEVICES)
     first, second = outputs_of(ROOT / "examples" / "jax_training.py", 2, "--launched", folder=tmp_path)
     assert "process 0 of 2, 4 devices: 256 rows" in first

@@ -21,7 +21,7 @@ ONCE += ["seeded, workers", "random", "distribute"]
 
 @pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
 def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told of all the loaders."""
+    """What each rank reported about all loaders."""
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
@@ -42,33 +42,33 @@ def test_every_sample_comes_once_over_all_ranks(answers: list[dict[str, Any]], n
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["given", "hook", "Fabric"])
-def test_shared_batches_stay_shared(answers: list[dict[str, Any]], way: str) -> None:
+def test_batches_that_are_already_split_are_not_split_again(answers: list[dict[str, Any]], way: str) -> None:
     for samples in epochs(answers, "distributed batches" + way):
         assert sorted(samples) == list(range(48))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["given", "hook", "Fabric"])
 @pytest.mark.parametrize("name", ["options", "subclass"])
-def test_options_survive_the_rebuilding(answers: list[dict[str, Any]], name: str, way: str) -> None:
+def test_options_survive_rebuilding(answers: list[dict[str, Any]], name: str, way: str) -> None:
     for samples in epochs(answers, name + way):
-        assert set(samples) == set(range(SIZE)) - {5}  # which is broken, and skipped
+        assert set(samples) == set(range(SIZE)) - {5}  # sample 5 is broken and skipped
     for rank in answers:
-        told = rank[name + way]
-        assert told["loader"] == {"options": "DataLoader", "subclass": "Labelled"}[name]
-        assert told["options"] == {"seed": 7, "on_error": "skip", "restarts": 3, "memory_budget": "1GB"}
+        case = rank[name + way]
+        assert case["loader"] == {"options": "DataLoader", "subclass": "Labelled"}[name]
+        assert case["options"] == {"seed": 7, "on_error": "skip", "restarts": 3, "memory_budget": "1GB"}
 
 
-def test_all_batches_are_feedline_s(answers: list[dict[str, Any]]) -> None:
+def test_feedline_delivers_all_batches(answers: list[dict[str, Any]]) -> None:
     for rank in answers:
-        assert {kind for told in rank.values() if isinstance(told, dict) for kind in told["iterators"]} == {
+        assert {kind for case in rank.values() if isinstance(case, dict) for kind in case["iterators"]} == {
             "TorchBatches"
         }
 
 
-def test_batches_that_lightning_cannot_share_are_refused(answers: list[dict[str, Any]]) -> None:
+def test_rejects_batches_that_lightning_cannot_split(answers: list[dict[str, Any]]) -> None:
     assert "batch_sampler=feedline.samplers.distribute(...)" in answers[0]["refused"]
 
 
-def test_example_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_the_example_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     (output,) = outputs_of(ROOT / "examples" / "lightning_training.py", 1, folder=tmp_path)
     assert output.splitlines()[-1] == "96 samples, then the other 160: each one once"

@@ -1,4 +1,4 @@
-"""Lightning goes on from a checkpoint of any step with exactly the samples that would have followed."""
+"""Lightning resumes from a checkpoint of any step with exactly the remaining samples."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ OTHERS = ["in order", "generator", "stream"]
 
 @pytest.fixture(scope="module", params=[1, 2])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told of all the loaders."""
+    """What each rank reported about all loaders."""
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", [*SEEDED, *OTHERS])
-def test_what_follows_is_what_would_have_followed(ranks: list[dict[str, Any]], name: str) -> None:
+def test_resumed_runs_continue_exactly(ranks: list[dict[str, Any]], name: str) -> None:
     for rank in ranks:
         check_rest(rank["cases"][name], draws=name in SEEDED)
 
 
-def test_without_a_seed_the_epoch_goes_on_and_the_next_ones_are_whole(ranks: list[dict[str, Any]]) -> None:
+def test_without_a_seed_the_epoch_continues_and_later_ones_are_complete(ranks: list[dict[str, Any]]) -> None:
     cases = [rank["cases"]["shuffled"] for rank in ranks]
     check_rest_of_epoch(cases, steps=STEPS, epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 
 
 @pytest.mark.parametrize("name", [*SEEDED, *OTHERS, "shuffled"])
-def test_every_sample_comes_once_an_epoch(ranks: list[dict[str, Any]], name: str) -> None:
+def test_every_sample_comes_once_per_epoch(ranks: list[dict[str, Any]], name: str) -> None:
     if name != "limited":
         check_whole([rank["cases"][name] for rank in ranks], epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 

@@ -1,4 +1,4 @@
-"""A runner of mmengine sees the same batches of feedline's loader as of torch's, also of one from its configuration."""
+"""An mmengine runner gets the same batches from feedline's loader as from torch's, also if a config creates it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frameworks_real.conftest import need
 need("mmengine")
 
 
-def test_runners(tmp_path: Path) -> None:
+def test_runners_get_the_same_batches(tmp_path: Path) -> None:
     found = assert_same("mmengine_runners.py", tmp_path)
     for name in ("epochs", "config"):
         seen = found[name]["seen"]

@@ -1,4 +1,4 @@
-"""Streaming datasets of MosaicML: the same samples as in torch's loader; its own loader resumes on top of ours."""
+"""MosaicML's streaming datasets give the same samples as in torch's loader; its own loader resumes on top of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frameworks_real.conftest import need
 need("streaming")
 
 
-def test_samples(tmp_path: Path) -> None:
+def test_samples_are_the_same_and_resumed_exactly(tmp_path: Path) -> None:
     found = assert_same("mosaicml_streams.py", tmp_path, at_once=False)  # the package shares names among all programs
     for workers in (0, 2):
         for epoch in found[f"plain {workers}"]["epochs"]:

@@ -1,4 +1,4 @@
-"""Loaders of torch-geometric on top of feedline's: the same nodes and graphs, as the same objects, as on torch's."""
+"""torch-geometric's loaders on top of feedline's give the same nodes and graphs, in the same types, as on torch's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from tests.frameworks_real.conftest import need
 need("torch_geometric")
 
 
-def test_nodes_and_graphs(tmp_path: Path) -> None:
+def test_loaders_give_the_same_nodes_and_graphs(tmp_path: Path) -> None:
     found = assert_same("pyg_loaders.py", tmp_path)
     for epoch in found["nodes 2 True False"]["epochs"]:
-        assert {batch[0] for batch in epoch} == {"Data"}, (
-            "what the sampler returned is filtered in the training process"
-        )
+        assert {batch[0] for batch in epoch} == {"Data"}, "the sampler's output is filtered in the training process"
         assert sorted(node for batch in epoch for node in batch[1]) == list(range(10))

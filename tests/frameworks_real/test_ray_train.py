@@ -1,4 +1,4 @@
-"""Loaders in Ray's tasks and actors, and in the workers of Ray Train. One cluster for all of it: it starts slowly."""
+"""Loaders in Ray's tasks and actors, and in workers of Ray Train. One cluster for all tests, as it starts slowly."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_feedline_delivers_the_batches(answers: dict[str, Any], name: str, count
 
 
 @pytest.mark.parametrize("count", RANKS)
-def test_options_stay(answers: dict[str, Any], count: int) -> None:
+def test_options_are_kept(answers: dict[str, Any], count: int) -> None:
     for rank in answers[str(count)]:
         assert rank["seeded"]["on_error"] == "skip"
         assert rank["threads"]["engine"] == "thread"

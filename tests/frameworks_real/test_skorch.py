@@ -1,4 +1,4 @@
-"""A net of skorch is trained with the same batches of feedline's loader as of torch's."""
+"""A skorch net is trained with the same batches from feedline's loader as from torch's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.frameworks_real.conftest import need
 need("skorch")
 
 
-def test_a_net(tmp_path: Path) -> None:
+def test_a_net_gets_the_same_batches(tmp_path: Path) -> None:
     for name, answer in assert_same("skorch_nets.py", tmp_path).items():
         first, second = answer["seen"][:4], answer["seen"][4:]
         assert sorted(flat(first)) == sorted(flat(second)), name

@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts, in a group of torch's: each sample comes once over all of them, in every epoch."""
+"""Ranks started by torchrun, in a torch process group: each sample comes once over all of them, in every epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.frameworks_real.ranks import ROOT
 SCRIPT = Path(__file__).with_name("torchrun_ranks.py")
 
 
-pytestmark = pytest.mark.slow  # tests/sources/test_process_group.py has ranks of torch's that cost less
+pytestmark = pytest.mark.slow  # tests/sources/test_process_group.py tests torch's ranks at a lower cost
 
 
 @pytest.fixture(scope="module", params=[2, 3])

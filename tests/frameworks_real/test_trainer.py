@@ -1,4 +1,4 @@
-"""The Trainer of transformers with feedline's loader: by an override, and by `feedline.install()`."""
+"""The Trainer of transformers with feedline's loader: through an override, and through `feedline.install()`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def epochs(answers: list[dict[str, Any]], name: str) -> list[list[int]]:
-    """Return what the ranks saw in each of the two epochs."""
+    """Return the samples of all ranks in each of the two epochs."""
     half = len(answers[0][name]["seen"]) // 2
     parts = [slice(0, half), slice(half, None)]
     return [[index for rank in answers for batch in rank[name]["seen"][part] for index in batch] for part in parts]
@@ -43,24 +43,24 @@ def test_feedline_delivers_the_batches(answers: list[dict[str, Any]], name: str)
         assert rank[name]["iterators"] == {"TorchBatches": 2 * SIZE // 4 // len(answers)}
 
 
-def test_evaluation_sees_every_sample_too(answers: list[dict[str, Any]]) -> None:
+def test_evaluation_sees_every_sample(answers: list[dict[str, Any]]) -> None:
     for name in ("installed", "installed, workers"):
         assert sorted(index for rank in answers for index in rank[name]["evaluated"]) == list(range(SIZE))
         assert {kind for rank in answers for kind in rank[name]["eval_iterators"]} == {"TorchBatches"}
 
 
-def test_options_of_an_override_stay(answers: list[dict[str, Any]]) -> None:
+def test_options_of_an_override_are_kept(answers: list[dict[str, Any]]) -> None:
     for rank in answers:
         assert rank["override"]["options"] == {"on_error": "skip", "engine": "thread", "seed": 42}
 
 
-def test_after_uninstall_it_is_torchs(answers: list[dict[str, Any]]) -> None:
+def test_after_uninstall_torchs_loader_delivers(answers: list[dict[str, Any]]) -> None:
     for rank in answers:
         assert set(rank["uninstalled"]["iterators"]) == {"_SingleProcessDataLoaderIter"}
 
 
 @pytest.mark.parametrize("name", ["installed", "installed, workers"])
-def test_order_is_the_trainers(answers: list[dict[str, Any]], name: str) -> None:
+def test_the_order_is_that_of_the_trainer(answers: list[dict[str, Any]], name: str) -> None:
     assert [rank[name]["seen"] for rank in answers] == [rank["uninstalled"]["seen"] for rank in answers]
 
 

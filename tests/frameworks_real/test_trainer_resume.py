@@ -1,4 +1,4 @@
-"""The Trainer goes on from a checkpoint of any step with exactly the samples that would have followed."""
+"""The Trainer resumes from a checkpoint of any step with exactly the remaining samples."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EPOCHS, STEPS, BATCH = 3, 2, 2
 
 @pytest.fixture(scope="module", params=[1, 2])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank told of all the loaders."""
+    """What each rank reported about all loaders."""
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", ["seeded", "installed"])
-def test_what_follows_is_what_would_have_followed(ranks: list[dict[str, Any]], name: str) -> None:
+def test_resumed_runs_continue_exactly(ranks: list[dict[str, Any]], name: str) -> None:
     check_whole([rank["cases"][name] for rank in ranks], epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
     for rank in ranks:
         check_rest(rank["cases"][name], draws=name != "installed")

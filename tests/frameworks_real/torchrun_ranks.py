@@ -1,4 +1,4 @@
-"""One rank that torchrun has started, in a group of torch's: writes which samples came in which way."""
+"""One rank started by torchrun, in a torch process group: writes the samples of each loader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(loader: Any) -> list[list[int]]:
 
 def main() -> None:
     count_deliveries()
-    early: Any = DataLoader(Stream(), 2, shard=True)  # made before there is a group
+    early: Any = DataLoader(Stream(), 2, shard=True)  # created before there is a group
     torch.distributed.init_process_group("gloo")
     data = TensorDataset(torch.arange(SIZE))
     options: dict[str, Any] = {"num_workers": 2, "engine": "thread"}

@@ -1,4 +1,4 @@
-"""One rank of the tests of the Trainer of transformers: trains on numbers, and tells which it saw."""
+"""One rank of the tests of the Trainer of transformers: trains on numbers, and reports which it saw."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Numbers(Dataset[dict[str, torch.Tensor]]):
 
 
 class Model(torch.nn.Module):
-    """Takes note of what it is trained on."""
+    """Records its training samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Model(torch.nn.Module):
 
 
 class WithFeedline(Trainer):  # type: ignore[misc]  # transformers is not analysed
-    """What the page on the Trainer says."""
+    """The override from the documentation of the Trainer."""
 
     def get_train_dataloader(self) -> TorchLoader[Any]:
         loader: TorchLoader[Any] = self.accelerator.prepare(

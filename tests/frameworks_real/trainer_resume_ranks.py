@@ -1,4 +1,4 @@
-"""One rank of the tests of the Trainer's checkpoints: trains, and goes on from every step."""
+"""One rank of the tests of the Trainer's checkpoints: trains, and resumes from every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = BATCH * STEPS * RANKS
 
 
 class Numbers(Dataset[dict[str, torch.Tensor]]):
-    """Samples that draw random numbers, too: a sample is its index, and what it drew."""
+    """Samples that consist of their index and a random number."""
 
     def __len__(self) -> int:
         return SIZE
@@ -34,7 +34,7 @@ class Numbers(Dataset[dict[str, torch.Tensor]]):
 
 
 class Model(torch.nn.Module):
-    """Takes note of what it is trained on."""
+    """Records its training samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Model(torch.nn.Module):
 
 
 class Epochs(TrainerCallback):  # type: ignore[misc]  # transformers is not analysed
-    """Takes note of where epochs begin."""
+    """Records where epochs start."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -57,7 +57,7 @@ class Epochs(TrainerCallback):  # type: ignore[misc]  # transformers is not anal
 
 
 def trained(kind: type[Any], name: str, checkpoint: str | None = None) -> list[Any]:
-    """Train; returns all batches, with the number of the epoch."""
+    """Train; return all batches with their epochs."""
     model = Model()
     trainer = kind(
         model=model,
@@ -68,7 +68,7 @@ def trained(kind: type[Any], name: str, checkpoint: str | None = None) -> list[A
             report_to=[],
             save_strategy="no" if checkpoint else "steps",
             save_steps=1,
-            save_only_model=True,  # its states of optimizers cannot be read on two CPU ranks
+            save_only_model=True,  # optimizer states cannot be read on two CPU ranks
             logging_strategy="no",
             disable_tqdm=True,
             per_device_train_batch_size=BATCH,
@@ -93,15 +93,15 @@ def main() -> None:
     count_deliveries()
     answers: dict[str, Any] = {}
 
-    def go_on(kind: type[Any], name: str) -> None:
+    def train_and_resume(kind: type[Any], name: str) -> None:
         whole = trained(kind, name)
         steps = range(1, STEPS * (EPOCHS - 1) + 1)
         rests = {step: [step, trained(kind, name, str(Path.cwd() / name / f"checkpoint-{step}"))] for step in steps}
         answers[name] = {"whole": whole, "rests": rests}
 
-    go_on(WithFeedline, "seeded")
+    train_and_resume(WithFeedline, "seeded")
     with feedline.install():
-        go_on(Trainer, "installed")
+        train_and_resume(Trainer, "installed")
     print(json.dumps({"cases": answers, "iterators": dict(delivered)}))  # noqa: T201
 
 

@@ -29,14 +29,14 @@ ROWS = st.lists(
 )
 
 
-def waited(*, in_order: bool = True, **values: int) -> dict[str, int]:
+def wait_causes(*, in_order: bool = True, **values: int) -> dict[str, int]:
     found = causes_of(columns_of([row(**values)]), in_order=in_order)
     return {cause: int(parts[0]) for cause, parts in found.items() if parts[0]}
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(ROWS, st.booleans())
-def test_causes_add_up_to_the_wait_whatever_the_times(rows: list[tuple[int, ...]], in_order: bool) -> None:
+def test_causes_always_add_up_to_the_wait(rows: list[tuple[int, ...]], in_order: bool) -> None:
     columns = columns_of(rows)
     causes = causes_of(columns, in_order=in_order)
     assert tuple(causes) == CAUSES
@@ -81,29 +81,33 @@ WHOLE: dict[str, Any] = {**CHAIN, "came": 90, "device": 5, "got": 100}
         ),
     ],
 )
-def test_only_what_was_done_during_the_wait_counts(asked: int, expected: dict[str, int]) -> None:
-    assert waited(worker=0, asked=asked, **WHOLE) == expected
+def test_only_work_done_during_the_wait_counts(asked: int, expected: dict[str, int]) -> None:
+    assert wait_causes(worker=0, asked=asked, **WHOLE) == expected
 
 
-def test_a_task_that_was_given_late_for_want_of_a_slot_waited_for_that() -> None:
-    assert waited(worker=0, asked=15, held=1, **WHOLE) == {"slot": 75, "device": 5, "deliver": 5}
-    assert waited(worker=0, asked=0, held=0, **WHOLE)["queue"] == 20
+def test_a_task_submitted_late_for_lack_of_a_slot_waits_for_a_slot() -> None:
+    assert wait_causes(worker=0, asked=15, held=1, **WHOLE) == {"slot": 75, "device": 5, "deliver": 5}
+    assert wait_causes(worker=0, asked=0, held=0, **WHOLE)["queue"] == 20
 
 
-def test_the_first_answer_of_a_worker_waited_for_its_start() -> None:
-    found = waited(worker=0, asked=0, first=1, **WHOLE)
+def test_the_first_batch_of_a_worker_waits_for_its_start() -> None:
+    found = wait_causes(worker=0, asked=0, first=1, **WHOLE)
     assert found["start"] == 20
     assert "queue" not in found
 
 
-def test_later_batches_that_are_ready_make_it_a_matter_of_order() -> None:
-    assert waited(worker=0, asked=15, overtaken=9, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
-    late = waited(worker=0, asked=15, overtaken=62, **WHOLE)
-    assert (late["order"], late["collate"], late["fetch"]) == (28, 12, 20), "from when another one was ready"
-    assert "order" not in waited(worker=0, asked=15, overtaken=9, in_order=False, **WHOLE), "nothing is in the way"
-    assert "order" not in waited(worker=0, asked=15, overtaken=9, first=1, **WHOLE), "its worker is not there yet"
+def test_a_wait_while_later_batches_are_ready_is_caused_by_the_order() -> None:
+    assert wait_causes(worker=0, asked=15, overtaken=9, **WHOLE) == {"order": 75, "device": 5, "deliver": 5}
+    late = wait_causes(worker=0, asked=15, overtaken=62, **WHOLE)
+    assert (late["order"], late["collate"], late["fetch"]) == (28, 12, 20), "from the moment another batch was ready"
+    assert "order" not in wait_causes(worker=0, asked=15, overtaken=9, in_order=False, **WHOLE), (
+        "without order, no batch blocks another"
+    )
+    assert "order" not in wait_causes(worker=0, asked=15, overtaken=9, first=1, **WHOLE), (
+        "its worker has not started yet"
+    )
 
 
-def test_without_workers_nobody_is_queued_for() -> None:
-    found = waited(worker=-1, asked=0, given=0, began=7, fetch=30, collate=20, finished=57, came=57, got=60)
+def test_there_is_no_queue_without_workers() -> None:
+    found = wait_causes(worker=-1, asked=0, given=0, began=7, fetch=30, collate=20, finished=57, came=57, got=60)
     assert found == {"fetch": 30, "collate": 20, "deliver": 10}

@@ -1,4 +1,4 @@
-"""Facts of batches, and what they add up to."""
+"""Rows about batches, and their totals."""
 
 from __future__ import annotations
 
@@ -33,22 +33,24 @@ def test_a_row_has_every_column() -> None:
     assert len(row()) == len(COLUMNS)
     columns = columns_of([row(ordinal=3, got=7), row(ordinal=4)])
     assert columns["ordinal"].tolist() == [3, 4]
-    assert columns["body"].tolist() == [-1, -1], "nothing is known of what was before"
+    assert columns["body"].tolist() == [-1, -1], "the time before is unknown"
     assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(ROWS, ROWS)
-def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+def test_totals_do_not_depend_on_how_rows_are_split(
+    first: list[tuple[int, ...]], second: list[tuple[int, ...]]
+) -> None:
     pieces = folded(first)
     pieces.fold(columns_of(second))
     assert period_of(pieces, 2) == period_of(folded(first + second), 2)
 
 
 @pytest.mark.slow
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(ROWS, ROWS)
-def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+def test_totals_of_epochs_can_be_merged(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
     whole = Totals()
     for epoch in (folded(first), folded(second)):
         whole.merge(epoch)
@@ -59,7 +61,7 @@ def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tu
     }
 
 
-def test_a_row_can_stand_for_several_batches() -> None:
+def test_a_row_can_represent_several_batches() -> None:
     once = {"samples": 4, "bytes": 10, "asked": 10, "got": 30, "came": 10, "finished": 8, "began": 2, "fetch": 6}
     eight = folded([row(**once, weight=8)])
     eight.rest(8, waited=7 * 20, late=0)
@@ -68,7 +70,7 @@ def test_a_row_can_stand_for_several_batches() -> None:
     assert eight.samples == 32
 
 
-def test_what_batches_without_a_row_were_waited_for_is_shared_out_as_the_rows_say() -> None:
+def test_waits_of_batches_without_a_row_are_divided_like_those_with_one() -> None:
     times = {"began": 100, "fetch": 60, "collate": 20, "finished": 180, "came": 180, "asked": 100, "got": 190}
     totals = folded([row(**times, worker=0, weight=3, samples=4, behind=1)])
     totals.rest(9, waited=400, late=160)
@@ -77,16 +79,16 @@ def test_what_batches_without_a_row_were_waited_for_is_shared_out_as_the_rows_sa
         "fetch": 180,
         "collate": 60,
         "deliver": 250,
-    }, "until the batch had come, and afterwards"
+    }, "before and after the batch arrived"
     assert (totals.batches, totals.samples, totals.ready, totals.busy) == (9, 36, 9, {0: 720})
     inline = folded([row(**times, worker=-1, weight=3)])
     inline.rest(9, waited=400, late=0)
     assert inline.waited == sum(inline.waits.values()) == 490
-    assert not inline.waits["transfer"], "not what is left over by rounding, either"
-    assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "where nobody tells when a batch has come"
+    assert not inline.waits["transfer"], "not even rounding errors"
+    assert inline.waits["fetch"] == pytest.approx(490 * 60 / 90, abs=2), "as the time of arrival is unknown"
 
 
-def test_waits_that_no_row_has_seen_are_counted_all_the_same() -> None:
+def test_waits_without_any_row_are_counted() -> None:
     totals = folded([row(asked=10, got=10, came=5, finished=5, began=1, fetch=4, weight=8)])
     totals.rest(8, waited=70, late=50)
     assert {cause: waited for cause, waited in totals.waits.items() if waited} == {"transfer": 50, "deliver": 20}
@@ -126,14 +128,14 @@ def test_figures_of_a_period() -> None:
     assert period.stages["fetch"].mean == 0.125
     assert period.prefetch_occupancy == 0.0
     assert period.busy_s == 0.5
-    assert period_of(totals, 1).busy_s == 0.5, "a worker that was retired has worked, too"
+    assert period_of(totals, 1).busy_s == 0.5, "work of retired workers counts"
 
 
-def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
+def test_ready_batches_follow_from_the_times_they_were_finished() -> None:
     made = [(10, 0, 90), (10, 80, 50), (10, 81, 40), (20, 99, 45)]
     columns = columns_of([row(worker=0, began=began, asked=asked, finished=end) for began, asked, end in made])
     settle_order(columns)
-    assert columns["behind"].tolist() == [0, 2, 1, 0], "when they were asked for"
+    assert columns["behind"].tolist() == [0, 2, 1, 0], "ready when the batch was requested"
     assert columns["overtaken"].tolist() == [40, 40, 0, 0]
     equal = columns_of([row(worker=0, began=0, asked=5, finished=end) for end in (90, 80, 85)])
     settle_order(equal)
@@ -143,7 +145,7 @@ def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
     assert not inline["overtaken"].any()
 
 
-def test_cpu_time_is_that_of_the_batches_of_which_it_is_known() -> None:
+def test_cpu_time_is_averaged_over_batches_with_a_known_value() -> None:
     made = {"began": 10, "finished": 10_000_010, "asked": 5, "came": 10_000_020, "got": 10_000_030}
     known = [row(**made, worker=worker, computed=2_000_000, queued=4_000_000) for worker in (0, 1)]
     unknown = row(**made, worker=2)

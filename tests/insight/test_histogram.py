@@ -18,27 +18,27 @@ def counted(durations: list[int], weight: int = 1) -> Histogram:
     return histogram
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(DURATIONS, st.floats(0.0, 1.0))
-def test_a_quantile_is_numpys_within_a_bin(durations: list[int], share: float) -> None:
+def test_quantiles_equal_numpys_within_a_bin(durations: list[int], share: float) -> None:
     exact = float(np.quantile(durations, share, method="inverted_cdf"))
     found = counted(durations).quantile(share)
     assert exact / 2 ** (1 / PER_OCTAVE) <= found * (1 + 1e-9)
     assert found <= exact * 2 ** (1 / PER_OCTAVE) * (1 + 1e-9)
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(DURATIONS, DURATIONS)
-def test_two_histograms_merged_are_the_histogram_of_both(first: list[int], second: list[int]) -> None:
+def test_merging_equals_a_histogram_of_both(first: list[int], second: list[int]) -> None:
     merged = counted(first)
     merged.merge(counted(second))
     assert merged.spread() == counted(first + second).spread()
     assert merged.total == sum(first) + sum(second)
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(DURATIONS, DURATIONS)
-def test_what_was_counted_since_is_what_was_added(first: list[int], second: list[int]) -> None:
+def test_since_returns_what_was_added(first: list[int], second: list[int]) -> None:
     both = counted(first)
     both.merge(counted(second))
     since, expected = both.since(counted(first)), counted(second)
@@ -46,19 +46,19 @@ def test_what_was_counted_since_is_what_was_added(first: list[int], second: list
     assert since.quantile(0.5) == pytest.approx(expected.quantile(0.5), rel=2 ** (1 / PER_OCTAVE) - 1)
 
 
-@settings(deadline=None)  # other tests may run
+@settings(deadline=None)  # other tests may use the cores
 @given(DURATIONS, st.integers(1, 9))
-def test_a_weight_counts_each_duration_as_often(durations: list[int], weight: int) -> None:
+def test_a_weight_counts_a_duration_several_times(durations: list[int], weight: int) -> None:
     assert counted(durations, weight).spread() == counted(durations * weight).spread()
 
 
-def test_what_cannot_be_is_counted_as_nothing_or_as_the_longest() -> None:
+def test_impossible_durations_fall_into_the_first_or_last_bin() -> None:
     histogram = counted([-5, 0, 2**62])
     assert histogram.quantile(0.5) == pytest.approx(1.0, abs=0.1)
     assert histogram.count == 3
-    assert histogram.quantile(1.0) >= 2**47, "longer than anything that is measured"
+    assert histogram.quantile(1.0) >= 2**47, "longer than any measured duration"
 
 
-def test_nothing_counted_is_nothing() -> None:
+def test_an_empty_histogram_is_zero() -> None:
     histogram = counted([])
     assert (histogram.count, histogram.mean, histogram.quantile(0.5)) == (0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""What loaders measure, on every engine: each cause of waiting is found where it is."""
+"""What loaders measure, on every engine: each cause of waiting is attributed correctly."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.sample(4)
 
 ENGINES = ["inline", "thread", "process", "portable"]
 LONG_S = 0.02
-"""Long enough that a machine which is busy with other things does not hide it."""
+"""Long enough to stand out on a busy machine."""
 SHORT_S = 0.001
-"""Long enough that samples are timed one by one."""
+"""Long enough for samples to be timed one by one."""
 
 
 class Slow:
-    """Samples that take their time in one stage."""
+    """Samples that are slow in one stage."""
 
     def __init__(self, count: int = 24, *, fetch_s: float = 0.0, transform_s: float = 0.0) -> None:
         self.count, self.fetch_s = count, fetch_s
@@ -55,7 +55,7 @@ class Slow:
 
 
 class Compose:
-    """Transforms, as torchvision puts them together."""
+    """A chain of transforms, as in torchvision."""
 
     def __init__(self, transforms: list[Any]) -> None:
         self.transforms = transforms
@@ -103,7 +103,7 @@ def loader_of(dataset: Any, engine: str, **options: Any) -> Any:
 
 
 def share_of(period: Period, cause: str) -> float:
-    """The share of a cause in what was waited for, but for the start."""
+    """Return the share of a cause in the waiting time, without that for the start."""
     waited = period.wait_s - (period.waits.get("start", 0.0) if cause != "start" else 0.0)
     return period.waits.get(cause, 0.0) / waited
 
@@ -118,14 +118,14 @@ def test_the_slowest_samples_are_named(engine: str) -> None:
     assert stats["wait_s"] == pytest.approx(stats.total.wait_s)
 
 
-def test_transforms_are_timed_and_stay_the_datasets_own(engine: str) -> None:
+def test_transforms_are_timed_and_the_dataset_stays_unchanged(engine: str) -> None:
     dataset = Slow(32, transform_s=SHORT_S)
     loader = loader_of(dataset, engine)
     assert dataset.transform is not None
     steps = list(dataset.transform.transforms)
     assert sum(len(batch) for batch in loader) == 32
     assert dataset.transform.transforms == steps
-    # The first batch of a worker shows that samples take long; those after it are timed one by one.
+    # The first batch of a worker shows that samples are slow; later samples are timed one by one.
     assert loader.stats().epoch.stages["transform"].count >= 6
 
 
@@ -136,14 +136,16 @@ def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.M
         assert len(list(loader)) == 6
     rows = Recording.load(tmp_path / "run.json").rows
     threads = engine in ("inline", "thread")
-    assert rows["computed"].tolist() == [2000 if threads else 3000] * 6, "of the thread, or of the whole worker"
+    assert rows["computed"].tolist() == [2000 if threads else 3000] * 6, (
+        "for threads, that of the thread; else that of the whole worker"
+    )
     assert rows["queued"].tolist() == [500] * 6
     period = loader.stats().epoch
     assert (period.cpu_s, period.queued_s) == (2e-6 if threads else 3e-6, 5e-7)
 
 
 class KnownCpu:
-    """A clock that always says the same."""
+    """A clock that always returns the same times."""
 
     def __init__(self, *, of_process: bool = False) -> None:
         self.computed = 3000 if of_process else 2000
@@ -160,29 +162,29 @@ def test_batches_come_in_order_behind_a_straggler(engine: str) -> None:
     assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4))
 
 
-# -- in real time: a busy machine may spoil a run, so that each is tried several times --------------------------------
+# -- in real time: a busy machine may disturb a run, so each is tried several times -----------------------------------
 
 
 @pytest.mark.real_time
-def test_a_slow_fetch_is_waited_for(engine: str) -> None:
+def test_a_slow_fetch_is_the_cause_of_waiting(engine: str) -> None:
     def check() -> None:
-        stats = gone_through(loader_of(Slow(fetch_s=LONG_S), engine))
-        # On a busy machine the later of two batches is often ready first, and then the earlier one is what is missing.
+        stats = stats_of_epoch(loader_of(Slow(fetch_s=LONG_S), engine))
+        # On a busy machine, the later of two batches is often ready first; then the cause is "order".
         assert share_of(stats.epoch, "fetch") + share_of(stats.epoch, "order") > 0.7, str(stats)
         assert share_of(stats.epoch, "fetch") > 0.2, str(stats)
         assert stats.epoch.computing is not None
-        assert stats.epoch.computing < 0.3, "it sleeps"
+        assert stats.epoch.computing < 0.3, "samples sleep"
 
     try_again(check)
 
 
 @pytest.mark.real_time
-def test_computing_is_told_from_sleeping(engine: str) -> None:
-    # Two threads would wait for each other: for the interpreter's lock.
+def test_computing_is_distinguished_from_sleeping(engine: str) -> None:
+    # Two threads would wait for each other because of the interpreter's lock.
     options: dict[str, Any] = {"workers": 1} if engine == "thread" else {}
 
     def check() -> None:
-        stats = gone_through(loader_of(Computing(), engine, **options))
+        stats = stats_of_epoch(loader_of(Computing(), engine, **options))
         assert stats.epoch.computing is not None
         assert stats.epoch.computing > 0.7, str(stats)
 
@@ -190,9 +192,9 @@ def test_computing_is_told_from_sleeping(engine: str) -> None:
 
 
 @pytest.mark.real_time
-def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
+def test_a_slow_transform_is_distinguished_from_a_slow_fetch(engine: str) -> None:
     def check() -> None:
-        stats = gone_through(loader_of(Slow(32, transform_s=LONG_S), engine))
+        stats = stats_of_epoch(loader_of(Slow(32, transform_s=LONG_S), engine))
         assert share_of(stats.epoch, "transform") + share_of(stats.epoch, "order") > 0.4, str(stats)
         assert share_of(stats.epoch, "transform") > 0.15, str(stats)
 
@@ -200,33 +202,33 @@ def test_a_slow_transform_is_told_from_the_fetch(engine: str) -> None:
 
 
 @pytest.mark.real_time
-def test_a_slow_collate_is_waited_for(engine: str) -> None:
+def test_a_slow_collate_function_is_the_cause_of_waiting(engine: str) -> None:
     def check() -> None:
-        stats = gone_through(loader_of(Slow(), engine, collate_fn=slow_collate))
+        stats = stats_of_epoch(loader_of(Slow(), engine, collate_fn=slow_collate))
         assert share_of(stats.epoch, "collate") > 0.7, str(stats)
 
     try_again(check)
 
 
 @pytest.mark.real_time
-def test_workers_that_start_slowly_are_waited_for(engine: str) -> None:
+def test_a_slow_start_of_workers_is_the_cause_of_waiting(engine: str) -> None:
     if engine == "inline":
-        pytest.skip("there are none")
+        pytest.skip("there are no workers")
 
     def check() -> None:
-        stats = gone_through(loader_of(Slow(), engine, worker_init=slow_start))
+        stats = stats_of_epoch(loader_of(Slow(), engine, worker_init=slow_start))
         assert share_of(stats.epoch, "start") > 0.7, str(stats)
 
     try_again(check)
 
 
 @pytest.mark.real_time
-def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
+def test_a_straggler_delays_other_batches_that_are_ready(engine: str) -> None:
     if engine == "inline":
-        pytest.skip("there are no others")
+        pytest.skip("there are no other batches")
 
     def check() -> None:
-        stats = gone_through(loader_of(Straggling(1.0), engine))
+        stats = stats_of_epoch(loader_of(Straggling(1.0), engine))
         waits = {cause: waited for cause, waited in stats.epoch.waits.items() if cause != "start"}
         assert waits["order"] > 0.5 * sum(waits.values()), str(stats)
 
@@ -234,8 +236,8 @@ def test_a_straggler_holds_up_others_that_are_ready(engine: str) -> None:
 
 
 # Any: a loader.
-def gone_through(loader: Any) -> Stats:
-    """Return what was measured in an epoch."""
+def stats_of_epoch(loader: Any) -> Stats:
+    """Iterate over an epoch, and return its statistics."""
     for _ in loader:
         pass
     stats: Stats = loader.stats()
@@ -243,7 +245,7 @@ def gone_through(loader: Any) -> Stats:
 
 
 class Computing(Slow):
-    """Samples that compute, for some milliseconds."""
+    """Samples that compute for some milliseconds."""
 
     def __getitem__(self, index: int) -> Any:
         sum(range(200_000))
@@ -262,7 +264,7 @@ class Straggling(Slow):
 
 
 @pytest.mark.real_time
-def test_batches_that_the_program_holds_are_named() -> None:
+def test_batches_held_by_the_program_are_the_cause_of_waiting() -> None:
     def check() -> None:
         loader = feedline.Loader(Large(96), 4, workers=2, engine="process", memory_budget=2 << 20)
         held = []
@@ -279,11 +281,11 @@ def test_batches_that_the_program_holds_are_named() -> None:
 class Large(Slow):
     def __getitem__(self, index: int) -> Any:
         time.sleep(LONG_S)
-        return np.zeros(1 << 15, np.float32)  # 128 KiB: what is large stays where it is while it is held
+        return np.zeros(1 << 15, np.float32)  # 128 KiB: large arrays stay in their slot while they are held
 
 
 @pytest.mark.real_time
-def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
+def test_the_time_of_a_slow_loop_is_not_attributed_to_the_data(engine: str) -> None:
     def check() -> None:
         loader = loader_of(Slow(60), engine)
         for _ in loader:
@@ -294,7 +296,7 @@ def test_a_loop_that_computes_is_not_blamed_on_the_data(engine: str) -> None:
     try_again(check)
 
 
-def test_stages_that_users_name(engine: str) -> None:
+def test_stages_named_by_users_are_timed(engine: str) -> None:
     loader = loader_of(Named(), engine)
     assert len(list(loader)) == 6
     stats = loader.stats()
@@ -308,7 +310,7 @@ class Named(Slow):
         return super().__getitem__(index)
 
 
-def test_epochs_are_told_apart(engine: str) -> None:
+def test_each_epoch_has_its_own_statistics(engine: str) -> None:
     loader = loader_of(Slow(), engine)
     assert loader.stats().total.batches == 0
     for _ in range(3):
@@ -323,7 +325,7 @@ def test_epochs_are_told_apart(engine: str) -> None:
     json.dumps(stats.as_dict())
 
 
-def test_a_stream_is_measured_as_well(engine: str) -> None:
+def test_streams_are_measured(engine: str) -> None:
     loader = loader_of(Stream(), engine, **({} if engine == "inline" else {"workers": 1}))
     assert sum(len(batch) for batch in loader) == 24
     stats = loader.stats()
@@ -338,7 +340,7 @@ class Stream:
             yield np.full(4, number, np.float32)
 
 
-def test_figures_can_be_read_while_another_thread_iterates(engine: str) -> None:
+def test_stats_can_be_read_while_another_thread_iterates(engine: str) -> None:
     loader = loader_of(Slow(400), engine)
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.extend(len(batch) for batch in loader))
@@ -350,7 +352,7 @@ def test_figures_can_be_read_while_another_thread_iterates(engine: str) -> None:
     assert (sum(seen), loader.stats().total.batches) == (400, 100)
 
 
-def test_a_recording_has_the_figures_of_the_run(engine: str, tmp_path: Path) -> None:
+def test_a_recording_has_the_same_statistics_as_the_run(engine: str, tmp_path: Path) -> None:
     loader = loader_of(Named(), engine)
     with feedline.record(loader, tmp_path / "run.json.gz"):
         for _ in range(2):
@@ -371,7 +373,7 @@ def test_a_recording_has_the_figures_of_the_run(engine: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["error", "interrupt"])
-def test_a_run_that_was_interrupted_can_be_read(how: str, tmp_path: Path) -> None:
+def test_the_recording_of_an_interrupted_run_can_be_read(how: str, tmp_path: Path) -> None:
     loader = loader_of(Slow(), "process")
 
     def run() -> None:
@@ -389,7 +391,7 @@ def test_a_run_that_was_interrupted_can_be_read(how: str, tmp_path: Path) -> Non
     assert "feedline-recording" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_recording_may_begin_in_the_middle(tmp_path: Path) -> None:
+def test_a_recording_may_start_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     loader = loader_of(Slow(40), "thread")
     batches = iter(loader)
     next(batches)
@@ -397,10 +399,10 @@ def test_a_recording_may_begin_in_the_middle(tmp_path: Path) -> None:
         assert len(list(batches)) == 9
     recording = Recording.load(tmp_path / "run.json")
     assert recording.stats().epoch.batches in (8, 9)
-    assert len(list(loader)) == 10, "and nothing is recorded any more"
+    assert len(list(loader)) == 10, "this epoch is not recorded"
 
 
-def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+def test_rejects_objects_that_cannot_be_recorded_and_bad_paths(tmp_path: Path) -> None:
     loader = loader_of(Slow(), "inline")
     with pytest.raises(BadOption, match="not a feedline loader"), feedline.record([1, 2], tmp_path / "run.json"):
         pass
@@ -410,7 +412,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
+def test_two_recordings_of_a_loader_may_overlap(tmp_path: Path) -> None:
     loader = loader_of(Slow(), "inline")
     with feedline.record(loader, tmp_path / "run.json"):
         assert len(list(loader)) == 6
@@ -420,7 +422,7 @@ def test_a_loader_may_be_recorded_twice_at_once(tmp_path: Path) -> None:
     assert Recording.load(tmp_path / "inner.json").rows["epoch"].tolist() == [1] * 6
 
 
-def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> None:
+def test_a_process_forked_during_a_recording_does_not_write_it(tmp_path: Path) -> None:
     loader, pid = loader_of(Slow(), "inline"), os.getpid()
     try:
         with feedline.record(loader, tmp_path / "run.json"):
@@ -437,7 +439,7 @@ def test_a_process_that_is_forked_inside_writes_no_recording(tmp_path: Path) -> 
     assert len(Recording.load(tmp_path / "own.json").rows["got"]) == 6
 
 
-def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_hide_an_exception_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = loader_of(Slow(), "inline")
 
     def run(fails: bool) -> None:
@@ -460,7 +462,7 @@ def test_a_disk_that_is_full_hides_no_exception_of_the_run(tmp_path: Path, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) -> None:
+def test_every_engine_fills_every_column(engine: str, start: str, tmp_path: Path) -> None:
     if engine in ("inline", "thread") and start == "spawn":
         pytest.skip("there are no processes")
     options = {"start_method": start} if engine in ("process", "portable") else {}
@@ -472,7 +474,7 @@ def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) 
     assert rows["ordinal"].tolist() == list(range(10))
     assert rows["samples"].tolist() == [4] * 10
     chain = [rows[name] for name in ("given", "began", "finished", "came", "got")]
-    assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "one after the other, but for the digits of clocks"
+    assert (np.diff(np.stack(chain), axis=0) >= -1_000_000).all(), "in this order, apart from the precision of clocks"
     assert (rows["began"] > 0).all()
     assert (rows["fetch"] > 0).all()
     assert (rows["collate"] > 0).all()
@@ -481,7 +483,7 @@ def test_every_engine_tells_everything(engine: str, start: str, tmp_path: Path) 
     assert (rows["queued"] >= 0).all()
     made = rows["fetch"] + rows["collate"] + rows["write"]
     assert (made == rows["finished"] - rows["began"])[rows["worker"] >= 0].all()
-    assert (rows["transform"] > 0).sum() >= 6, "from the second batch of each worker on"
+    assert (rows["transform"] > 0).sum() >= 6, "starting with the second batch of each worker"
     assert set(rows["worker"]) == ({-1} if engine == "inline" else {0, 1})
 
 
@@ -497,7 +499,7 @@ def test_faults_of_the_run_are_recorded(tmp_path: Path) -> None:
     assert (fault["index"], fault["error"]) == (8, "KeyError")
 
 
-def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
+def test_settings_changed_during_a_recording_are_noted(tmp_path: Path) -> None:
     loader = feedline.DataLoader(Slow(), 4)
     with feedline.record(loader, tmp_path / "run.json"):
         list(loader)
@@ -510,7 +512,7 @@ def test_settings_that_are_changed_meanwhile_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_a_recording_without_workers_says_that_work_moves_only_with_a_seed(seed: int | None, tmp_path: Path) -> None:
+def test_a_recording_says_that_tasks_move_only_if_there_is_a_seed(seed: int | None, tmp_path: Path) -> None:
     loader = feedline.DataLoader(Slow(), 4, seed=seed)
     with feedline.record(loader, tmp_path / "run.json"):
         list(loader)
@@ -518,7 +520,7 @@ def test_a_recording_without_workers_says_that_work_moves_only_with_a_seed(seed:
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
+def test_the_settings_found_by_auto_are_recorded(is_gone: bool) -> None:
     loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
     run_of(loader).refresh(view_of(loader))
     recorder = Recorder(loader)
@@ -532,23 +534,23 @@ def test_what_auto_has_found_is_recorded(is_gone: bool) -> None:
     assert recording.stats()["workers"] == 5
 
 
-def test_a_function_gets_the_stats_now_and_then(engine: str) -> None:
-    loader, told = loader_of(Slow(), engine), list[tuple[int, bool]]()
+def test_on_stats_calls_a_function_at_intervals(engine: str) -> None:
+    loader, calls = loader_of(Slow(), engine), list[tuple[int, bool]]()
     main = threading.current_thread()
-    loader.on_stats(lambda stats: told.append((stats["batches"], threading.current_thread() is main)), every_s=0)
+    loader.on_stats(lambda stats: calls.append((stats["batches"], threading.current_thread() is main)), every_s=0)
     assert len(list(loader)) == 6
-    assert told == [(number, True) for number in range(7)]
+    assert calls == [(number, True) for number in range(7)]
     for twin in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
-        assert run_of(twin).listener is None, "a copy has a life of its own"
-    loader.on_stats(told.append, every_s=1000)
+        assert run_of(twin).listener is None, "a copy has no listener"
+    loader.on_stats(calls.append, every_s=1000)
     assert len(list(loader)) == 6
-    assert len(told) == 8
+    assert len(calls) == 8
     loader.on_stats(None)
     assert len(list(loader)) == 6
-    assert len(told) == 8
+    assert len(calls) == 8
 
 
-def test_what_cannot_be_told_the_stats_is_refused() -> None:
+def test_on_stats_rejects_bad_arguments() -> None:
     loader = loader_of(Slow(), "inline")
     with pytest.raises(BadOption, match="cannot be called"):
         loader.on_stats(3)
@@ -560,7 +562,7 @@ def test_what_cannot_be_told_the_stats_is_refused() -> None:
 def torch() -> Any:
     torch = pytest.importorskip("torch")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        pass  # the first time, it opens files that it keeps
+        pass  # the first use opens files that stay open
     return torch
 
 
@@ -578,4 +580,4 @@ def test_stages_are_ranges_in_torchs_profiler(workers: Any, torch: Any) -> None:
     else:
         assert counts["feedline: wait for workers"] >= 1
     assert len(list(loader)) == 4
-    assert scope.ranges is None, "once the profiler has ended"
+    assert scope.ranges is None, "no ranges after the profiler has ended"

@@ -1,4 +1,4 @@
-"""What is measured while a loader runs."""
+"""Measurements of a running loader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = (0, -1, 4, 64, 0, 0, 0, 0, 0, 0, -1, 0, 1, 0)
 
 
 class Clock:
-    """Time that passes when a test says so, in place of the module `time`."""
+    """Replaces the module `time`; time passes only when a test says so."""
 
     now = 10**12
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Loop:
-    """A training loop on a clock of its own: what a loader tells an observer of it."""
+    """A training loop on a fake clock, with the calls that a loader makes to its observer."""
 
     def __init__(self, observer: Observer, step: int, wait: int) -> None:
         self.observer, self.step, self.wait = observer, step, wait
@@ -68,7 +68,7 @@ class Loop:
             self.clock.now = got + self.step
 
 
-def test_long_batches_have_a_row_each() -> None:
+def test_every_long_batch_has_a_row() -> None:
     loop = Loop(Observer(), step=5_000_000, wait=1_000_000)
     loop.run(500)
     assert loop.rows == 500
@@ -76,14 +76,14 @@ def test_long_batches_have_a_row_each() -> None:
     assert (epoch.batches, last, total.batches, total.samples) == (500, None, 500, 2000)
     assert epoch.stages["wait"].mean == 1_000_000
     assert epoch.body.mean == 5_000_000
-    assert epoch.body.count == 499, "before the first batch there is none"
+    assert epoch.body.count == 499, "there is none before the first batch"
 
 
-def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_the_start_of_an_epoch_counts_as_waiting(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     observer = Observer()
 
     def leave(batches: int) -> None:
-        clock.now += 20_000_000  # as rows that are added up
+        clock.now += 20_000_000  # as adding up rows takes
 
     monkeypatch.setattr(observer, "_leave", leave)
     observer.begin(1, clock.now, 0)
@@ -91,20 +91,20 @@ def test_what_the_beginning_of_an_epoch_takes_is_waited_for(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("step", [5_000, 50_000])
-def test_short_batches_have_few_rows_and_the_figures_hold(step: int) -> None:
+def test_short_batches_have_few_rows_and_correct_statistics(step: int) -> None:
     loop = Loop(Observer(), step=step, wait=step // 2)
     loop.run(10_000)
     assert loop.rows < 10_000 * step / 1_500_000 + 50
     epoch, _, _ = loop.observer.totals(loop.batches)
-    assert epoch.batches == 10_000, "which are counted, each"
+    assert epoch.batches == 10_000, "every batch is counted"
     period = period_of(epoch, 0)
-    assert period.stall == pytest.approx(1 / 3, rel=0.001), "exactly, but for the time until it began"
+    assert period.stall == pytest.approx(1 / 3, rel=0.001), "exact, except for the time before the start"
     assert period.stages["wait"].mean == pytest.approx(step / 2e9)
     assert period.samples == 40_000
     assert period.body.mean == pytest.approx(step / 1e9, rel=0.001)
 
 
-def test_a_row_stands_for_no_more_time_than_has_passed() -> None:
+def test_a_row_represents_no_more_time_than_has_passed() -> None:
     loop = Loop(Observer(), step=5_000, wait=5_000)
     for _ in range(300):
         loop.run(37)
@@ -114,7 +114,7 @@ def test_a_row_stands_for_no_more_time_than_has_passed() -> None:
     assert epoch.waited == pytest.approx(300 * (37 * 5_000 + 10_000_000))
 
 
-def test_a_long_wait_has_a_row_out_of_turn() -> None:
+def test_a_long_wait_gets_an_extra_row() -> None:
     observer = Observer()
     loop = Loop(observer, step=5_000, wait=0)
     loop.run(1000)
@@ -125,7 +125,7 @@ def test_a_long_wait_has_a_row_out_of_turn() -> None:
     observer.write(FACTS, loop.now, loop.now + 50_000_000, (0, 0, 0, 0), loop.batches)
     loop.clock.now += 50_000_000
     loop.run(1000)
-    assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "once, and others do not repeat it"
+    assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "counted once"
 
 
 def test_epochs_follow_each_other() -> None:
@@ -142,7 +142,7 @@ def test_epochs_follow_each_other() -> None:
     observer.begin(3, loop.now, 8)
     epoch, last, total = observer.totals(8)
     assert last is not None
-    assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch of which nothing was asked is none"
+    assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch without a request does not count"
 
 
 def test_the_ten_slowest_samples_are_kept() -> None:
@@ -158,7 +158,7 @@ def test_the_ten_slowest_samples_are_kept() -> None:
     assert isinstance(slowest[0].index, dict)
 
 
-def test_everything_is_recorded_while_somebody_records() -> None:
+def test_every_batch_has_a_row_while_a_recording_is_active() -> None:
     observer = Observer()
     loop = Loop(observer, step=5_000, wait=5_000)
     loop.run(1000)
@@ -174,12 +174,12 @@ def test_everything_is_recorded_while_somebody_records() -> None:
     assert len(recording.rows["got"]) in (1502, 1503)
     assert (recording.rows["weight"][1:] == 1).all()
     assert recording.stages == {"decode": [[len(recording.rows["got"]) - 1, 123]]}
-    assert recording.rows["got"].min() < 60_000_000_000, "times begin with the recording"
+    assert recording.rows["got"].min() < 60_000_000_000, "times are relative to the start of the recording"
     loop.run(1000)
-    assert loop.rows < before + 2100, "and no more"
+    assert loop.rows < before + 2100, "no longer after the recording"
 
 
-def test_the_figures_of_a_recording_are_those_of_the_run() -> None:
+def test_a_recording_has_the_same_statistics_as_the_run() -> None:
     observer = Observer()
     kept = observer.record()
     loop = Loop(observer, step=1_000_000, wait=300_000)
@@ -195,7 +195,7 @@ def test_the_figures_of_a_recording_are_those_of_the_run() -> None:
     assert stats.total == period_of(total, 0)
 
 
-def test_nothing_is_measured_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_when_the_observer_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Observer, "is_off", True)
     observer = Observer()
     loop = Loop(observer, step=1_000_000, wait=1_000_000)
@@ -204,7 +204,7 @@ def test_nothing_is_measured_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> 
     assert observer.totals(100)[0].batches == 0
 
 
-def test_several_may_record_at_once() -> None:
+def test_several_recordings_may_overlap() -> None:
     observer = Observer()
     first = observer.record(most=20)
     loop = Loop(observer, step=5_000, wait=5_000)
@@ -215,16 +215,16 @@ def test_several_may_record_at_once() -> None:
     observer.begin(1, loop.now, loop.batches)
     loop.run(7)
     assert first.is_full
-    assert len(observer.recorded(first).rows["got"]) == 30, "all of the epoch in which it became full"
+    assert len(observer.recorded(first).rows["got"]) == 30, "the epoch in which it became full is complete"
     recording = observer.recorded(second)
     assert recording.rows["epoch"].tolist() == [0] * 20 + [1] * 7
     before = loop.rows
     loop.run(1000)
-    assert loop.rows < before + 100, "nobody records any more"
+    assert loop.rows < before + 100, "no recording is active any more"
 
 
 @pytest.mark.slow
-def test_what_is_kept_does_not_grow() -> None:
+def test_memory_does_not_grow_with_the_number_of_batches() -> None:
     observer = Observer()
 
     def run(epochs: int) -> None:
@@ -247,31 +247,31 @@ def test_what_is_kept_does_not_grow() -> None:
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert grown < 65_000, "figures of 2,000 batches, each with a stage of another name"
+    assert grown < 65_000, "for 2,000 batches, each with a stage of a different name"
     stages = observer.totals(100)[2].stages
     assert len(stages) <= 65
     assert stages["other"].count > 3_000
 
 
-def test_a_fork_leaves_no_lock_taken() -> None:
+def test_a_lock_held_during_a_fork_is_free_in_the_child() -> None:
     observer = Observer()
     loop = Loop(observer, step=1000, wait=1000)
     loop.run(5)
-    with observer._lock:  # by another thread, say
+    with observer._lock:  # as another thread might
         child = os.fork()
         if not child:
             signal.alarm(60)
             try:
                 os._exit(0 if observer.totals(5)[0].batches == 5 else 1)
             finally:
-                os._exit(2)  # also if it raises: the rest of the tests is not for this process
+                os._exit(2)  # also if it raises: this process must not run the other tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# -- what "auto" is judged by ------------------------------------------------------------------------------------------
+# -- figures since "auto" settled---------------------------------------------------------------------------------------
 
 
-def test_once_auto_has_settled_the_time_since_then_counts() -> None:
+def test_statistics_since_auto_settled_are_separate() -> None:
     observer = Observer()
     loop = Loop(observer, step=10_000_000, wait=90_000_000)
     loop.run(50)
@@ -286,10 +286,10 @@ def test_once_auto_has_settled_the_time_since_then_counts() -> None:
     assert (since.batches, since.samples, since.stall) == (40, 160, 0.0)
     assert since.body.mean == pytest.approx(0.01)
     assert since.seconds == pytest.approx(0.4)
-    assert period_of(total, 0).stall > 0.8, "of all the time"
+    assert period_of(total, 0).stall > 0.8, "over the whole run"
 
 
-def test_it_counts_from_epoch_to_epoch_and_ends_with_another_search() -> None:
+def test_settled_statistics_continue_across_epochs_and_end_with_a_new_search() -> None:
     observer = Observer()
     loop = Loop(observer, step=1_000_000, wait=1_000_000)
     loop.run(30)
@@ -305,7 +305,7 @@ def test_it_counts_from_epoch_to_epoch_and_ends_with_another_search() -> None:
     assert observer.settled(observer.totals(loop.batches)[2]) is None
 
 
-def test_a_recording_knows_when_auto_settled() -> None:
+def test_a_recording_contains_the_time_at_which_auto_settled() -> None:
     observer = Observer()
     kept = observer.record()
     loop = Loop(observer, step=10_000_000, wait=90_000_000)
@@ -326,12 +326,12 @@ def test_a_recording_knows_when_auto_settled() -> None:
     assert stats.settled.stall == pytest.approx(period_of(settled, 2).stall, rel=0.02)
 
 
-def test_where_every_batch_has_a_row_none_stands_for_several() -> None:
-    """Batches for a device are made ahead: the loader's own count says more than were delivered."""
+def test_rows_represent_one_batch_if_every_batch_has_a_row() -> None:
+    """Batches for a device are made ahead: the loader's count exceeds the number of delivered batches."""
     observer, now = Observer(), vars(module)["time"].now
     observer.begin(0, now, 0)
     for number in range(20):
-        asked = now + number * 10**9  # long after the last one
+        asked = now + number * 10**9  # long after the previous batch
         observer.write(FACTS, asked, asked + 1000, (0, 0, 0, 0), None)
         observer.got = asked + 1000
     epoch, _, _ = observer.totals(20)

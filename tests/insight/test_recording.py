@@ -1,4 +1,4 @@
-"""Recordings, and files that are none."""
+"""Recordings, and files that are not recordings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_recording() -> Recording:
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
-def test_what_was_saved_is_loaded(name: str, tmp_path: Path) -> None:
+def test_a_saved_recording_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     recording = a_recording()
     recording.save(tmp_path / name)
     loaded = Recording.load(tmp_path / name)
@@ -69,13 +69,13 @@ def test_what_was_saved_is_loaded(name: str, tmp_path: Path) -> None:
 
 def test_times_in_the_file_are_microseconds(tmp_path: Path) -> None:
     a_recording().save(tmp_path / "run.json")
-    told = json.loads((tmp_path / "run.json").read_text())
-    assert told["rows"]["fetch"][0] == 700.001
-    assert told["epochs"][1]["begun"] == 10_000.031
-    assert told["system"]["at"] == [0, 500_000.001]
+    data_of_file = json.loads((tmp_path / "run.json").read_text())
+    assert data_of_file["rows"]["fetch"][0] == 700.001
+    assert data_of_file["epochs"][1]["begun"] == 10_000.031
+    assert data_of_file["system"]["at"] == [0, 500_000.001]
 
 
-def test_its_figures_are_by_epoch() -> None:
+def test_statistics_are_separate_for_each_epoch() -> None:
     stats = a_recording().stats()
     assert stats.last_epoch is not None
     assert (stats.last_epoch.batches, stats.epoch.batches, stats.total.batches) == (10, 10, 20)
@@ -85,14 +85,14 @@ def test_its_figures_are_by_epoch() -> None:
     assert stats["batches"] == 20
 
 
-def test_a_recording_of_nothing_has_figures_too(tmp_path: Path) -> None:
+def test_an_empty_recording_can_be_saved_and_loaded(tmp_path: Path) -> None:
     Recording().save(tmp_path / "run.json")
     assert Recording.load(tmp_path / "run.json").stats().total.batches == 0
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.99])
-def test_a_file_that_was_cut_off_says_so(name: str, share: float, tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported_as_such(name: str, share: float, tmp_path: Path) -> None:
     path = tmp_path / name
     a_recording().save(path)
     data = path.read_bytes()
@@ -114,35 +114,37 @@ def test_a_file_that_was_cut_off_says_so(name: str, share: float, tmp_path: Path
         (gzip.compress(b"hello", mtime=0), "is not a recording: it is not JSON"),
     ],
 )
-def test_a_file_that_is_no_recording_says_why(content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_not_recordings_are_rejected_with_the_reason(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.json"
     path.write_bytes(content)
     with pytest.raises(BadRecording, match=message):
         Recording.load(path)
 
 
-def damage(told: dict[str, Any], how: str) -> None:
+def damage(data_of_file: dict[str, Any], how: str) -> None:
     if how == "a column is short":
-        told["rows"]["got"].pop()
+        data_of_file["rows"]["got"].pop()
     elif how == "a column is missing":
-        del told["rows"]["began"]
+        del data_of_file["rows"]["began"]
     elif how == "no number in a column":
-        told["rows"]["got"][3] = math.nan
+        data_of_file["rows"]["got"][3] = math.nan
     elif how == "text in a column":
-        told["rows"]["began"][0] = "soon"
+        data_of_file["rows"]["began"][0] = "soon"
     else:
-        told["epochs"] = 3
+        data_of_file["epochs"] = 3
 
 
 @pytest.mark.parametrize(
     "how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"]
 )
-def test_a_damaged_recording_says_so(how: str, tmp_path: Path) -> None:
+def test_a_damaged_recording_is_reported_as_such(how: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     a_recording().save(path)
-    told = json.loads(path.read_text())
-    damage(told, how)
-    path.write_text(json.dumps(told))
+    data_of_file = json.loads(path.read_text())
+    damage(data_of_file, how)
+    path.write_text(json.dumps(data_of_file))
     with pytest.raises(BadRecording, match="missing or damaged"):
         Recording.load(path)
 
@@ -159,64 +161,64 @@ ODD: list[Any] = [
 ]
 
 
-def places(told: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where values are in a file: of each list, the last."""
+def places(data_of_file: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in a file; of each list, only the last value."""
     found = [path] if path else []
-    if isinstance(told, dict):
-        found += [place for name, value in told.items() for place in places(value, (*path, name))]
-    elif isinstance(told, list) and told:
-        found += places(told[-1], (*path, len(told) - 1))
+    if isinstance(data_of_file, dict):
+        found += [place for name, value in data_of_file.items() for place in places(value, (*path, name))]
+    elif isinstance(data_of_file, list) and data_of_file:
+        found += places(data_of_file[-1], (*path, len(data_of_file) - 1))
     return found
 
 
-def refusal_of(path: Path) -> Exception | None:
+def error_of(path: Path) -> Exception | None:
     try:
         everything_of(path)
-    except Exception as exc:  # of whatever kind: that is what is judged
+    except Exception as exc:  # any exception: the test checks its type
         return exc
     return None
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:20])
-def test_an_odd_value_anywhere_is_refused_or_does_no_harm(odd: Any, tmp_path: Path) -> None:
+def test_an_odd_value_anywhere_is_rejected_or_harmless(odd: Any, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     a_recording().save(path)
     text = path.read_text()
     for place in places(json.loads(text)):
-        told = json.loads(text)
-        inside = told
+        data_of_file = json.loads(text)
+        inside = data_of_file
         for step in place[:-1]:
             inside = inside[step]
         inside[place[-1]] = odd
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(data_of_file))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            refused = refusal_of(path)
-        assert refused is None or (type(refused) is BadRecording and "run.json" in str(refused)), (place, refused)
+            error = error_of(path)
+        assert error is None or (type(error) is BadRecording and "run.json" in str(error)), (place, error)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [("[" * 100_000, "recursion"), ('{"format":"feedline recording","version":' + "9" * 5000 + "}", "digits")],
 )
-def test_json_that_python_cannot_read(text: str, message: str, tmp_path: Path) -> None:
+def test_rejects_json_that_python_cannot_parse(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(BadRecording, match=rf"run\.json is not a recording: .*{message}"):
         Recording.load(tmp_path / "run.json")
 
 
 @pytest.mark.slow
-def test_no_more_is_unpacked_than_a_recording_has(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "run.json.gz").write_bytes(gzip.compress(b" " * (1 << 27), 1))
     tracemalloc.start()
     with pytest.raises(BadRecording, match=r"run\.json\.gz is not a recording: .* more than 1\d,\d{3},\d{3},"):
         Recording.load(tmp_path / "run.json.gz")
-    assert tracemalloc.get_traced_memory()[1] < 3 << 24  # the text, twice while it is put together
+    assert tracemalloc.get_traced_memory()[1] < 3 << 24  # twice the text, while its pieces are joined
     tracemalloc.stop()
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadRecording, match="No such file"):
         Recording.load(tmp_path / "nothing.json")
 
@@ -226,7 +228,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     [{("a", 1): b"x"}, math.nan, "g\u00e4ns.jpg", "\udcff", object()],
     ids=["dict", "nan", "umlaut", "surrogate", "object"],
 )
-def test_samples_of_whatever_index_can_be_saved(index: Any, tmp_path: Path) -> None:
+def test_samples_with_any_index_can_be_saved(index: Any, tmp_path: Path) -> None:
     recording = a_recording()
     recording.slow_samples = [SlowSample(index, 1.0, 0)]
     recording.save(tmp_path / "run.json")
@@ -236,10 +238,10 @@ def test_samples_of_whatever_index_can_be_saved(index: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_million_batches(tmp_path: Path) -> None:
+def test_a_million_batches_can_be_saved_and_loaded(tmp_path: Path) -> None:
     small, rng = a_recording(), np.random.default_rng(0)
     rows = {name: np.tile(column, 50_000) for name, column in small.rows.items()}
-    for name in DURATIONS:  # real ones differ: a file that shrinks to a hundredth is refused
+    for name in DURATIONS:  # real durations differ: a file that compresses to a hundredth is rejected
         rows[name] = rows[name] + rng.integers(0, 1_000_000, 1_000_000)
     recording = Recording(rows=rows)
     recording.epochs = [EpochSpan(0, 0, 0, 0)]

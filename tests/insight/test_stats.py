@@ -38,29 +38,29 @@ STATS = Stats(
 )
 
 
-def test_it_is_the_mapping_that_it_used_to_be() -> None:
+def test_stats_are_a_mapping_of_the_counters() -> None:
     assert STATS["batches"] == 100
     assert dict(STATS) == STATS.counters
     assert len(STATS) == 5
     assert STATS.faults == {"skip": 3}
 
 
-def test_the_verdict_is_about_this_epoch_unless_it_has_just_begun() -> None:
+def test_the_verdict_covers_the_last_epoch_if_this_one_has_just_begun() -> None:
     assert STATS.verdict.startswith("data-bound: training waited 37 % of the time, mostly for fetch")
     begun = Stats(epoch=Period(2, 64, 0.1), last_epoch=PERIOD, total=PERIOD, counters={"workers": 2})
     assert begun.verdict.startswith("data-bound")
 
 
-def test_plain_values_are_json() -> None:
-    told = json.loads(json.dumps(STATS.as_dict()))
-    assert told["epoch"]["stages"]["fetch"]["p99"] == 0.2
-    assert told["epoch"]["samples_per_s"] == 320.0
-    assert told["slowest_samples"][0] == {"index": 7, "seconds": 0.5, "worker": 1}
-    assert told["slowest_samples"][1]["index"] == "('a', 3)"
-    assert told["verdict"] == STATS.verdict
+def test_as_dict_can_be_written_as_json() -> None:
+    report = json.loads(json.dumps(STATS.as_dict()))
+    assert report["epoch"]["stages"]["fetch"]["p99"] == 0.2
+    assert report["epoch"]["samples_per_s"] == 320.0
+    assert report["slowest_samples"][0] == {"index": 7, "seconds": 0.5, "worker": 1}
+    assert report["slowest_samples"][1]["index"] == "('a', 3)"
+    assert report["verdict"] == STATS.verdict
 
 
-def test_flat_has_numbers_only_each_under_one_name() -> None:
+def test_flat_contains_only_numbers_by_name() -> None:
     flat = STATS.flat("loader/")
     assert flat["loader/epoch/waits/fetch"] == 3.0
     assert flat["loader/total/worker_utilisation/1"] == 0.8
@@ -69,7 +69,7 @@ def test_flat_has_numbers_only_each_under_one_name() -> None:
     assert STATS.flat("")["epoch/stall"] == 0.4
 
 
-def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> None:
+def test_prometheus_text_has_one_type_per_name_and_escaped_labels() -> None:
     lines = STATS.prometheus().splitlines()
     assert 'feedline_wait_seconds_total{cause="fetch"} 3' in lines
     assert 'feedline_faults_total{action="skip"} 3' in lines
@@ -80,7 +80,7 @@ def test_prometheus_text_has_one_type_per_name_and_labels_that_can_be_read() -> 
     assert len(types) == len(set(types))
 
 
-def test_a_prefix_that_is_none_for_prometheus_is_refused() -> None:
+def test_rejects_prefixes_that_are_invalid_in_prometheus() -> None:
     assert "my:app_batches_total 100" in STATS.prometheus("my:app")
     for prefix in ("my-app", "", "1st"):
         with pytest.raises(BadOption, match="is not valid for Prometheus"):
@@ -88,7 +88,7 @@ def test_a_prefix_that_is_none_for_prometheus_is_refused() -> None:
 
 
 @pytest.mark.parametrize("columns", [50, 80, 200])
-def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     many = replace(PERIOD, worker_utilisation=[place / 64 for place in range(64)])
     text = str(replace(STATS, epoch=many, total=many))
@@ -96,7 +96,7 @@ def test_it_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert "0 to 98" in text
 
 
-def test_the_table_can_be_read() -> None:
+def test_the_table_shows_the_figures() -> None:
     text = str(STATS)
     assert text.startswith("process, 2 workers\n")
     assert " ".join(text.partition("\n\n")[0].split()).endswith(STATS.verdict)
@@ -106,18 +106,18 @@ def test_the_table_can_be_read() -> None:
     assert "slowest samples: " in text
     assert "0: 300 (+5)" in text
     assert "faults 3" in text
-    assert "last epoch" not in text, "there was none"
+    assert "last epoch" not in text, "there was no last epoch"
     assert max(map(len, text.splitlines())) <= 100
     assert not [line for line in text.splitlines() if line != line.rstrip()]
 
 
-def test_before_the_first_batch_there_is_little_to_say() -> None:
+def test_text_before_the_first_batch() -> None:
     empty = Stats(epoch=Period(), last_epoch=None, total=Period(), counters={"engine": "inline", "workers": 0})
     assert str(empty) == "inline, 0 workers\nnothing to say yet: no batch was delivered"
     assert repr(empty) == "<Stats: 0 batches, nothing to say yet: no batch was delivered>"
 
 
-def test_a_notebook_shows_a_table_of_plain_text() -> None:
+def test_html_for_notebooks_is_escaped() -> None:
     slow = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
     stats = Stats(slow, None, slow, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
     text = stats._repr_html_()
@@ -128,7 +128,7 @@ def test_a_notebook_shows_a_table_of_plain_text() -> None:
     assert "&#x27;&lt;b&gt;&#x27; (1.0 s)" in text
 
 
-def test_a_notebook_shows_a_loader_with_its_figures() -> None:
+def test_html_of_a_loader_contains_its_figures() -> None:
     class Strange(list[int]):
         pass
 

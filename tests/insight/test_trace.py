@@ -15,7 +15,7 @@ from feedline.insight.trace import trace_of
 ONE = {"began": 1000, "fetch": 4000, "transform": 1000, "collate": 500, "finished": 6000, "came": 7000}
 
 
-def test_every_stage_lies_inside_of_its_batch_on_the_line_of_its_worker() -> None:
+def test_stages_are_inside_their_batch_on_the_track_of_its_worker() -> None:
     rows = [row(worker=1, ordinal=5, asked=3000, got=8000, body=2000, **ONE)]
     trace = trace_of(columns_of(rows))
     spans = {event["name"]: event for event in trace["traceEvents"] if event["ph"] == "X"}
@@ -32,13 +32,13 @@ def test_every_stage_lies_inside_of_its_batch_on_the_line_of_its_worker() -> Non
     assert names[spans["wait"]["tid"]] == "training loop"
 
 
-def test_without_workers_all_is_on_one_line() -> None:
+def test_without_workers_everything_is_on_one_track() -> None:
     rows = [row(worker=-1, asked=1000, got=8000, **ONE)]
     spans = [event for event in trace_of(columns_of(rows))["traceEvents"] if event["ph"] == "X"]
     assert len({event["tid"] for event in spans}) == 1
 
 
-def test_a_trace_is_json_also_of_nothing() -> None:
+def test_an_empty_trace_is_valid_json() -> None:
     assert json.loads(json.dumps(trace_of(columns_of([]))))["traceEvents"]
 
 
@@ -57,7 +57,7 @@ def test_an_arrow_leads_from_the_worker_to_the_training_loop() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 10_000), min_size=8, max_size=8), max_size=5))
-def test_spans_lie_inside_of_one_another_whatever_the_moments_are(moments: list[list[int]]) -> None:
+def test_spans_are_always_nested_or_disjoint(moments: list[list[int]]) -> None:
     names = ("asked", "got", "began", "fetch", "collate", "finished", "came", "device")
     rows = [row(worker=place, **dict(zip(names, values, strict=True))) for place, values in enumerate(moments)]
     lanes: dict[int, list[tuple[float, float]]] = {}

@@ -1,4 +1,4 @@
-"""The formula that all advice on workers goes by."""
+"""The formula behind all advice on the number of workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ loads = st.builds(
 
 
 @given(loads)
-def test_workers_are_only_advised_where_they_gain(load: Load) -> None:
+def test_workers_are_advised_only_if_they_gain(load: Load) -> None:
     fewest = load.fewest()
     if fewest:
         assert load.make_s > 2 * load.handover_s
@@ -27,21 +27,21 @@ def test_workers_are_only_advised_where_they_gain(load: Load) -> None:
 
 
 @given(loads, st.integers(1, 64))
-def test_no_number_of_workers_is_clearly_faster_than_the_one_advised(load: Load, other: int) -> None:
+def test_no_other_number_of_workers_is_clearly_faster_than_the_advised_one(load: Load, other: int) -> None:
     fewest = load.fewest()
     if not load.is_cheap and not math.isinf(load.cores):
         assert load.rate(other) <= max(load.rate(fewest), load.rate(0)) * max(LEAST_GAIN, 1.5 / load.most + 1)
 
 
 @given(loads, st.integers(1, 64))
-def test_one_worker_more_never_makes_the_formula_slower(load: Load, count: int) -> None:
+def test_the_predicted_rate_never_falls_with_more_workers(load: Load, count: int) -> None:
     assert load.rate(count + 1) >= load.rate(count)
 
 
 @pytest.mark.parametrize(
     ("what", "load", "fewest"),
     [
-        # Measured on two cores: 3,150 batches/s without workers, 1,125 with six; "auto" had chosen none.
+        # Measured on two cores: 3,150 batches/s without workers, 1,125 with six; "auto" chose none.
         ("0.3 ms on 2 cores", Load(0.3e-3, 0.03e-3, 0.3e-3, 2), 0),
         ("0.3 ms on 16 cores", Load(0.3e-3, 0.03e-3, 0.3e-3, 16), 0),
         ("0.3 ms of sleep", Load(0.3e-3, 0.03e-3, 0.01e-3, 16), 0),
@@ -56,10 +56,10 @@ def test_one_worker_more_never_makes_the_formula_slower(load: Load, count: int) 
         ("a hand-over that was measured", Load(0.01, 0.001, 0.01, 16, handover_s=0.006), 0),
     ],
 )
-def test_how_few_workers_do(what: str, load: Load, fewest: int) -> None:
+def test_the_fewest_workers_that_suffice(what: str, load: Load, fewest: int) -> None:
     assert load.fewest() == fewest, what
 
 
-def test_a_batch_is_cheap_if_both_sides_need_as_long_to_hand_it_over() -> None:
+def test_a_batch_is_cheap_if_its_hand_over_takes_as_long() -> None:
     assert Load(2 * HANDOVER_S, 0.0, 0.0).is_cheap
     assert not Load(2.1 * HANDOVER_S, 0.0, 0.0).is_cheap

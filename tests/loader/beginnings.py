@@ -1,4 +1,4 @@
-"""What an iteration begins with: a dataset, what workers are told, and a bookmark."""
+"""What an iteration starts with: a dataset, the workers' specification, and a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Epochs whose workers answer when dice say so: what they deliver must not depend on that.
+"""Epochs whose workers answer in a random order: the delivered batches must not depend on it.
 
-The workers are real (`Runner`, with the guard inside), and so are driver, machine, epoch, plan and account. Only the
-engine is not: it has no processes, a task is made when its answer is collected, and a sample may kill its worker.
+Workers (`Runner`, with its error handling), driver, machine, epoch, plan and fault budget are real. Only the engine is
+not: it has no processes, a task runs when its result is collected, and a sample may kill its worker.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SKIPS = Policy(otherwise="skip", max_share=1.0)
 
 
 class Killed(BaseException):
-    """The worker that makes this sample dies."""
+    """Raised by a sample that kills its worker."""
 
 
 class Samples:
-    """Samples that are their own indices; some raise, some kill, some kill so many times."""
+    """Samples that equal their indices; some raise, some kill their worker, some do so a number of times."""
 
     def __init__(self, case: Case) -> None:
         self.count = case.count
@@ -62,7 +62,7 @@ class Samples:
         self.draws = case.draws
         self.asked: list[Any] = []
         self.interrupt_at = 0
-        """The question that is answered with an interrupt."""
+        """The number of the request that raises KeyboardInterrupt."""
 
     def __len__(self) -> int:
         return self.count
@@ -83,11 +83,11 @@ class Samples:
 
 
 class DiceEngine(Engine):
-    """Whoever is next, dice decide; what a worker has begun, they decide as well."""
+    """Decides at random which worker answers next, and how far the workers are."""
 
     def __init__(self, spec: WorkerSpec, clock: Clock, dice: random.Random, kills: float = 0.0) -> None:
         self.kills = kills
-        """How likely it is that somebody kills a worker while it is at a task."""
+        """The probability that a worker is killed during a task."""
         self.worker_count = spec.worker_count
         self._spec = spec
         self._clock = clock
@@ -109,7 +109,7 @@ class DiceEngine(Engine):
 
     def revoke(self, worker: int) -> int | None:
         queue = self._queues[worker]
-        if len(queue) < 2:  # the oldest has begun
+        if len(queue) < 2:  # the oldest has started
             return None
         task = queue[1]
         del queue[1]
@@ -118,7 +118,7 @@ class DiceEngine(Engine):
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         busy = [number for number, queue in enumerate(self._queues) if queue and number not in self._dead]
         if not busy or (timeout_s is not None and self._dice.random() < 0.2):
-            assert timeout_s is not None, "waits for ever: nothing is under way"
+            assert timeout_s is not None, "would wait forever: nothing is in flight"
             self._clock.now_s += max(timeout_s, 0.001)
             return []
         answers = []
@@ -145,7 +145,7 @@ class DiceEngine(Engine):
 
 
 class Whim(Scheduler):
-    """A scheduler of a user's who does not care: it holds back what it could give, and delivers whatever it likes."""
+    """A user's scheduler that acts at random: it may hold back tasks, and delivers ready batches in any order."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -171,29 +171,29 @@ class Case:
     bad: tuple[int, ...] = ()
     killers: tuple[int, ...] = ()
     accidents: tuple[tuple[int, int], ...] = ()
-    """Samples that kill the first so many times."""
+    """Samples and how many times each kills its worker at first."""
     draws: bool = False
-    """True for samples that draw random numbers, and add them up to less than 1."""
+    """True for samples that add random numbers below 1."""
     policy: ErrorPolicy = SKIPS
     given: tuple[tuple[int, ...], ...] = ()
-    """The plan, if it is not that of a sampler; an index may come several times."""
+    """The plan, if it does not come from a sampler; an index may occur several times."""
     shuffled: bool = False
     lists: bool = False
     """True for a sampler that is not feedline's: its batches are lists."""
     share: Share = field(default_factory=Share)
     drop_last: bool = False
     workers: int = 0
-    """0 for no workers at all: batches are made when they are asked for."""
+    """0 for no workers: batches are made when they are requested."""
     depth: int = 2
     order: str = "in order"
     """Or "unordered", or "whim"."""
     restarts: int = 1000
     kills: float = 0.0
-    """How likely it is that somebody kills a worker while it is at a task, whatever is in it."""
+    """The probability that a worker is killed during a task, whatever its samples."""
     dice: int = 0
 
     def plan(self, order: dict[str, Any] | None = None) -> Plan:
-        """Return the plan, entered where a state says."""
+        """Return the plan, starting at the position of a saved state."""
         order = order or {}
         consumed = order.get("consumed", 0)
         whole = RandomSampler(range(self.count), seed=7) if self.shuffled else SequentialSampler(range(self.count))
@@ -215,18 +215,18 @@ class Case:
         return self.share.world_size > 1
 
     def batches(self) -> list[list[int]]:
-        """Return what the plan asks for if nothing fails."""
+        """Return the batches of the plan if nothing fails."""
         if self.given:
             return list(map(list, self.given))
         return [listed(entry_of(batch)) for batch in replace(self, lists=False).plan()]
 
     def begin(self, snapshot: Snapshot | None = None, fault_budget: FaultBudget | None = None) -> Run:
-        """Begin the epoch, or the rest of it; with an account, it is known who failed before."""
+        """Start the epoch, or the rest of it; a fault budget contains earlier failures."""
         return Run(self, snapshot, fault_budget)
 
 
 def entry_of(batch: Any) -> Any:
-    """Return what the plan asks for in plain values."""
+    """Return an entry of the plan as plain values."""
     return batch if isinstance(batch, int) else batch.array.tolist()
 
 
@@ -235,7 +235,7 @@ def listed(batch: Any) -> list[int]:
 
 
 class Run:
-    """An epoch under way. Batches are lists, also those of single samples."""
+    """A running epoch. Batches are lists, even those of single samples."""
 
     def __init__(self, case: Case, snapshot: Snapshot | None, fault_budget: FaultBudget | None) -> None:
         self.case = case
@@ -257,7 +257,7 @@ class Run:
         )
         self._clock = Clock()
         self.said: list[str] = []
-        """What the user was told about workers."""
+        """Warnings to the user about workers."""
         with self._patched():
             self._iterator = self._workers(snapshot) if case.workers else self._inline(snapshot)
 
@@ -315,7 +315,7 @@ class Run:
             yield
 
     def take(self, count: int | None = None) -> list[list[int]]:
-        """Take so many batches, or all that are left."""
+        """Take `count` batches, or all that are left."""
         batches: list[list[int]] = []
         with self._patched():
             while count is None or len(batches) < count:
@@ -331,7 +331,7 @@ class Run:
         return self._entry.progress
 
     def snapshot(self) -> Snapshot:
-        """Return where the epoch is, as a loader saves it."""
+        """Return the position of the epoch as a loader saves it."""
         return Snapshot.from_dict(self._checkpoint.snapshot().as_dict())
 
 

@@ -1,4 +1,4 @@
-"""Drivers for tests: an engine, the machine that decides for it, and an iterator over what they deliver."""
+"""Drivers for tests: an engine, its machine, and an iterator over the delivered batches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def driver_of(
     prepare: Prepare | None = None,
     now_s: float = 0.0,
 ) -> Driver:
-    """Return a driver of an engine that is open, or needs no opening."""
+    """Return a driver for an engine that is open, or needs no opening."""
     slots = Slots(arena, NumpyFramework(), counters or Counters())
     machine = Machine(engine.worker_count, slots, Recovery(care or RecoveryOptions()), slots.counters, now_s=now_s)
     return Driver(engine, machine, slots, prepare=prepare)
 
 
 class Delivered(Iterator[Any]):
-    """What a driver delivers of the epoch that was begun."""
+    """Iterates over the batches that a driver delivers in its current epoch."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

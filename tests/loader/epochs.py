@@ -1,4 +1,4 @@
-"""An epoch over a plan, on an engine and a clock that tests move by hand."""
+"""An epoch over a plan, with an engine and a clock that tests control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.loader.stepping import Clock, Cost, SteppingEngine
 
 
 class Bench:
-    """An epoch with everything around it."""
+    """An epoch with everything it needs."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Bench:
         self.driver = driver_of(self.engine, care=RecoveryOptions(restarts=restarts))
         self.machine, self.counters = self.driver.machine, self.driver.counters
         for view in self.machine.workers:
-            view.since_s = 0.0  # they have been there for long
+            view.since_s = 0.0  # they started long ago
         self.window = workers * depth
         self.epoch = Epoch(
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,

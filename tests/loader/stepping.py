@@ -1,4 +1,4 @@
-"""An engine and a clock that tests move by hand: what takes hours happens at once, and the same way every time."""
+"""An engine and a clock that tests control: hours pass at once, and every run is the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.types import Result, ResultKind, Task
 
 
 class Clock:
-    """Stands in for the module `time`."""
+    """Replaces the module `time`."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -31,7 +31,7 @@ class Clock:
         return self.now_s
 
     def install(self, patches: pytest.MonkeyPatch) -> None:
-        """Have drivers go by this clock."""
+        """Make drivers use this clock."""
         patches.setattr(driver, "time", self)
 
 
@@ -39,11 +39,11 @@ Cost = Callable[[Task], float]
 
 
 class SteppingEngine(Engine):
-    """Workers that take as long for a task as they are told, on a clock that jumps from event to event.
+    """Workers with a given cost for each task, on a clock that jumps from event to event.
 
-    A worker that dies loses the task that it is at; what it has waiting can be taken back. The payload of a finished
-    task is what was asked for. `collect` moves the clock to the next answer, at most by its time-out; a wait for
-    something that will never come fails instead of hanging.
+    A worker that dies loses its current task; its waiting tasks can be revoked. The payload of a finished task is its
+    indices. `collect` moves the clock to the next result, at most by its timeout; a wait for something that will never
+    come fails instead of hanging.
     """
 
     def __init__(self, worker_count: int, clock: Clock, cost: Cost) -> None:
@@ -81,7 +81,7 @@ class SteppingEngine(Engine):
         return task.id
 
     def replace(self, worker: int) -> None:
-        assert worker in self._dead or not self._queues[worker], "it is at something"
+        assert worker in self._dead or not self._queues[worker], "it is busy"
         self._dead.discard(worker)
         self._queues[worker].clear()
         self.replaced.append(worker)
@@ -105,9 +105,9 @@ class SteppingEngine(Engine):
                 self._dead.add(dead)
                 if self._queues[dead]:
                     self._queues[dead].popleft()
-                said = [result for _, result in self._answers if result.worker == dead]
+                results = [result for _, result in self._answers if result.worker == dead]
                 self._answers = [(when, result) for when, result in self._answers if result.worker != dead]
-                return [*said, Result(ResultKind.DIED, dead, -1, exc)]
+                return [*results, Result(ResultKind.DIED, dead, -1, exc)]
             busy = [
                 self._done_s[number] for number, queue in enumerate(self._queues) if queue and number not in self._dead
             ]
@@ -116,11 +116,11 @@ class SteppingEngine(Engine):
             if until is not None and (next_s is None or next_s > until):
                 self.clock.now_s = until
                 return []
-            assert next_s is not None, "waits for ever: nothing is under way"
+            assert next_s is not None, "would wait forever: nothing is in flight"
             self.clock.now_s = max(self.clock.now_s, next_s)
 
     def _settle(self) -> None:
-        """Let everything happen that should have happened by now."""
+        """Complete all tasks that should be done by now."""
         for worker, queue in enumerate(self._queues):
             while queue and worker not in self._dead and self._done_s[worker] <= self.clock.now_s:
                 task = queue.popleft()

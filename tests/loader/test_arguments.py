@@ -1,4 +1,4 @@
-"""Arguments of the loader for NumPy that cannot work are refused when it is built."""
+"""Arguments that cannot work are rejected when a loader is created."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stream:
         return iter(range(3))
 
 
-def test_options_are_keywords() -> None:
+def test_options_are_keyword_only() -> None:
     with pytest.raises(TypeError, match="positional"):
         Loader(range(3), 1, True)  # type: ignore[call-arg]
 
@@ -96,13 +96,13 @@ class NoLength:
         ({"memory_budget": "1 XB"}, "memory_budget='1 XB' is not a number of bytes"),
     ],
 )
-def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_rejects_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         Loader(**{"dataset": range(10), **arguments})
 
 
 @pytest.mark.parametrize("epoch", [-1, "1", None])
-def test_an_epoch_that_is_no_number(epoch: Any) -> None:
+def test_rejects_epochs_that_are_not_numbers(epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch="):
         Loader(range(3)).set_epoch(epoch)
 
@@ -122,7 +122,7 @@ TRANSLATED = {
 
 
 @pytest.mark.parametrize("own", [name for name in names_of(Loader) if name not in names_of(DataLoader)])
-def test_names_of_the_loader_in_the_one_for_torch(own: str) -> None:
+def test_data_loader_suggests_torchs_names_for_those_of_loader(own: str) -> None:
     kinds: tuple[Any, ...] = (DataLoader, DataLoader2)
     for kind in kinds:
         with pytest.raises(TypeError, match=rf"argument '{own}'\. Did you mean {TRANSLATED[own]}=\?"):
@@ -130,7 +130,7 @@ def test_names_of_the_loader_in_the_one_for_torch(own: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names_of(DataLoader) if name not in names_of(Loader)])
-def test_names_of_torch_in_the_loader(name: str) -> None:
+def test_loader_suggests_its_own_names_for_those_of_torch(name: str) -> None:
     meant = {**{theirs: ours for ours, theirs in TRANSLATED.items()}, "generator": "seed"}.get(name)
     advice = "Only feedline.DataLoader, the loader for torch, has it" if meant is None else rf"Did you mean {meant}=\?"
     wrong: dict[str, Any] = {name: 1}
@@ -148,14 +148,14 @@ def test_names_of_torch_in_the_loader(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_mistyped_names(kind: Any, wrong: str, advice: str) -> None:
+def test_mistyped_names_get_a_suggestion(kind: Any, wrong: str, advice: str) -> None:
     with pytest.raises(
         TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument '{wrong}'\. {advice}"
     ):
         kind(range(3), **{wrong: 1})
 
 
-def test_a_subclass_may_have_arguments_of_its_own() -> None:
+def test_a_subclass_may_have_its_own_arguments() -> None:
     class Mine(Loader):
         def __init__(self, dataset: Any, *, extra: int, **options: Any) -> None:
             super().__init__(dataset, **options)
@@ -179,7 +179,7 @@ def streams(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_streams_that_are_to_be_shuffled_say_how(kind: Any, tmp_path: Path) -> None:
+def test_the_error_for_shuffling_a_stream_says_how_to_do_it(kind: Any, tmp_path: Path) -> None:
     for stream in streams(tmp_path):
         for option in ({"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}):
             (name,) = option
@@ -201,7 +201,7 @@ class Squares(torch.utils.data.Dataset[int]):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"dataset": "/data/train"}, "each of its 11 characters is a sample"),
         ({"shuffle": "no"}, "shuffle='no' is a string, not a bool: this loader shuffles"),
@@ -209,8 +209,8 @@ class Squares(torch.utils.data.Dataset[int]):
     ],
     ids=str,
 )
-def test_what_hardly_does_what_was_meant_is_doubted(arguments: dict[str, Any], told: str) -> None:
-    with pytest.warns(OptionWarning, match=told) as warned:
+def test_warns_about_arguments_that_are_probably_mistakes(arguments: dict[str, Any], message: str) -> None:
+    with pytest.warns(OptionWarning, match=message) as warned:
         loader = DataLoader(**{"dataset": range(10), **arguments})
     assert warned[0].filename == __file__
     assert len(list(loader)) == len(loader.dataset)
@@ -221,12 +221,12 @@ def test_what_hardly_does_what_was_meant_is_doubted(arguments: dict[str, Any], t
     [{"dataset": "abcdef"}, {"dataset": "and/or\n" * 2}, {"shuffle": 1}, {"timeout": 5, "num_workers": 1}],
     ids=str,
 )
-def test_what_is_not_doubted(arguments: dict[str, Any]) -> None:
+def test_plausible_arguments_cause_no_warning(arguments: dict[str, Any]) -> None:
     DataLoader(**{"dataset": range(10), **arguments})
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_an_empty_state_is_doubted(kind: Any) -> None:
+def test_warns_about_an_empty_state(kind: Any) -> None:
     loader = kind(range(4))
     with pytest.warns(StateWarning, match="The state is empty"):
         loader.load_state_dict({})
@@ -234,7 +234,7 @@ def test_an_empty_state_is_doubted(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_a_batch_sampler_is_no_sampler(kind: Any) -> None:
+def test_rejects_a_batch_sampler_as_sampler(kind: Any) -> None:
     batches = LengthBucketBatchSampler([1, 2, 3, 4], 2)
     with pytest.raises(BadOption, match="Pass it as batch_sampler="):
         kind(list(range(4)), 2, sampler=batches)

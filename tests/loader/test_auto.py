@@ -1,4 +1,4 @@
-"""Loaders that find their number of workers: the same batches, the same states, and why."""
+"""Loaders that choose their number of workers: same batches, same states, and the reasons they give."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Stream(IterableDataset[int]):
 
 @pytest.fixture
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a first look find that batches sleep, for which threads do."""
+    """Make the first probe find that batches sleep, so that threads suffice."""
     found = Probe(batch_s=0.008, cpu_share=0.1, threads=8, thread_gain=7.9, is_unsafe=False)
     monkeypatch.setattr(auto_module, "probe", lambda *_: found)
 
 
 @pytest.fixture
 def grows(monkeypatch: pytest.MonkeyPatch, sleeps: None) -> None:
-    """Decide after a few batches that there are to be more workers, whatever was measured."""
+    """Make the controller add workers after a few batches, whatever was measured."""
 
     def decide(controller: Controller, seen: Any) -> bool:
         assert seen.seconds > 0
@@ -79,7 +79,7 @@ def batches_of(loader: Any) -> list[Any]:
 
 @pytest.mark.usefixtures("grows")
 @pytest.mark.parametrize("engine", ["auto", "process", "thread"])
-def test_the_batches_are_those_of_any_number(engine: Any) -> None:
+def test_batches_do_not_depend_on_the_number_of_workers(engine: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
     fixed = batches_of(DataLoader(Drawing(), **options))
     assert batches_of(DataLoader(Drawing(), num_workers=2, **options)) == fixed
@@ -91,25 +91,25 @@ def test_the_batches_are_those_of_any_number(engine: Any) -> None:
 
 
 @pytest.mark.usefixtures("grows")
-def test_the_other_loader_too() -> None:
+def test_loader_with_auto_delivers_the_same_batches() -> None:
     fixed = batches_of(Loader(Drawing(), 4, shuffle=True, seed=3))
     loader = Loader(Drawing(), 4, shuffle=True, seed=3, workers="auto", persistent=True)
     assert batches_of(loader) == fixed
     assert loader.tuning is not None
     assert loader.tuning.log[-1] == "2 -> 4 workers: it is a test."
-    assert batches_of(loader) != fixed, "it is another epoch"
+    assert batches_of(loader) != fixed, "the second epoch differs"
     assert f"workers={loader.stats()['workers']}" in repr(loader)
 
 
 @pytest.mark.usefixtures("grows")
-def test_a_stream_that_the_loader_shares_out() -> None:
+def test_a_stream_split_by_the_loader_works_with_auto() -> None:
     loader = DataLoader(Stream(), batch_size=2, num_workers="auto", shard=True)
     assert torch.cat(list(loader)).tolist() == list(range(300))
 
 
 @pytest.mark.slow
 def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is decided, and however often: every sample once, in order."""
+    """Every sample comes once and in order, however often the number changes."""
     counts = [1, 5, 2, 4, 1, 3] * 20
 
     def decide(tuning: tuning_module.Tuning, period: Any) -> bool:
@@ -126,12 +126,10 @@ def test_workers_come_and_go_in_the_middle_of_an_epoch(monkeypatch: pytest.Monke
         for _ in range(2):
             assert [index for batch in loader for index in batch[0].tolist()] == list(range(400))
         loader.close()
-    assert len(counts) < 116, "it was decided often"
+    assert len(counts) < 116, "the number changed often"
 
 
-def test_once_it_has_settled_the_loader_is_judged_by_the_time_since(
-    monkeypatch: pytest.MonkeyPatch, grows: None
-) -> None:
+def test_a_settled_loader_is_judged_by_the_time_since_then(monkeypatch: pytest.MonkeyPatch, grows: None) -> None:
     def decide(controller: Controller, seen: Any) -> bool:
         controller._found = seen
         return False
@@ -154,7 +152,7 @@ def test_once_it_has_settled_the_loader_is_judged_by_the_time_since(
 
 @pytest.mark.usefixtures("grows")
 @pytest.mark.parametrize(("before", "after"), [("auto", 0), ("auto", 2), (2, "auto"), (0, "auto")])
-def test_a_state_goes_on_with_any_number(before: Any, after: Any) -> None:
+def test_a_state_can_be_resumed_with_any_number_of_workers(before: Any, after: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3}
     fixed = batches_of(DataLoader(Drawing(), **options))
     loader = DataLoader(Drawing(), num_workers=before, **options)
@@ -166,18 +164,18 @@ def test_a_state_goes_on_with_any_number(before: Any, after: Any) -> None:
     assert first + batches_of(other) == fixed
 
 
-# -- with what it begins -----------------------------------------------------------------------------------------------
+# -- the first number --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def is_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a first look find batches that are cheaper than a hand-over, however busy the machine is."""
+def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the first probe find batches that are cheaper than a hand-over, however busy the machine is."""
     found = Probe(batch_s=3e-4, cpu_share=1.0, threads=0, thread_gain=0.0, is_unsafe=False)
     monkeypatch.setattr(auto_module, "probe", lambda *_: found)
 
 
-@pytest.mark.usefixtures("is_tiny")
-def test_a_tiny_dataset_ends_inline_and_the_verdict_agrees() -> None:
+@pytest.mark.usefixtures("tiny_batches")
+def test_tiny_batches_are_made_inline_and_the_verdict_agrees() -> None:
     loader = DataLoader(TensorDataset(torch.arange(64)), batch_size=4, num_workers="auto", persistent_workers=True)
     assert torch.cat([batch[0] for batch in loader]).tolist() == list(range(64))
     assert (loader.num_workers, loader.stats()["engine"]) == (0, "inline")
@@ -188,11 +186,11 @@ def test_a_tiny_dataset_ends_inline_and_the_verdict_agrees() -> None:
     assert loader.stats().settings["auto"] == "settled"
     assert "Use " not in loader.stats().verdict
     assert len(list(loader)) == 16
-    assert len(loader.tuning.log) == 1, "it was looked at once"
+    assert len(loader.tuning.log) == 1, "it was probed once"
 
 
-@pytest.mark.usefixtures("is_tiny")
-def test_a_tiny_dataset_has_workers_if_something_needs_them() -> None:
+@pytest.mark.usefixtures("tiny_batches")
+def test_tiny_batches_get_workers_if_an_option_needs_them() -> None:
     dataset = TensorDataset(torch.arange(64))
     for options in ({"engine": "process"}, {"timeout": 60}, {"worker_init_fn": int}, {"max_memory_per_worker": "9GB"}):
         loader: Any = DataLoader(dataset, batch_size=4, num_workers="auto", **options)
@@ -200,7 +198,7 @@ def test_a_tiny_dataset_has_workers_if_something_needs_them() -> None:
         assert loader.num_workers > 0
 
 
-def test_own_streams_keep_their_number() -> None:
+def test_a_stream_that_is_not_split_gets_one_worker() -> None:
     loader = DataLoader(Stream(40), batch_size=4, num_workers="auto")
     assert torch.cat(list(loader)).tolist() == list(range(40))
     assert loader.num_workers == 1
@@ -223,7 +221,7 @@ class Counting(Drawing):
         self.made = state["made"]
 
 
-def test_a_dataset_with_a_state_keeps_its_number() -> None:
+def test_a_dataset_with_a_state_keeps_its_number_of_workers() -> None:
     loader = DataLoader(Counting(40), batch_size=4, num_workers="auto")
     assert len(list(loader)) == 10
     assert loader.num_workers == 2
@@ -231,7 +229,7 @@ def test_a_dataset_with_a_state_keeps_its_number() -> None:
     assert "state" in loader.tuning.log[0]
 
 
-def test_what_fails_is_told_by_the_workers() -> None:
+def test_errors_of_samples_are_raised() -> None:
     class Failing(Drawing):
         def __getitem__(self, index: int) -> tuple[int, float]:
             raise OSError("no such sample")
@@ -247,7 +245,7 @@ def in_daemon(connection: Any) -> None:
     connection.send((batches, loader.num_workers, loader.tuning.log))
 
 
-def test_a_process_that_may_have_no_children_makes_batches_itself() -> None:
+def test_a_daemonic_process_makes_batches_itself() -> None:
     context = multiprocessing.get_context("fork")
     near, far = context.Pipe()
     process = context.Process(target=in_daemon, args=(far,), daemon=True)
@@ -261,8 +259,8 @@ def test_a_process_that_may_have_no_children_makes_batches_itself() -> None:
 
 
 @pytest.mark.slow
-def test_a_state_taken_while_the_number_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right after a decision there are workers that start, or that end what they have."""
+def test_states_saved_while_the_number_changes_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after a decision, some workers start and others finish their tasks."""
     states: list[tuple[int, Any]] = []
     decide = tuning_module.Tuning.decide
 
@@ -295,7 +293,7 @@ def test_a_state_taken_while_the_number_changes(monkeypatch: pytest.MonkeyPatch)
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def test_other_texts_are_refused() -> None:
+def test_rejects_other_strings_than_auto() -> None:
     with pytest.raises(TypeError) as caught:
         DataLoader([1, 2], num_workers="many")  # type: ignore[call-overload]
     assert any("'auto'" in note for note in caught.value.__notes__)
@@ -308,7 +306,7 @@ def test_other_texts_are_refused() -> None:
         Loader([1, 2], workers=1, prefetch="much")  # type: ignore[arg-type]
 
 
-def test_prefetch_alone() -> None:
+def test_prefetch_factor_alone_can_be_auto() -> None:
     loader = DataLoader(Drawing(80), batch_size=4, num_workers=2, prefetch_factor="auto")
     assert [index for batch in loader for index in batch[0].tolist()] == list(range(80))
     assert (loader.num_workers, loader.prefetch_factor) == (2, 2)
@@ -316,12 +314,12 @@ def test_prefetch_alone() -> None:
     assert len(list(Loader(Drawing(80), 4, workers=2, prefetch="auto"))) == 20
 
 
-def test_a_number_that_is_given_is_not_changed() -> None:
+def test_an_explicit_number_is_not_tuned() -> None:
     assert DataLoader([1], num_workers=2).tuning is None
     assert Loader([1], workers=2).tuning is None
 
 
-def test_whoever_sets_the_number_has_that_number() -> None:
+def test_setting_num_workers_ends_tuning() -> None:
     loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto")
     assert loader.num_workers == 2
     loader.num_workers = 1
@@ -330,7 +328,7 @@ def test_whoever_sets_the_number_has_that_number() -> None:
 
 
 @pytest.mark.slow
-def test_copies_and_pickles() -> None:
+def test_copies_and_pickles_tune_themselves() -> None:
     loader = DataLoader(Drawing(40), batch_size=4, num_workers="auto", engine="process")
     expected = batches_of(DataLoader(Drawing(40), batch_size=4, seed=0))
     others: list[Any] = [copy.copy(loader), pickle.loads(pickle.dumps(loader))]
@@ -340,7 +338,9 @@ def test_copies_and_pickles() -> None:
         assert other.tuning.log
 
 
-def test_a_worker_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPatch, grows: None) -> None:
+def test_the_loader_continues_without_workers_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, grows: None
+) -> None:
     start = Driver._start_another
 
     def refuse(driver: Driver, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""What both loaders can do with their place in the data."""
+"""Epochs, states and closing, for both loaders."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from feedline.loader.base import LoaderBase, run_of
 KINDS = [Loader, DataLoader]
 
 
-class TaskNotes:
-    """A dataset, or a sampler, that notes its epochs."""
+class EpochNotes:
+    """A dataset, or a sampler, that notes the epochs that were set."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -37,7 +37,7 @@ class TaskNotes:
         self.epochs.append(epoch)
 
 
-class ToldSampler(TaskNotes):
+class EpochNotingSampler(EpochNotes):
     __getitem__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Any:
@@ -49,26 +49,26 @@ def batches(loader: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_loaders_are(kind: Any) -> None:
+def test_both_loaders_have_the_same_base(kind: Any) -> None:
     assert issubclass(kind, LoaderBase)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_epoch_is_told_to_the_dataset_and_the_sampler_once_each(kind: Any) -> None:
-    dataset, sampler = TaskNotes(), ToldSampler()
+def test_set_epoch_is_passed_once_to_dataset_and_sampler(kind: Any) -> None:
+    dataset, sampler = EpochNotes(), EpochNotingSampler()
     kind(dataset, 2, sampler=sampler).set_epoch(4)
     assert (dataset.epochs, sampler.epochs) == ([4], [4])
 
 
-def test_torchs_batch_sampler_hands_it_on_to_the_sampler_inside() -> None:
-    sampler = ToldSampler()
+def test_set_epoch_reaches_the_sampler_inside_torchs_batch_sampler() -> None:
+    sampler = EpochNotingSampler()
     inside: Any = torch.utils.data.BatchSampler(sampler, 2, False)
-    DataLoader(TaskNotes(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
+    DataLoader(EpochNotes(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
     assert sampler.epochs == [6]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_is_that_of_the_epoch(kind: Any) -> None:
+def test_the_order_depends_on_the_epoch(kind: Any) -> None:
     def make() -> Any:
         return kind(list(range(20)), 4, shuffle=True, seed=3)
 
@@ -84,20 +84,20 @@ def test_the_order_is_that_of_the_epoch(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
-def test_what_is_no_epoch_is_refused(kind: Any, epoch: Any) -> None:
+def test_rejects_invalid_epochs(kind: Any, epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch"):
         kind([1, 2], 2).set_epoch(epoch)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_state_before_the_first_batch_is_kept_to(kind: Any, seed: int | None) -> None:
+def test_a_state_saved_before_the_first_batch_fixes_the_order(kind: Any, seed: int | None) -> None:
     def make() -> Any:
         return kind(list(range(20)), 4, shuffle=True, seed=seed)
 
     loader = make()
     state = json.loads(json.dumps(loader.state_dict()))
-    assert loader.state_dict() == state, "asking again draws nothing again"
+    assert loader.state_dict() == state, "a second call draws no new seed"
     expected = batches(loader)
     other = make()
     other.load_state_dict(state)
@@ -105,7 +105,7 @@ def test_a_state_before_the_first_batch_is_kept_to(kind: Any, seed: int | None) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_state_is_about_the_iteration_that_was_begun_last(kind: Any) -> None:
+def test_the_state_describes_the_iteration_started_last(kind: Any) -> None:
     loader = kind(list(range(20)), 4)
     first = iter(loader)
     next(first)
@@ -117,12 +117,12 @@ def test_the_state_is_about_the_iteration_that_was_begun_last(kind: Any) -> None
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)
-def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[str, Any]) -> None:
-    """Lightning never asks for the batch after the last."""
+def test_the_next_epoch_follows_after_end_epoch(options: dict[str, Any]) -> None:
+    """Lightning never requests a batch after the last one."""
     loader: Any = DataLoader(range(6), batch_size=2, **options)
     batches = iter(loader)
     run_of(loader).epochs.end_epoch()
-    assert not loader.state_dict()["ended"], "nothing of it was asked for"
+    assert not loader.state_dict()["ended"], "no batch was requested"
     for _ in range(3):
         next(batches)
     assert not loader.state_dict()["ended"]
@@ -135,7 +135,7 @@ def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[
 
 
 class Eager:
-    """Draws its order when it is asked for an iterator."""
+    """Draws its order as soon as an iterator is created."""
 
     def __init__(self) -> None:
         self.random = random.Random(4)
@@ -145,15 +145,15 @@ class Eager:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_asking_for_the_state_beforehand_does_not_change_the_order(kind: Any) -> None:
+def test_saving_the_state_beforehand_does_not_change_the_order(kind: Any) -> None:
     plain, asked = (kind(list(range(10)), 2, sampler=Eager()) for _ in range(2))
     asked.state_dict()
     asked.state_dict()
     assert [batches(asked), batches(asked)] == [batches(plain), batches(plain)]
 
 
-class Telling:
-    """Samples tell the epoch."""
+class EpochInSamples:
+    """Samples contain the epoch."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -169,40 +169,40 @@ class Telling:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_state_tells_the_dataset_its_epoch_if_the_loader_had(kind: Any) -> None:
-    loader = kind(Telling(), 2)
+def test_a_restored_state_sets_the_epoch_of_the_dataset_if_the_loader_had(kind: Any) -> None:
+    loader = kind(EpochInSamples(), 2)
     loader.set_epoch(3)
     next(iter(loader))
     state = loader.state_dict()
-    other = kind(Telling(), 2)
+    other = kind(EpochInSamples(), 2)
     other.load_state_dict(state)
     assert batches(other) == [[302, 303], [304, 305]]
-    told_again = kind(Telling(), 2)
-    told_again.load_state_dict(state)
-    told_again.broadcast("set_epoch", 7)
-    assert batches(told_again) == [[702, 703], [704, 705]]
+    epoch_set_again = kind(EpochInSamples(), 2)
+    epoch_set_again.load_state_dict(state)
+    epoch_set_again.broadcast("set_epoch", 7)
+    assert batches(epoch_set_again) == [[702, 703], [704, 705]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dataset_that_nobody_told_is_not_told_by_a_state(kind: Any) -> None:
-    loader = kind(Telling(), 2)
+def test_a_restored_state_sets_no_epoch_if_the_loader_had_not(kind: Any) -> None:
+    loader = kind(EpochInSamples(), 2)
     list(loader)
     next(iter(loader))
-    other = kind(Telling(), 2)
+    other = kind(EpochInSamples(), 2)
     other.load_state_dict(loader.state_dict())
     assert batches(other) == [[2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mixtures_are_told_every_epoch_by_the_loader(kind: Any) -> None:
+def test_the_loader_sets_the_epoch_of_mixtures(kind: Any) -> None:
     mixture = mix([list(range(20)), list(range(100, 120))], [0.5, 0.5], size=8)
     loader = kind(mixture, 4)
-    came = {value for _ in range(5) for value in [index for batch in batches(loader) for index in batch]}
-    assert came == {*range(20), *range(100, 120)}
+    seen = {value for _ in range(5) for value in [index for batch in batches(loader) for index in batch]}
+    assert seen == {*range(20), *range(100, 120)}
 
 
 class Network(torch.nn.Module):
-    """Prepares samples with weights that are nobody's place in the data."""
+    """A dataset that is a module; its weights are not a position in the data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class Network(torch.nn.Module):
         return index
 
 
-def test_the_weights_of_a_module_are_no_state_of_a_dataset() -> None:
+def test_weights_of_a_module_are_not_saved_as_state_of_the_dataset() -> None:
     loader: DataLoader[int] = DataLoader(Network(), 2)
     next(iter(loader))
     assert not loader.state_dict()["streams"]
@@ -240,7 +240,7 @@ class Remembering:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_state_of_a_dataset_needs_one_that_takes_it(kind: Any) -> None:
+def test_rejects_a_dataset_state_if_the_dataset_cannot_load_it(kind: Any) -> None:
     loader = kind(Remembering(), 2)
     next(iter(loader))
     other = kind(list(range(6)), 2)
@@ -265,14 +265,14 @@ STAYING = [(Loader, {"workers": 1, "persistent": True}), (DataLoader, {"num_work
 
 
 @pytest.mark.parametrize(("kind", "options"), STAYING)
-def test_a_loop_that_is_under_way_goes_on_when_the_policy_changes(kind: Any, options: dict[str, Any]) -> None:
+def test_a_changed_error_policy_applies_from_the_next_epoch(kind: Any, options: dict[str, Any]) -> None:
     loader = kind(Torn(), 2, engine="thread", **options)
-    begun = iter(loader)
-    first = batches([next(begun)])
+    iterator = iter(loader)
+    first = batches([next(iterator)])
     loader.on_error = "skip"
     with pytest.raises(ValueError, match="torn"):
-        next(begun)
-    assert first + batches(begun) == [[0, 1], [4, 5]]
+        next(iterator)
+    assert first + batches(iterator) == [[0, 1], [4, 5]]
     assert batches(loader) == [[0, 1], [2], [4, 5]]
     loader.close()
 
@@ -287,35 +287,35 @@ def test_a_with_statement_closes_the_loader(kind: Any, engine: str) -> None:
     options = {} if engine == "inline" else dict(zip(names, (1, True), strict=True))
     with kind(range(8), 2, collate_fn=who, engine=engine, **options) as loader:
         assert type(loader) is kind
-        begun = iter(loader)
-        first = next(begun)
-    assert list(begun) == [], "the loop that was under way is over"
+        iterator = iter(loader)
+        first = next(iterator)
+    assert list(iterator) == [], "the running loop is over"
     with loader as same:
         assert same is loader
         again = list(loader)
     assert len(again) == 4
-    assert (first in again) == (engine != "process"), "its worker was another one"
+    assert (first in again) == (engine != "process"), "the worker is a new one"
 
 
-def leave_by_an_exception(loader: Any, begun: list[Iterator[Any]]) -> None:
+def leave_by_an_exception(loader: Any, iterator: list[Iterator[Any]]) -> None:
     with loader:
-        begun.append(iter(loader))
-        next(begun[0])
+        iterator.append(iter(loader))
+        next(iterator[0])
         raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_leaves_a_with_statement_and_closes_the_loader(kind: Any, engine: str) -> None:
+def test_an_exception_in_a_with_statement_closes_the_loader(kind: Any, engine: str) -> None:
     workers = "workers" if kind is Loader else "num_workers"
-    begun: list[Iterator[Any]] = []
+    iterator: list[Iterator[Any]] = []
     loader = kind(range(8), 2, engine=engine, **({} if engine == "inline" else {workers: 1}))
     with pytest.raises(ZeroDivisionError):
-        leave_by_an_exception(loader, begun)
-    assert list(begun[0]) == []
+        leave_by_an_exception(loader, iterator)
+    assert list(iterator[0]) == []
 
 
 @pytest.mark.parametrize(("kind", "options"), STAYING)
-def test_an_iterator_cannot_be_pickled_and_says_so(kind: Any, options: dict[str, Any]) -> None:
+def test_pickling_an_iterator_is_an_error_with_advice(kind: Any, options: dict[str, Any]) -> None:
     loader = kind(list(range(4)), 2, engine="thread", **options)
     next(iter(loader))
     with pytest.raises(NotImplementedError, match="Pickle the loader"):
@@ -325,13 +325,13 @@ def test_an_iterator_cannot_be_pickled_and_says_so(kind: Any, options: dict[str,
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_state_that_was_loaded_goes_with_a_copy(kind: Any, twin_of: Callable[[Any], Any]) -> None:
+def test_a_copy_keeps_a_loaded_state(kind: Any, twin_of: Callable[[Any], Any]) -> None:
     loader = kind(list(range(10)), 2, shuffle=True, seed=3)
-    begun = iter(loader)
-    next(begun)
-    state, rest = loader.state_dict(), batches(begun)
+    iterator = iter(loader)
+    next(iterator)
+    state, rest = loader.state_dict(), batches(iterator)
     loader.load_state_dict(state)
     twin = twin_of(loader)
     assert twin.state_dict() == state
     assert batches(twin) == rest
-    assert batches(loader) == rest, "each has its own"
+    assert batches(loader) == rest, "each has its own state"

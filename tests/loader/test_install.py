@@ -1,4 +1,4 @@
-"""feedline in the place of torch's loader: whoever has got its name, and back again."""
+"""feedline installed in place of torch's loader, under all its names, and uninstalled again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def samples(loader: Any) -> list[int]:
 
 @pytest.fixture
 def library() -> Iterator[types.ModuleType]:
-    """A library that has imported torch's loader and builds one itself."""
+    """A library that has imported torch's loader and creates one."""
     module = types.ModuleType("a_library")
     code = "from torch.utils.data import DataLoader as Loader\ndef build(*a, **k):\n    return Loader(*a, **k)\n"
     exec(code, vars(module))
@@ -53,14 +53,14 @@ def test_every_name_of_torchs_loader_is_feedlines(library: types.ModuleType) -> 
     assert samples(loader) == list(range(6))
 
 
-def test_modules_that_are_imported_later_get_it_too() -> None:
+def test_modules_imported_later_get_feedlines_loader() -> None:
     feedline.install()
     names: dict[str, Any] = {}
     exec("from torch.utils.data import DataLoader", names)
     assert isinstance(iter(names["DataLoader"]([1, 2])), TorchBatches)
 
 
-def test_torchdatas_loader_too() -> None:
+def test_torchdatas_loader_is_replaced_too() -> None:
     feedline.install()
     loader = StatefulDataLoader(range(6), batch_size=2, snapshot_every_n_steps=2)
     batches = iter(loader)
@@ -71,7 +71,7 @@ def test_torchdatas_loader_too() -> None:
     assert samples(other) == [2, 3, 4, 5]
 
 
-def test_uninstall_takes_everything_back(library: types.ModuleType) -> None:
+def test_uninstall_restores_everything(library: types.ModuleType) -> None:
     feedline.install()
     loader = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
     feedline.uninstall()
@@ -82,7 +82,7 @@ def test_uninstall_takes_everything_back(library: types.ModuleType) -> None:
     assert samples(loader) == list(range(4))
 
 
-def test_twice_is_once_and_uninstall_alone_does_nothing() -> None:
+def test_installing_twice_and_uninstalling_without_installing() -> None:
     feedline.uninstall()
     feedline.install()
     feedline.install()
@@ -90,14 +90,14 @@ def test_twice_is_once_and_uninstall_alone_does_nothing() -> None:
     assert torch.utils.data.DataLoader is _kept[0]
 
 
-def test_for_a_while() -> None:
+def test_install_works_as_a_context_manager() -> None:
     with feedline.install():
         assert issubclass(torch.utils.data.DataLoader, feedline.DataLoader)
     assert torch.utils.data.DataLoader is _kept[0]
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's use of it
-def test_isinstance_says_the_same_of_older_loaders() -> None:
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata uses it
+def test_isinstance_also_holds_for_loaders_created_before() -> None:
     plain = _kept[0](range(4))
     stateful = _kept[1](range(4))
     own = feedline.DataLoader(range(4))
@@ -116,7 +116,7 @@ def test_isinstance_says_the_same_of_older_loaders() -> None:
     assert not isinstance(3, torch.utils.data.DataLoader)
 
 
-def test_classes_derived_meanwhile_are_feedlines() -> None:
+def test_classes_derived_while_installed_are_feedlines() -> None:
     feedline.install()
 
     class Mine(torch.utils.data.DataLoader[Any], abc.ABC):
@@ -126,7 +126,7 @@ def test_classes_derived_meanwhile_are_feedlines() -> None:
     assert not isinstance(torch.utils.data.DataLoader(range(3)), Mine)  # type: ignore[arg-type]
 
 
-def test_loader_is_pickled_and_copied_whether_installed_or_not() -> None:
+def test_a_loader_can_be_pickled_while_installed_and_afterwards() -> None:
     with feedline.install():
         loader = torch.utils.data.DataLoader(range(4), batch_size=2, on_error="skip")  # type: ignore[arg-type, call-arg, var-annotated]
         inside = pickle.loads(pickle.dumps(loader))
@@ -135,13 +135,13 @@ def test_loader_is_pickled_and_copied_whether_installed_or_not() -> None:
     assert outside.on_error == "skip"
 
 
-def test_workers_make_the_batches() -> None:
+def test_workers_of_an_installed_loader_make_batches() -> None:
     with feedline.install():
         loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=2)  # type: ignore[arg-type, var-annotated]
     assert samples(loader) == list(range(8))
 
 
-def test_a_while_inside_of_another_ends_with_the_other() -> None:
+def test_a_nested_install_ends_with_the_outer_one() -> None:
     with feedline.install():
         with feedline.install():
             pass

@@ -1,4 +1,4 @@
-"""The live view: what it says of the last seconds, how it looks, and that nothing is left of it."""
+"""The live view: its figures, its looks, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "feedline-live"]
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def test_figures_are_of_the_time_between_the_looks() -> None:
-    looks = deque([(10 * S, totals(100, 9.0, 8.0, {0: 5.0})), (12 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5}))])
-    figures = figures_of("Photos", looks, workers=2, faults=3)
+def test_figures_cover_the_time_between_readings() -> None:
+    readings = deque([(10 * S, totals(100, 9.0, 8.0, {0: 5.0})), (12 * S, totals(150, 11.0, 8.5, {0: 6.0, 1: 2.5}))])
+    figures = figures_of("Photos", readings, workers=2, faults=3)
     assert figures == Figures("Photos", 25.0, 100.0, 0.25, [0.5, 1.0], 2.0, 3, 0, 0.0)
     assert figures.line == (
         "Photos: 25.0 batches/s, 100 samples/s, waited 25 %, 2.0 ready, 3 faults, workers busy 50 100 %"
     )
 
 
-def test_workers_that_were_added_meanwhile_are_shown() -> None:
-    looks = deque([(10 * S, totals(1, 9.0, 8.0, {0: 5.0})), (12 * S, totals(2, 11.0, 8.5, {0: 6.0, 2: 2.0}))])
-    figures = figures_of("Photos", looks, workers=2)
+def test_workers_added_in_between_are_shown() -> None:
+    readings = deque([(10 * S, totals(1, 9.0, 8.0, {0: 5.0})), (12 * S, totals(2, 11.0, 8.5, {0: 6.0, 2: 2.0}))])
+    figures = figures_of("Photos", readings, workers=2)
     assert figures is not None
     assert figures.busy == [0.5, 0.0, 1.0]
 
 
-def test_a_loader_that_delivers_nothing_is_silent_since_then() -> None:
-    looks = deque((second * S, totals(3, 3.0, 1.0)) for second in range(4, 9))
-    figures = figures_of("Photos", looks, workers=0)
+def test_the_time_without_a_batch_is_shown() -> None:
+    readings = deque((second * S, totals(3, 3.0, 1.0)) for second in range(4, 9))
+    figures = figures_of("Photos", readings, workers=0)
     assert figures is not None
     assert (figures.stall, figures.words) == (None, "Photos: no batch for 4 s")
 
 
-def test_one_look_says_nothing() -> None:
+def test_one_reading_gives_no_figures() -> None:
     assert figures_of("Photos", deque([(S, totals(1, 1.0, 1.0))]), workers=0) is None
 
 
@@ -77,17 +77,17 @@ def test_bars_of_workers() -> None:
     assert many.bars() == [f"  workers {'▁' * 8}{'█' * 8} 50 %"]
 
 
-# -- how it looks ----------------------------------------------------------------------------------------------------
+# -- looks -----------------------------------------------------------------------------------------------------------
 
 
-def drawn(stream: io.StringIO, looks: int) -> str:
-    """Draw a loader of which a batch is asked for between two looks."""
+def drawn(stream: io.StringIO, readings: int) -> str:
+    """Draw a loader that delivers a batch between two readings."""
     loader = feedline.Loader(list(range(100)), 1)
     view = LiveView(stream)
     batches = iter(loader)
     try:
         view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
-        for second in range(looks):
+        for second in range(readings):
             next(batches)
             with view.lock:
                 view.draw(second * S)
@@ -97,22 +97,22 @@ def drawn(stream: io.StringIO, looks: int) -> str:
     return stream.getvalue()
 
 
-def test_lines_are_written_now_and_then_where_there_is_no_terminal() -> None:
+def test_lines_are_written_at_intervals_if_there_is_no_terminal() -> None:
     lines = drawn(io.StringIO(), 10).splitlines()
     assert len(lines) == 2
     assert all(line.startswith("feedline: list: 1.0 batches/s, 1 samples/s, waited ") for line in lines)
 
 
-def test_a_terminal_is_drawn_on_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     text = drawn(Terminal(), 3)
     assert text.count("list: 1.0 batches/s") >= 2
-    assert "\x1b[2K" in text, "the lines before are replaced"
+    assert "\x1b[2K" in text, "earlier lines are replaced"
     assert text.index("\x1b[?25l") < text.index("\x1b[?25h"), "the cursor is shown again"
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
-def test_colours_and_width_are_those_that_the_terminal_wants(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_and_width_respect_the_terminal(is_plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "30")
     if is_plain:
@@ -122,7 +122,7 @@ def test_colours_and_width_are_those_that_the_terminal_wants(is_plain: bool, mon
     view._draw_in_place([Figures("Photos", 25.0, 100.0, 0.9, [0.5, 1.0], 2.0, 3, 0, 0.0)])
     view.close()
     text = stream.getvalue()
-    assert ("\x1b[31m" in text) is not is_plain, "a loop that waits for most of the time is red"
+    assert ("\x1b[31m" in text) is not is_plain, "a loop that mostly waits is red"
     shown = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", text).replace("\r", "\n")
     assert max(len(line) for line in shown.splitlines()) <= 30
 
@@ -132,7 +132,7 @@ def test_without_rich_a_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> 
     assert drawn(Terminal(), 5).startswith("feedline: list: ")
 
 
-def test_a_stream_that_is_closed_ends_the_view() -> None:
+def test_a_closed_stream_ends_the_view() -> None:
     stream = io.StringIO()
     view, loader = LiveView(stream), feedline.Loader([1, 2], 1)
     view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
@@ -144,10 +144,10 @@ def test_a_stream_that_is_closed_ends_the_view() -> None:
     view.close()
 
 
-# -- when it is there ------------------------------------------------------------------------------------------------
+# -- when it is shown ------------------------------------------------------------------------------------------------
 
 
-def test_a_loader_is_shown_inside_of_the_context() -> None:
+def test_a_loader_is_shown_inside_the_context() -> None:
     loader = feedline.Loader(list(range(6)), 2)
     with loader.live():
         assert threads() == ["feedline-live"]
@@ -158,12 +158,12 @@ def test_a_loader_is_shown_inside_of_the_context() -> None:
     assert not threads()
 
 
-def test_nothing_is_shown_by_itself() -> None:
+def test_nothing_is_shown_by_default() -> None:
     assert len(list(feedline.Loader(list(range(6)), 2))) == 3
     assert not threads()
 
 
-def test_the_environment_asks_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_shows_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_LIVE", "1")
     loader = feedline.Loader(list(range(6)), 2)
     batches = iter(loader)
@@ -173,7 +173,7 @@ def test_the_environment_asks_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -
         list(batches)
         with view.lock:
             view.draw(S)
-        assert not view.shows(loader), "its epoch is over"
+        assert not view.shows(loader), "its epoch is over, so it is hidden"
         other = feedline.Loader(list(range(6)), 2)
         rest = iter(other)
         assert view.shows(other)
@@ -181,14 +181,14 @@ def test_the_environment_asks_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -
         gc.collect()
         with view.lock:
             view.draw(2 * S)
-            assert not view._shown, "it is gone"
+            assert not view._shown, "it was deleted, so it is hidden"
     finally:
         view.close()
     assert not threads()
 
 
 @pytest.mark.parametrize(("name", "value"), [("FEEDLINE_LIVE", "0"), ("RANK", "1")])
-def test_who_is_not_asked_shows_nothing(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_if_disabled_or_on_other_ranks(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_LIVE", "1")
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
@@ -226,9 +226,9 @@ print("epochs", redirected)
 """
 
 
-def test_workers_that_are_forked_meanwhile_write_to_the_streams_themselves(tmp_path: Path) -> None:
+def test_workers_forked_during_the_view_write_to_the_original_streams(tmp_path: Path) -> None:
     done = program_server.run(FORKS, cwd=tmp_path)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines.count("made 3 Terminal") == 10
-    assert lines[-1] == "epochs FileProxy", "which rich had replaced"
+    assert lines[-1] == "epochs FileProxy", "rich has replaced it"

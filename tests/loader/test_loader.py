@@ -58,7 +58,7 @@ class SizedStream(Stream):
 
 
 class OnlyColumns(Columnar):
-    """Fails when it is asked for a sample."""
+    """Raises if a sample is requested."""
 
     def __len__(self) -> int:
         return 100
@@ -96,7 +96,7 @@ class Broken(Squares):
 
 
 class NeverDone(Squares):
-    """Blocks until its process, or the file of the test, is gone."""
+    """Blocks until its process ends, or the test's file is deleted."""
 
     def __init__(self, fifo: Path) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def indices(loader: Loader) -> list[int]:
 # Batches
 
 
-def test_batches_of_samples(engine: EngineName) -> None:
+def test_samples_are_collated_into_batches(engine: EngineName) -> None:
     loader = Loader(Squares(), 10, **options(engine))
     batches = list(loader)
     assert [batch["index"].tolist() for batch in batches] == [[*range(10)], [*range(10, 20)], [*range(20, 25)]]
@@ -153,7 +153,7 @@ def test_batches_of_samples(engine: EngineName) -> None:
     ],
     ids=["tuple", "dict", "tensors", "columnar"],
 )
-def test_arrays_are_a_dataset(dataset: Any, unpack: Any, engine: EngineName) -> None:
+def test_arrays_can_be_a_dataset(dataset: Any, unpack: Any, engine: EngineName) -> None:
     loader = Loader(dataset, 32, shuffle=True, seed=0, **options(engine))
     seen = []
     for batch in loader:
@@ -172,7 +172,7 @@ def test_a_single_array_and_a_list_of_arrays() -> None:
     assert [batch.tolist() for batch in batches] == [X[:2].tolist(), X[2:3].tolist()]
 
 
-def test_single_samples(engine: EngineName) -> None:
+def test_batch_size_none_delivers_single_samples(engine: EngineName) -> None:
     samples = list(Loader(Squares(5), None, **options(engine)))
     assert [sample["index"] for sample in samples] == [0, 1, 2, 3, 4]
     assert samples[3]["square"].shape == (2,)
@@ -180,7 +180,7 @@ def test_single_samples(engine: EngineName) -> None:
     assert sorted(Loader(range(5), None, shuffle=True, **options(engine))) == [0, 1, 2, 3, 4]
 
 
-def test_lists_of_indices_from_a_sampler_of_single_samples() -> None:
+def test_a_sampler_may_yield_lists_without_a_batch_size() -> None:
     (first, second) = Loader((X, Y), None, sampler=[[3, 1], [2]])
     assert first[1].tolist() == [3, 1]
     assert second[0].tolist() == X[[2]].tolist()
@@ -216,7 +216,7 @@ def test_every_sample_comes_once(
         ({"batch_size": 1, "batch_sampler": [[1], [2, 3], np.array([0])]}, [[1], [2, 3], [0]]),
     ],
 )
-def test_samplers(arguments: dict[str, Any], expected: list[list[int]], engine: EngineName) -> None:
+def test_samplers_decide_the_order(arguments: dict[str, Any], expected: list[list[int]], engine: EngineName) -> None:
     for dataset, name in ((Squares(), "index"), ({"x": X, "y": Y}, "y")):
         loader = Loader(dataset, **{"batch_size": 3, **arguments}, **options(engine))
         assert values(loader, name) == expected
@@ -227,7 +227,7 @@ def test_samplers(arguments: dict[str, Any], expected: list[list[int]], engine: 
 # Iterable datasets
 
 
-def test_an_iterable_dataset(engine: EngineName) -> None:
+def test_iterable_datasets_are_batched(engine: EngineName) -> None:
     loader = Loader(Stream(7), 3, **options(engine, workers=1))
     assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
     assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
@@ -243,12 +243,12 @@ def test_workers_share_the_samples_of_a_stream(engine_name: EngineName) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_each_worker_iterates_over_a_copy_if_that_is_wanted(engine_name: EngineName) -> None:
+def test_each_worker_iterates_over_a_copy_without_sharding(engine_name: EngineName) -> None:
     loader = Loader(Stream(3), 2, workers=2, engine=engine_name, shard=False)
     assert [batch.tolist() for batch in loader] == [[0, 1], [0, 1], [2], [2]]
 
 
-def test_an_iterable_dataset_of_torch() -> None:
+def test_torchs_iterable_datasets_are_accepted() -> None:
     class Numbers(torch.utils.data.IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter(range(3))
@@ -256,7 +256,7 @@ def test_an_iterable_dataset_of_torch() -> None:
     assert [batch.tolist() for batch in Loader(Numbers(), 2)] == [[0, 1], [2]]
 
 
-def test_lengths() -> None:
+def test_the_length_counts_batches_if_it_is_known() -> None:
     assert len(Loader(SizedStream(7), 3)) == 3
     assert len(Loader(SizedStream(7), 3, drop_last=True)) == 2
     assert len(Loader(Squares(5), None)) == 5
@@ -275,7 +275,7 @@ def test_the_length_follows_the_dataset() -> None:
 # Seeds
 
 
-def test_the_order_follows_from_seed_and_epoch_on_every_engine(engine: EngineName) -> None:
+def test_the_order_depends_only_on_seed_and_epoch(engine: EngineName) -> None:
     expected = Loader(Squares(), 4, shuffle=True, seed=5)
     epochs = [values(expected) for _ in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
@@ -284,7 +284,7 @@ def test_the_order_follows_from_seed_and_epoch_on_every_engine(engine: EngineNam
         assert [values(loader) for _ in range(3)] == epochs
         loader.set_epoch(1)
         assert values(loader) == epochs[1]
-        assert values(loader) == epochs[2], "counted on from there"
+        assert values(loader) == epochs[2], "counting continues from there"
 
 
 def test_without_a_seed_every_order_is_new() -> None:
@@ -292,7 +292,7 @@ def test_without_a_seed_every_order_is_new() -> None:
     assert orders[0] != orders[1]
 
 
-def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
+def test_workers_draw_different_numbers_determined_by_the_seed() -> None:
     def draw(seed: int | None) -> list[list[int]]:
         return list(Loader(range(2), 1, workers=2, seed=seed, collate_fn=random_numbers))
 
@@ -325,10 +325,10 @@ def test_collate_functions_give_arrays(engine: EngineName) -> None:
     assert isinstance(second, np.ndarray)
 
 
-def test_the_same_collate_functions_give_tensors_in_the_drop_in(engine: EngineName) -> None:
+def test_the_same_collate_functions_give_tensors_in_data_loader(engine: EngineName) -> None:
     both: dict[str, Any] = {"engine": engine, "num_workers": 0 if engine == "inline" else 2}
     padding = collate.drop_none(collate.pad(-1, sort=True))
-    ragged: Any = Ragged()  # torch's annotations ask for a subclass of its own dataset
+    ragged: Any = Ragged()  # torch's annotations require a subclass of its own dataset
     batches = list(feedline.DataLoader(ragged, 5, collate_fn=padding, **both))
     assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch.values())
     assert batches[1]["ids_lengths"].tolist() == [9, 8, 7, 6]
@@ -341,13 +341,13 @@ def test_the_same_collate_functions_give_tensors_in_the_drop_in(engine: EngineNa
     assert all(isinstance(batch["square"], torch.Tensor) for batch in plain)
 
 
-def test_collate_functions_in_torchs_own_loader() -> None:
+def test_collate_functions_work_in_torchs_own_loader() -> None:
     samples: Any = [torch.arange(n) for n in (1, 3, 2)]
     (batch,) = torch.utils.data.DataLoader(samples, 3, collate_fn=collate.pad())
     assert batch[0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 1, 0]]
 
 
-def test_shapes_that_differ_say_so_wherever_the_batch_is_made(engine: EngineName) -> None:
+def test_samples_of_different_shapes_are_an_error_on_every_engine(engine: EngineName) -> None:
     with pytest.raises(CollateError, match=r"Samples 0 and 1 of the batch have shapes .* in field 'ids'"):
         next(iter(Loader(Ragged(), 2, **options(engine))))
 
@@ -370,7 +370,7 @@ def test_an_empty_batch_can_be_skipped(engine: EngineName) -> None:
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
-def test_start_methods(start_method: str) -> None:
+def test_every_start_method_delivers_the_same_batches(start_method: str) -> None:
     loader = Loader((X, Y), 32, shuffle=True, seed=1, workers=2, start_method=start_method)
     batches = list(loader)
     expected = list(Loader((X, Y), 32, shuffle=True, seed=1))
@@ -378,7 +378,7 @@ def test_start_methods(start_method: str) -> None:
     assert all(np.array_equal(batch[0], X[batch[1]]) for batch in batches)
 
 
-def test_the_work_is_done_where_it_was_asked_to_be(engine: EngineName) -> None:
+def test_batches_are_made_where_the_engine_says(engine: EngineName) -> None:
     pids = set(Loader(range(8), 1, collate_fn=who, **options(engine)))
     assert len(pids) == (2 if engine == "process" else 1)
     assert (os.getpid() in pids) == (engine != "process")
@@ -396,7 +396,7 @@ def test_persistent_workers_stay_until_closed() -> None:
     loader.close()
 
 
-def test_workers_of_an_epoch_that_is_left_early_go(engine: EngineName) -> None:
+def test_workers_of_an_abandoned_epoch_end(engine: EngineName) -> None:
     loader = Loader(Squares(1000), 1, **options(engine))
     for batch in loader:
         assert batch["index"].tolist() == [0]
@@ -413,7 +413,7 @@ def test_worker_init_runs_in_every_worker(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
-def test_an_error_arrives_as_itself_and_iteration_goes_on(engine: EngineName) -> None:
+def test_errors_keep_their_type_and_iteration_continues(engine: EngineName) -> None:
     batches = iter(Loader(Broken(10), 1, **options(engine)))
     for _ in range(7):
         next(batches)
@@ -422,7 +422,7 @@ def test_an_error_arrives_as_itself_and_iteration_goes_on(engine: EngineName) ->
     assert [batch["index"].tolist() for batch in batches] == [[8], [9]]
 
 
-def test_a_batch_that_does_not_come_in_time(tmp_path: Path) -> None:
+def test_a_late_batch_raises_a_timeout(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     loader = Loader(NeverDone(fifo), 1, workers=1, timeout_s=0.2)
@@ -431,13 +431,13 @@ def test_a_batch_that_does_not_come_in_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_batches_as_they_finish(engine_name: EngineName) -> None:
+def test_unordered_delivery_delivers_every_sample(engine_name: EngineName) -> None:
     loader = Loader(Squares(), 2, workers=3, engine=engine_name, in_order=False)
     assert sorted(indices(loader)) == list(range(25))
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_scheduler_of_the_user(engine_name: EngineName) -> None:
+def test_a_custom_scheduler_is_used(engine_name: EngineName) -> None:
     class Last(InOrder):
         asked = 0
 
@@ -452,7 +452,7 @@ def test_a_scheduler_of_the_user(engine_name: EngineName) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_whoever_has_least_to_do(engine_name: EngineName) -> None:
+def test_least_loaded_scheduler_keeps_the_order(engine_name: EngineName) -> None:
     loader = Loader(Squares(), 2, workers=3, engine=engine_name, prefetch=4, scheduler=LeastLoaded())
     assert indices(loader) == indices(loader) == list(range(25))
 
@@ -460,17 +460,17 @@ def test_whoever_has_least_to_do(engine_name: EngineName) -> None:
 # Memory
 
 
-def test_batches_that_are_kept_stay_as_they_are(engine: EngineName) -> None:
+def test_kept_batches_do_not_change(engine: EngineName) -> None:
     data = np.arange(200 * 20_000, dtype=np.float32).reshape(200, 20_000)
     loader = Loader(data, 10, **options(engine))
     batches = list(loader)
     assert np.array_equal(np.concatenate(batches), data)
-    batches[0][:] = 0  # a batch belongs to whoever holds it
+    batches[0][:] = 0  # a batch belongs to its holder
     assert np.array_equal(np.concatenate(list(loader)), data)
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_a_large_batch_lies_in_a_slot_until_it_is_dropped(engine_name: EngineName) -> None:
+def test_a_large_batch_occupies_a_slot_until_it_is_dropped(engine_name: EngineName) -> None:
     loader = Loader(np.zeros((8, 100_000), np.float32), 4, **options(engine_name, workers=1))
     batches = iter(loader)
     batch = next(batches)
@@ -484,13 +484,13 @@ def test_a_large_batch_lies_in_a_slot_until_it_is_dropped(engine_name: EngineNam
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_without_memory_for_slots(engine_name: EngineName) -> None:
+def test_batches_are_delivered_without_memory_for_slots(engine_name: EngineName) -> None:
     data = np.arange(40 * 50_000, dtype=np.float32).reshape(40, 50_000)
     loader = Loader(data, 4, memory_budget=0, **options(engine_name))
     assert np.array_equal(np.concatenate(list(loader)), data)
 
 
-def test_stats(engine: EngineName) -> None:
+def test_stats_contain_engine_and_batches(engine: EngineName) -> None:
     loader = Loader(Squares(), 5, **options(engine))
     list(loader)
     stats = loader.stats()
@@ -524,7 +524,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_torch_is_imported_neither_here_nor_in_the_workers(tmp_path: Path) -> None:
+def test_torch_is_not_imported_here_or_in_workers(tmp_path: Path) -> None:
     script = tmp_path / "no_torch.py"
     script.write_text(NO_TORCH)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)

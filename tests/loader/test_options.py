@@ -1,4 +1,4 @@
-"""Options are attributes that a loader is built anew from, and subclasses may have such attributes of their own."""
+"""Options are attributes from which a loader can be rebuilt; subclasses may use the same names for their own."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ OWN = [name for name in PARAMETERS if name not in inspect.signature(torch.utils.
 
 
 def described(kind: type) -> list[str]:
-    """The names of the arguments that a docstring describes, in its order."""
+    """Return the names of the arguments that a docstring describes, in its order."""
     text = inspect.getdoc(kind) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
     return re.findall(r"^    (\w+): ", section, re.MULTILINE)
 
 
-def test_every_argument_is_described_in_order() -> None:
+def test_every_argument_is_documented_in_order() -> None:
     assert described(DataLoader) == PARAMETERS
 
 
-def test_described_defaults_are_those_of_the_signature() -> None:
+def test_documented_defaults_equal_those_of_the_signature() -> None:
     text = " ".join((inspect.getdoc(DataLoader) or "").split())
     parameters = inspect.signature(DataLoader.__init__).parameters
     for name, following in zip(PARAMETERS[1:], [*PARAMETERS[2:], "Raises"], strict=True):
@@ -90,8 +90,8 @@ GIVEN: list[dict[str, Any]] = [
 
 
 def public(loader: Any, *, only_vars: bool) -> dict[str, Any]:
-    """Return the arguments that a loader can be built anew from: its attributes, as frameworks collect them."""
-    # torch creates what is left out of these, has no attribute for shuffle, and takes either the one or the other.
+    """Return the arguments from which a loader can be rebuilt: its attributes, as frameworks collect them."""
+    # torch creates the ones left out, has no attribute for shuffle, and accepts only one of the two groups.
     one_of = ["batch_sampler"] if loader.batch_size is not None or loader.batch_sampler is None else BATCHING
     names = [name for name in PARAMETERS if name not in ("shuffle", *one_of)]
     if only_vars:  # Lightning's way
@@ -108,23 +108,23 @@ BATCHING = ["batch_size", "sampler", "drop_last"]
 @pytest.mark.parametrize("only_vars", [False, True], ids=["getattr", "vars"])
 @pytest.mark.parametrize("kind", [DataLoader, DataLoader2])
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: ", ".join(given)[:40] or "nothing")
-def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind: Any, only_vars: bool) -> None:
+def test_a_loader_can_be_rebuilt_from_its_attributes(given: dict[str, Any], kind: Any, only_vars: bool) -> None:
     loader = kind(DATA, **given)
     arguments = public(loader, only_vars=only_vars)
     assert set(OWN) <= set(arguments)
     assert {name for name in vars(loader) if not name.startswith("_")} <= set(PARAMETERS)
     again = type(loader)(**arguments)
-    told = public(again, only_vars=False)
-    assert {name: told[name] for name in arguments} == arguments
+    rebuilt = public(again, only_vars=False)
+    assert {name: rebuilt[name] for name in arguments} == arguments
     assert view_of(again).settings() == view_of(loader).settings()
     assert run_of(again).options == run_of(loader).options
     for name in set(given) - {"shuffle"}:
         assert getattr(again, name) == getattr(loader, name)
-        if name != "multiprocessing_context":  # torch makes a context of its name
+        if name != "multiprocessing_context":  # torch turns its name into a context
             assert getattr(again, name) == given[name]
 
 
-def test_what_is_not_given_here_is_given_above() -> None:
+def test_every_parameter_is_covered() -> None:
     assert {name for given in GIVEN for name in given} | {"dataset", "pin_memory", "pin_memory_device"} == set(
         PARAMETERS
     )
@@ -155,7 +155,7 @@ class After(DataLoader[Any]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         for name, value in COLLIDING.items():
-            if name != "faults":  # a property, which nobody can set
+            if name != "faults":  # a property without a setter
                 setattr(self, name, value)
 
 
@@ -182,7 +182,7 @@ def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
         plain.set_epoch(3)
 
 
-def test_own_properties_and_methods_of_a_subclass() -> None:
+def test_properties_and_methods_of_a_subclass_are_not_used_as_options() -> None:
     class Hooked(DataLoader[Any]):
         @property
         def seed(self) -> int:  # type: ignore[override]
@@ -198,7 +198,7 @@ def test_own_properties_and_methods_of_a_subclass() -> None:
     assert loader.on_error(ValueError("x")) == "handled x"
 
 
-def test_on_error_set_by_a_subclass_beforehand() -> None:
+def test_a_subclass_may_set_on_error_beforehand() -> None:
     class Keeps(DataLoader[Any]):
         def __init__(self, dataset: Any, on_error: OnError) -> None:
             self.on_error = on_error
@@ -208,7 +208,7 @@ def test_on_error_set_by_a_subclass_beforehand() -> None:
 
 
 class Busy(DataLoader[Any]):
-    """Uses names for its own purposes that are likely ones for a loader's parts."""
+    """Uses names for its own purposes that a loader might use for its parts."""
 
     tuning = {"lr": 1}  # type: ignore[assignment]  # noqa: RUF012
 
@@ -229,7 +229,7 @@ class BusyToo(Loader):
 
 
 @pytest.mark.parametrize("workers", [0, 2, "auto"])
-def test_likely_names_belong_to_subclasses(workers: Any, tmp_path: Path) -> None:
+def test_subclasses_may_use_likely_names_of_parts(workers: Any, tmp_path: Path) -> None:
     for loader in (Busy(range(20), 4, num_workers=workers), BusyToo(list(range(20)), 4, workers=workers)):
         with record(loader, tmp_path / "run.json"):
             assert sum(map(len, loader)) == 20
@@ -237,7 +237,7 @@ def test_likely_names_belong_to_subclasses(workers: Any, tmp_path: Path) -> None
         assert loader.state_dict()
 
 
-def test_a_subclass_of_speechbrains_kind_sets_what_it_skips_before_and_after() -> None:
+def test_speechbrains_way_to_skip_batches_works() -> None:
     class Saveable(DataLoader[Any]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             self._speechbrain_recovery_skip_to = None
@@ -250,13 +250,13 @@ def test_a_subclass_of_speechbrains_kind_sets_what_it_skips_before_and_after() -
     assert loader._speechbrain_recovery_skip_to is None
 
 
-def test_the_text_of_a_loader_shows_the_seed_that_it_uses() -> None:
+def test_repr_shows_the_seed_in_use() -> None:
     loader = Loader(list(range(12)), 4, shuffle=True, seed=1)
     loader.seed = 2
     assert "seed=1" in repr(loader)
 
 
-def test_reassigning_an_option_changes_nothing() -> None:
+def test_reassigning_an_option_has_no_effect() -> None:
     loader = DataLoader(DATA, 5, seed=1, shuffle=True)
     first = [batch[0].tolist() for batch in loader]
     loader.seed, loader.engine, loader.restarts = 2, "thread", 3
@@ -264,7 +264,7 @@ def test_reassigning_an_option_changes_nothing() -> None:
     assert [batch[0].tolist() for batch in loader] == first
 
 
-def test_what_torch_reads_anew_is_read_anew() -> None:
+def test_attributes_that_torch_reads_again_are_read_again() -> None:
     loader = DataLoader(DATA, 5)
     loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
     assert [len(batch) for batch in loader] == [5, 5, 5, 5]
@@ -283,14 +283,14 @@ def names_of(init: Any) -> list[str]:
     return list(inspect.signature(init).parameters)
 
 
-def test_kwargs_are_named() -> None:
+def test_options_are_added_to_a_signature_with_kwargs() -> None:
     def init(self: Any, dataset: Any, **options: Any) -> None:
         pass
 
     assert names_of(init) == ["self", "dataset", *PARAMETERS[13:], "options"]
 
 
-def test_names_that_a_constructor_uses_are_left_out() -> None:
+def test_options_that_a_constructor_uses_are_left_out() -> None:
     def init(self: Any, dataset: Any, seed: int, **options: Any) -> None:
         self.scheduler = "cosine"
         DataLoader(dataset, on_error="skip", **options)
@@ -300,7 +300,7 @@ def test_names_that_a_constructor_uses_are_left_out() -> None:
     assert {"engine", "restarts"} <= set(names_of(init))
 
 
-def test_constructors_without_kwargs_are_left_alone() -> None:
+def test_signatures_without_kwargs_stay_unchanged() -> None:
     def init(self: Any, dataset: Any) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""A loader again with other parts, as frameworks ask for it."""
+"""Loaders rebuilt with other parts, as frameworks do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Numbers(IterableDataset[int]):
 
 
 class Mine(DataLoader[Any]):
-    """A subclass with a constructor of its own."""
+    """A subclass with its own constructor."""
 
     def __init__(self, size: int) -> None:
         super().__init__(range(size), 4, on_error="skip", memory_budget="1GB")
@@ -33,7 +33,7 @@ def samples(loader: Any) -> list[int]:
 
 
 def shares(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Return what two ranks get of a loader."""
+    """Return the samples that each of two ranks gets."""
     seen = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
@@ -42,7 +42,7 @@ def shares(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     return seen
 
 
-def test_parts_come_from_the_other_and_options_stay() -> None:
+def test_parts_come_from_the_other_loader_and_options_are_kept() -> None:
     loader = Mine(SIZE)
     other: Any = torch.utils.data.DataLoader(
         range(3),  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_ranks_share_the_batches_of_a_batch_sampler(monkeypatch: pytest.MonkeyPa
     assert sorted(first + second) == list(range(SIZE))
 
 
-def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_that_are_already_split_stay_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     torch_sampler = torch.utils.data.distributed.DistributedSampler(range(SIZE), 2, 0)  # type: ignore[arg-type, var-annotated]
@@ -113,7 +113,7 @@ def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert not REBUILDING.is_sharded(DataLoader(range(SIZE), 2))
 
 
-def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_rank_keeps_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     loader = DataLoader(range(SIZE), 2)
@@ -121,7 +121,7 @@ def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_split_across_ranks_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     node = pytest.importorskip("datasets.distributed")
     monkeypatch.setenv("RANK", "0")
@@ -132,7 +132,7 @@ def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyP
     assert (REBUILDING.is_sharded(whole), REBUILDING.is_sharded(part)) == (False, True)
 
 
-def test_a_loader_that_is_split_already_needs_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_rank_is_ignored_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter(range(4))

@@ -1,4 +1,4 @@
-"""Data without end, cut into pieces of a fixed number of batches."""
+"""Endless data, cut into epochs of a fixed number of batches."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def epochs_of(loader: Loader, steps: int, count: int, **options: Any) -> list[li
 
 
 def chain(loader: Loader, count: int, **options: Any) -> list[list[int]]:
-    """Return the first so many batches of the order without end."""
+    """Return the first `count` batches of the endless order."""
     return epochs_of(loader, count, 1, **options)[0]
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(15))
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 6))
-def test_every_epoch_has_its_batches_all_of_them_full_and_they_follow_each_other(
-    count: int, size: int, steps: int
-) -> None:
+def test_every_epoch_has_the_same_number_of_full_batches_without_gaps(count: int, size: int, steps: int) -> None:
     epochs = epochs_of(make(count, size), steps, 3)
     assert [len(epoch) for epoch in epochs] == [steps] * 3
     flat = [index for epoch in epochs for batch in epoch for index in batch]
     assert len(flat) == 3 * steps * size
     passes = [flat[start : start + count] for start in range(0, len(flat) - count + 1, count)]
-    assert all(sorted(indices) == list(range(count)) for indices in passes), "every sample once before any again"
+    assert all(sorted(indices) == list(range(count)) for indices in passes), (
+        "every sample comes once before any repeats"
+    )
     assert flat == [index for batch in chain(make(count, size), 3 * steps) for index in batch]
 
 
-def test_the_order_is_that_of_ordinary_epochs_one_after_the_other() -> None:
+def test_the_order_is_that_of_consecutive_ordinary_epochs() -> None:
     loader = make(8, 4)
     ordinary = [batch.tolist() for _ in range(3) for batch in loader]
     assert chain(make(8, 4), 6) == ordinary
 
 
-def test_epochs_are_numbered_and_say_how_long_they_are() -> None:
+def test_epochs_have_a_number_and_a_length() -> None:
     epochs = make().virtual_epochs(3)
     assert iter(epochs) is epochs
     for number in range(3):
@@ -63,7 +63,7 @@ def test_epochs_are_numbered_and_say_how_long_they_are() -> None:
     assert repr(epochs) == "VirtualEpochs(steps_per_epoch=3)"
 
 
-def test_an_epoch_that_is_left_early_is_over() -> None:
+def test_an_epoch_left_early_is_over() -> None:
     epochs = make().virtual_epochs(5)
     first = next(epochs)
     taken = [batch.tolist() for batch in islice(first, 2)]
@@ -71,10 +71,10 @@ def test_an_epoch_that_is_left_early_is_over() -> None:
     assert second.number == 1
     assert list(first) == []
     taken += [batch.tolist() for batch in second]
-    assert taken == chain(make(), 7), "and no batch is lost"
+    assert taken == chain(make(), 7), "no batch is lost"
 
 
-def test_an_epoch_may_be_gone_on_with() -> None:
+def test_an_epoch_can_be_continued() -> None:
     epoch = next(make().virtual_epochs(5))
     taken = [batch.tolist() for batch in islice(epoch, 2)] + [batch.tolist() for batch in epoch]
     assert taken == chain(make(), 5)
@@ -82,7 +82,7 @@ def test_an_epoch_may_be_gone_on_with() -> None:
 
 
 class Watching:
-    """Says, instead of samples, whether the batch before is gone."""
+    """Samples say whether the previous batch has been freed."""
 
     def __init__(self) -> None:
         self.last: Any = lambda: None
@@ -104,8 +104,8 @@ class WatchingStream:
 
 
 @pytest.mark.parametrize("kind", [Watching, WatchingStream], ids=["samples", "stream"])
-def test_a_batch_is_gone_before_the_next_is_made(kind: Any) -> None:
-    """Its memory is wanted for the next one."""
+def test_a_batch_is_freed_before_the_next_is_made(kind: Any) -> None:
+    """Its memory is needed for the next one."""
     dataset = kind()
     batches = iter(next(Loader(dataset, 1, shard=True).virtual_epochs(6)))
     for _ in range(6):
@@ -120,7 +120,7 @@ def test_a_batch_is_gone_before_the_next_is_made(kind: Any) -> None:
 
 @settings(deadline=None, max_examples=examples(25))
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 5))
-def test_the_place_is_saved_and_restored(steps: int, epochs_done: int, batches_done: int) -> None:
+def test_the_position_is_saved_and_restored(steps: int, epochs_done: int, batches_done: int) -> None:
     batches_done = min(batches_done, steps)
     loader = make()
     epochs = loader.virtual_epochs(steps)
@@ -146,7 +146,7 @@ def test_the_place_is_saved_and_restored(steps: int, epochs_done: int, batches_d
 
 
 @pytest.mark.parametrize("other", [{"workers": 2, "engine": "thread"}, {}])
-def test_a_state_fits_other_workers_and_another_length_of_epochs(other: dict[str, Any]) -> None:
+def test_a_state_can_be_resumed_with_other_workers_and_epoch_lengths(other: dict[str, Any]) -> None:
     loader = make(workers=1, engine="thread")
     epochs = loader.virtual_epochs(3)
     list(next(epochs))
@@ -159,7 +159,7 @@ def test_a_state_fits_other_workers_and_another_length_of_epochs(other: dict[str
     assert rest == chain(make(), 7)[4:]
 
 
-def test_a_place_far_away_is_entered_at_once() -> None:
+def test_a_distant_position_is_reached_at_once() -> None:
     loader = make()
     state = chain_state(loader)
     state["order"]["consumed"] = 10**15
@@ -175,13 +175,13 @@ def chain_state(loader: Loader) -> dict[str, Any]:
     return loader.state_dict()
 
 
-def test_a_state_from_inside_is_not_for_a_plain_iteration() -> None:
+def test_a_state_of_virtual_epochs_is_rejected_by_a_plain_iteration() -> None:
     state = chain_state(make())
     loader = make()
     loader.load_state_dict(state)
     with pytest.raises(BadState, match="virtual_epochs"):
         iter(loader)
-    assert len(list(next(loader.virtual_epochs(3)))) == 2, "it is still there"
+    assert len(list(next(loader.virtual_epochs(3)))) == 2, "the state is kept"
 
 
 def test_a_plain_iteration_ends_virtual_epochs() -> None:
@@ -191,7 +191,7 @@ def test_a_plain_iteration_ends_virtual_epochs() -> None:
     assert loader.state_dict()["virtual"] is None
 
 
-def test_a_state_of_a_plain_iteration_is_gone_on_with() -> None:
+def test_a_state_of_a_plain_iteration_can_be_resumed() -> None:
     loader = make(8, 4)
     next(iter(loader))
     other = make(8, 4)
@@ -209,7 +209,7 @@ def test_ranks_get_different_samples() -> None:
         assert [index for batch in batches for index in batch] == whole[rank::2]
 
 
-def test_other_ranks_go_on() -> None:
+def test_another_number_of_ranks_can_resume() -> None:
     loaders = [make(10, 2) for _ in range(2)]
     for rank, loader in enumerate(loaders):
         list(islice(next(loader.virtual_epochs(5, rank=rank, world_size=2)), 3))
@@ -223,12 +223,12 @@ def test_other_ranks_go_on() -> None:
     assert rest == [whole[12 + rank :: 3] for rank in range(3)]
 
 
-def test_a_sampler_that_is_distributed_knows_its_rank() -> None:
+def test_a_distributed_sampler_keeps_its_rank() -> None:
     sampler: Any = samplers.distribute(samplers.SequentialSampler(range(6)), 1, 2)
     assert chain(Loader(list(range(6)), 2, sampler=sampler), 3, rank=0, world_size=1) == [[1, 3], [5, 1], [3, 5]]
 
 
-# -- orders that cannot be had without end ---
+# -- orders that are not endless themselves --
 
 
 class Stream:
@@ -239,13 +239,13 @@ class Stream:
         return iter(range(self.count))
 
 
-def test_other_orders_are_gone_through_again_and_again() -> None:
+def test_other_orders_are_repeated() -> None:
     loader = Loader(Stream(5), 2)
     assert epochs_of(loader, 4, 2) == [[[0, 1], [2, 3], [4], [0, 1]], [[2, 3], [4], [0, 1], [2, 3]]]
 
 
 @pytest.mark.parametrize("done", range(7))
-def test_their_place_is_saved_and_restored_too(done: int) -> None:
+def test_the_position_in_a_repeated_order_is_saved_and_restored(done: int) -> None:
     def make() -> Loader:
         return Loader(list(range(5)), 2, sampler=[4, 3, 2, 1, 0])
 
@@ -259,7 +259,7 @@ def test_their_place_is_saved_and_restored_too(done: int) -> None:
 
 
 @pytest.mark.parametrize("dataset", [Stream(0), []])
-def test_nothing_cannot_be_gone_through_again_and_again(dataset: Any) -> None:
+def test_rejects_repeating_an_empty_order(dataset: Any) -> None:
     with pytest.raises(BadOption, match="no batches to repeat"):
         list(next(Loader(dataset, 2).virtual_epochs(3)))
 
@@ -268,12 +268,12 @@ def test_nothing_cannot_be_gone_through_again_and_again(dataset: Any) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])
-def test_an_epoch_has_at_least_one_batch(steps: Any) -> None:
+def test_rejects_epochs_without_batches(steps: Any) -> None:
     with pytest.raises(BadOption, match="steps_per_epoch"):
         make().virtual_epochs(steps)
 
 
-def test_a_loader_that_is_closed_ends_the_epoch() -> None:
+def test_closing_the_loader_ends_the_epoch() -> None:
     loader = make(workers=1, engine="thread", persistent=True)
     batches = iter(next(loader.virtual_epochs(3)))
     next(batches)
@@ -285,7 +285,7 @@ def test_a_loader_that_is_closed_ends_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_virtual_epochs_are_over_when_the_loader_is_closed(kind: Any) -> None:
+def test_closing_the_loader_ends_all_virtual_epochs(kind: Any) -> None:
     options = {"persistent" if kind is Loader else "persistent_workers": True}
     loader = kind(list(range(6)), 2, engine="thread", **{"workers" if kind is Loader else "num_workers": 1}, **options)
     epochs = loader.virtual_epochs(2)
@@ -297,7 +297,7 @@ def test_virtual_epochs_are_over_when_the_loader_is_closed(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_virtual_epochs_of_a_foreign_order_go_on_after_an_exception(kind: Any) -> None:
+def test_virtual_epochs_of_a_foreign_order_continue_after_an_exception(kind: Any) -> None:
     class Bad:
         def __len__(self) -> int:
             return 6
@@ -308,25 +308,25 @@ def test_virtual_epochs_of_a_foreign_order_go_on_after_an_exception(kind: Any) -
             return index
 
     epochs = kind(Bad(), 2, sampler=list(range(6))).virtual_epochs(2)
-    came: list[Any] = []
+    seen: list[Any] = []
     failures = 0
     for _ in range(6):
         epoch = next(epochs)
         try:
-            came.extend(batch.tolist() for batch in epoch)
+            seen.extend(batch.tolist() for batch in epoch)
         except ValueError:
             failures += 1
     assert failures > 1
-    assert came[:4] == [[0, 1], [4, 5], [0, 1], [4, 5]], "no batch but the bad one is left out, and none comes twice"
+    assert seen[:4] == [[0, 1], [4, 5], [0, 1], [4, 5]], "only the bad batch is missing, and none comes twice"
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
 def test_virtual_epochs_of_two_ranks_without_a_seed_are_disjoint(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    came: list[int] = []
+    seen: list[int] = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
         torch.manual_seed(rank)
         loader = kind(list(range(40)), 2, shuffle=True)
-        came += [index for batch in next(loader.virtual_epochs(10)) for index in batch.tolist()]
-    assert sorted(came) == list(range(40))
+        seen += [index for batch in next(loader.virtual_epochs(10)) for index in batch.tolist()]
+    assert sorted(seen) == list(range(40))

@@ -1,4 +1,4 @@
-"""Code that runs in a forked process and answers with plain data."""
+"""Runs code in a forked process that answers with plain data."""
 
 import multiprocessing
 from collections.abc import Callable

@@ -1,13 +1,13 @@
 """Fixtures of the comparison with torch's loader.
 
-`parity` runs a test on every engine, `worker_parity` on those that have workers, `process_parity` where workers are
-processes, `inline_parity` without any, `plain_parity` once, with no engine named. Engines with workers get two of
-them, or as many as the marker `workers` says: every worker is a process that torch's loader has to start, too.
+`parity` runs a test on every engine, `worker_parity` on those with workers, `process_parity` with worker processes,
+`inline_parity` without workers, `plain_parity` once, without naming an engine. Engines with workers get two of them,
+or as many as the marker `workers` says, since torch's loader has to start a process for each.
 """
 
 import pytest
 
-pytest.register_assert_rewrite("tests.parity.sides")  # so that a failed comparison shows the difference
+pytest.register_assert_rewrite("tests.parity.sides")  # makes a failed comparison show the difference
 
 from tests.parity.observation import Observation  # noqa: E402  after the line above, or it has no effect
 from tests.parity.sides import Parity, feedline_side  # noqa: E402

@@ -1,4 +1,4 @@
-"""Datasets and functions that both loaders run; importable, so that spawned workers find them too."""
+"""Datasets and functions that both loaders run; importable, so that spawned workers find them."""
 
 import os
 import random
@@ -28,7 +28,7 @@ class Labelled(NamedTuple):
 
 @dataclass
 class Boxes:
-    """A batch type of the user's own."""
+    """A user's own batch type."""
 
     boxes: Tensor
     names: list[str]
@@ -131,7 +131,7 @@ class Arrays(Squares):
 
 
 class Ragged(Squares):
-    """Samples whose length is their index plus one: only a collate function of the user's own can batch them."""
+    """Samples whose length is their index plus one: only a custom collate function can batch them."""
 
     def __getitem__(self, index: int) -> Any:
         return torch.arange(index + 1)
@@ -156,7 +156,7 @@ class Samples(Dataset[Any]):
 
 
 class Identity(Dataset[Any]):
-    """Returns the index it was asked for, whatever that is. Has no length."""
+    """Returns the requested index, of any type. Has no length."""
 
     def __getitem__(self, index: Any) -> Any:
         return index
@@ -176,7 +176,7 @@ class Keyed(Dataset[Any]):
 
 
 class Bulk(Squares):
-    """Has `__getitems__`, and marks what came through it."""
+    """Has `__getitems__`, and marks samples that came through it."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tensor]:
         return [torch.tensor([index, 1000 + len(indices)]) for index in indices]
@@ -273,7 +273,7 @@ class Endless(IterableDataset[Tensor]):
 
 
 class Resumed(IterableDataset[int]):
-    """Is its own iterator and goes on where the last pass stopped: shows whether a worker kept its copy."""
+    """Is its own iterator and continues where the last pass stopped: shows whether a worker kept its copy."""
 
     def __init__(self, per_pass: int = 4) -> None:
         self.per_pass = per_pass
@@ -293,7 +293,7 @@ class Resumed(IterableDataset[int]):
 
 
 class RestlessIterator(IterableDataset[int]):
-    """Its iterator goes on after it said that it was finished, which a loader must not ask for."""
+    """Its iterator continues after StopIteration; a loader must not read on."""
 
     def __iter__(self) -> Iterator[int]:
         return _Restless()
@@ -345,7 +345,7 @@ class FailingStart(IterableDataset[int]):
 
 
 class Whereabouts(Squares):
-    """Says which worker made the sample."""
+    """Samples say which worker made them."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -361,19 +361,19 @@ class HeldBack(Whereabouts):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            assert self.release.wait(100), "nobody released the first sample"
+            assert self.release.wait(100), "the first sample was never released"
         return super().__getitem__(index)
 
 
 def describe_worker(info: WorkerInfo | None) -> list[Any]:
-    """The fields of a `WorkerInfo` as numbers and words; the dataset only by its type and length."""
+    """Return the fields of a `WorkerInfo` as plain values; the dataset only by its type."""
     if info is None:
         return ["main"]
     return [info.id, info.num_workers, info.seed, type(info.dataset).__name__]
 
 
 class WorkerFields(Squares):
-    """The whole of `get_worker_info()`, and whether the dataset in it is the one at work."""
+    """All of `get_worker_info()`, and whether its dataset is this one."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -389,7 +389,7 @@ class WorkerFieldsIterable(IterableDataset[Any]):
 
 
 class Draws(Squares):
-    """What the global generators give inside a worker."""
+    """What the global generators draw inside a worker."""
 
     def __getitem__(self, index: int) -> Any:
         return {
@@ -401,7 +401,7 @@ class Draws(Squares):
 
 
 class WorkerFieldsAndDraws(Draws):
-    """Both, so that one worker has to be started to compare them."""
+    """Both, so that one worker is enough to compare them."""
 
     def __getitem__(self, index: int) -> Any:
         return [super().__getitem__(index), *describe_worker(get_worker_info())]
@@ -419,7 +419,7 @@ class ThreadCounts(Squares):
 
 
 class Counter(Squares):
-    """Counts its own calls: shows whether a worker kept its copy of the dataset, and whether the caller's changed."""
+    """Counts its calls: shows whether a worker kept its copy of the dataset, and whether the caller's changed."""
 
     def __init__(self, n: int = 4) -> None:
         super().__init__(n)
@@ -474,7 +474,7 @@ class NestedLoader(Squares):
 
 
 class Failing(Squares):
-    """Raises what `make` makes at the indices given."""
+    """Raises the exception that `make` creates at the given indices."""
 
     def __init__(self, make: Callable[[int], BaseException], at: Sequence[int] = (5,), n: int = 12) -> None:
         super().__init__(n)
@@ -521,7 +521,7 @@ class WithMessageField(Exception):
 
 
 class Picky(Exception):
-    """Refuses to be built unless its argument is a number."""
+    """Cannot be built unless its argument is a number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"number {number + 0}")
@@ -592,7 +592,7 @@ class Killed(Squares):
 
 
 class Exiting(Squares):
-    """Leaves its process at one index without a word."""
+    """Exits its process at one index without a message."""
 
     def __init__(self, note: Path) -> None:
         super().__init__(8)
@@ -606,7 +606,7 @@ class Exiting(Squares):
 
 
 class StuckBriefly(Squares):
-    """Takes half a minute for every sample: long against a time-out of a fifth of a second, even on a busy machine."""
+    """Takes half a minute for every sample: far longer than a timeout of 0.2 s, even on a busy machine."""
 
     def __getitem__(self, index: int) -> Tensor:
         threading.Event().wait(30)
@@ -757,7 +757,7 @@ def init_seeds(worker_id: int) -> None:
 
 
 def split_span(worker_id: int) -> None:
-    """Give each worker its part of a `Span`: the example of torch's documentation."""
+    """Give each worker its part of a `Span`, as in torch's documentation."""
     info = get_worker_info()
     assert info is not None
     dataset: Any = info.dataset  # Any: a `Span`
@@ -772,7 +772,7 @@ def double(value: Any) -> Any:
 
 
 class WithHistory(Squares):
-    """Samples that were computed from a tensor that wants its gradient."""
+    """Samples that were computed from a tensor that requires gradients."""
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.full((2,), float(index)).requires_grad_() * 2
@@ -787,7 +787,7 @@ class Convolving(Squares):
 
 
 def count_or_one(samples: Any) -> int:
-    """The number of samples in a batch; a sample on its own counts as one."""
+    """Return the number of samples in a batch; a single sample counts as one."""
     return len(samples) if isinstance(samples, list) else 1
 
 

@@ -1,7 +1,7 @@
-"""What a piece of code did, as plain facts that can be compared and kept.
+"""What a piece of code did, as plain facts that can be compared and stored.
 
 A batch is turned into nested tuples of types, shapes and values, so that two loaders' results compare with `==`,
-a difference is readable, and an expected result can be kept for later tests without holding anybody's memory.
+a difference is readable, and an expected result can be stored for later tests without holding on to memory.
 """
 
 import random
@@ -22,11 +22,11 @@ Facts = object
 """Nested tuples of strings, numbers and types."""
 
 UNCOMPARED_WARNINGS = (
-    # Every machine has its own number of cores; `test_arguments.py` looks at this one where its cause is controlled.
+    # Depends on the machine's number of cores; `test_arguments.py` checks it with a controlled number of workers.
     "This DataLoader will create",
-    # Python 3.12 and later say this for every fork of a process with threads.
+    # Python 3.12 and later warn about every fork of a process with threads.
     "is multi-threaded, use of fork()",
-    # torch says these once per process, so whoever comes second does not hear them.
+    # torch warns about these once per process, so the second loader does not trigger them.
     "(Triggered internally at",
 )
 
@@ -38,11 +38,11 @@ class Failure:
     kind: type[BaseException]
     text: str
     report: str
-    """What Python would print: the exception, its notes, its causes and their tracebacks."""
+    """The text Python would print: the exception, its notes, its causes and their tracebacks."""
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Note the exception and let go of its frames.
+        """Describe the exception and release its frames.
 
         An exception that torch raises for a worker is in a reference cycle with the frames that raised it, and so is
         the iterator; left to the garbage collector, its shutdown takes five seconds.
@@ -55,18 +55,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Observation:
-    """All that can be seen from outside of a piece of code."""
+    """Everything about a piece of code that is visible from outside."""
 
     value: Facts
     failure: Failure | None
     warnings: tuple[tuple[str, str], ...]
     """Category and text, each once, in order of appearance."""
     generators: tuple[float, ...]
-    """The next draw of each global generator: what the code took from them is a side effect users depend on."""
+    """The next draw of each global generator: users depend on how much the code drew from them."""
 
 
 def observe(code: Callable[[], object]) -> Observation:
-    """Run `code` from a fixed seed and note its result, its exception, its warnings and what it drew."""
+    """Run `code` with a fixed seed; record its result, exception, warnings and random draws."""
     torch.manual_seed(20)
     random.seed(21)
     np.random.seed(22)
@@ -81,8 +81,8 @@ def observe(code: Callable[[], object]) -> Observation:
     seen: dict[tuple[str, str], None] = {}
     for warning in caught:
         text = str(warning.message)
-        told_on_purpose = issubclass(warning.category, DataWarning)  # torch keeps silent: docs/compatibility.md
-        if not told_on_purpose and not any(uncompared in text for uncompared in UNCOMPARED_WARNINGS):
+        is_intended = issubclass(warning.category, DataWarning)  # torch does not warn; see docs/compatibility.md
+        if not is_intended and not any(uncompared in text for uncompared in UNCOMPARED_WARNINGS):
             seen[warning.category.__name__, normalise(text)] = None
     return Observation(value, failure, tuple(seen), _next_draws())
 
@@ -92,12 +92,12 @@ def _next_draws() -> tuple[float, ...]:
 
 
 def normalise(text: str) -> str:
-    """Take out of a message what differs from run to run: addresses and process ids."""
+    """Remove from a message what differs from run to run: addresses and process ids."""
     text = re.sub(r"0x[0-9a-f]+", "0x...", text)
     return re.sub(r"(pid(?:\(s\))?) [0-9, ]+", r"\1 ...", text)
 
 
-def describe(value: Any) -> Facts:  # Any: whatever a loader may deliver
+def describe(value: Any) -> Facts:  # Any: everything that a loader may deliver
     """Turn a batch, or anything else, into facts that compare with `==`."""
     if isinstance(value, torch.Tensor):
         return _describe_tensor(value)
@@ -172,9 +172,9 @@ def _contents(tensor: torch.Tensor) -> tuple[Facts, ...]:
 
 
 def _memory_order(tensor: torch.Tensor) -> str:
-    """In which order the dimensions lie in memory, and which of them are only repeated.
+    """Return the order of the dimensions in memory, and which of them are only repeated.
 
-    Not the strides themselves: whether a view with gaps arrives with its gaps shows nowhere but in memory.
+    Not the strides themselves: whether a view arrives with its gaps is visible only in memory.
     """
     if not tensor.numel():
         return "empty"

@@ -1,7 +1,7 @@
 """The two loaders under comparison, and the comparison.
 
-A test writes its code once, as a function of a `Side`: `side.loader(dataset, ...)` builds torch's loader on one side
-and feedline's on the other. torch's observation is kept per test and worker count, so that it is made once for all
+A test writes its code once, as a function of a `Side`: `side.loader(dataset, ...)` creates torch's loader on one side
+and feedline's on the other. torch's observation is cached per test and worker count, so that it is made once for all
 of feedline's engines.
 """
 
@@ -19,15 +19,15 @@ Code = Callable[["Side"], object]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two loaders, and how many workers it is to have when the test does not say."""
+    """One of the two loaders, and its number of workers if the test does not say."""
 
     kind: Any  # a class of loaders; Any, so that a test may call it with wrong arguments
     workers: int
     options: dict[str, object] = field(default_factory=dict)
-    """What only this side's constructor understands."""
+    """Options that only this side's constructor accepts."""
 
     def loader(self, *args: Any, **options: Any) -> Any:  # Any: torch's arguments, and the loader
-        """Build the loader with torch's arguments; the number of workers follows the engine unless given."""
+        """Create the loader with torch's arguments; the number of workers depends on the engine unless given."""
         if len(args) < 6:
             options.setdefault("num_workers", self.workers)
         return self.kind(*args, **self.options, **options)
@@ -52,7 +52,7 @@ class Parity:
 
     @property
     def has_own_generators(self) -> bool:
-        """Whether global generators inside the workers are others than the caller's; those of threads are not."""
+        """Whether workers have their own global generators; threads share the caller's."""
         return self.feedline.options.get("engine") != "thread"
 
     def both(self, code: Code) -> tuple[Observation, Observation]:
@@ -74,11 +74,11 @@ class Parity:
         assert actual.value == expected.value
         assert actual.warnings == expected.warnings
         if generators:
-            assert actual.generators == expected.generators, "the caller's global generators were left elsewhere"
+            assert actual.generators == expected.generators, "the caller's global generators drew different amounts"
         return actual
 
     def same_refusal(self, code: Code) -> Failure:
-        """Assert that both sides refuse with torch's type (or a subclass of it) and torch's wording."""
+        """Assert that both sides raise torch's type (or a subclass of it) with torch's wording."""
         expected, actual = self.both(code)
         assert expected.failure is not None, f"torch's loader accepts this and gives {expected.value}"
         assert actual.failure is not None, f"feedline accepts what torch refuses with: {expected.failure.text}"
@@ -95,7 +95,7 @@ class Parity:
         assert actual.failure.kind is expected.failure.kind, actual.failure.report
         assert text in expected.failure.text
         assert text in actual.failure.text
-        # A worker that cannot get ready is started again before its exception is raised, and the user is told.
+        # A worker that fails to start is restarted before its exception is raised, with a warning to the user.
         assert tuple(one for one in actual.warnings if one[0] != "WorkerWarning") == expected.warnings
         return actual.failure
 

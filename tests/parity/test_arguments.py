@@ -1,4 +1,4 @@
-"""The constructor: what is accepted, what is refused and with which words, and what can be read back afterwards."""
+"""The constructor: which arguments are accepted or rejected, with which message, and what can be read back."""
 
 import copy
 import inspect
@@ -57,7 +57,7 @@ def counting(**options: Any) -> Arguments:
     return lambda: {"dataset": datasets.Counting(), **options}
 
 
-REFUSED: dict[str, Arguments] = {
+REJECTED: dict[str, Arguments] = {
     "negative workers": squares(num_workers=-1),
     "negative timeout": squares(timeout=-1),
     "slightly negative timeout": squares(timeout=-0.5),
@@ -104,16 +104,16 @@ REFUSED: dict[str, Arguments] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_combination_is_refused_with_torchs_type_and_words(plain_parity: Parity, name: str) -> None:
+@pytest.mark.parametrize("name", REJECTED)
+def test_bad_arguments_are_rejected_with_torchs_type_and_message(plain_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
-        return side.kind(**REFUSED[name]())
+        return side.kind(**REJECTED[name]())
 
     if name == "unknown argument":
-        # Python words this one, with the name of the class it belongs to.
+        # This message is Python's, with the name of the class.
         plain_parity.same_failure(code, "got an unexpected keyword argument 'batch_sise'")
     elif name in ("workers as text", "workers is None", "timeout as text"):
-        # torch's type; its text is that of the comparison that failed, which helps nobody.
+        # torch's type; its message is that of a failed comparison, which does not help.
         expected, actual = plain_parity.both(code)
         assert expected.failure is not None
         assert expected.failure.kind is TypeError
@@ -124,7 +124,7 @@ def test_a_wrong_combination_is_refused_with_torchs_type_and_words(plain_parity:
 
 
 @pytest.mark.parametrize("value", [2, 0])
-def test_more_positional_arguments_than_torch_takes_are_refused(plain_parity: Parity, value: int) -> None:
+def test_rejects_more_positional_arguments_than_torch_accepts(plain_parity: Parity, value: int) -> None:
     def code(side: Side) -> object:
         positional = [datasets.Squares(), 1, False, None, None, 0, None, False, False, 0, None, None, None, value]
         return side.kind(*positional)
@@ -136,12 +136,12 @@ def test_the_dataset_is_required(plain_parity: Parity) -> None:
     plain_parity.same_failure(lambda side: side.kind(), "missing 1 required positional argument: 'dataset'")
 
 
-def test_a_prefetch_of_zero_with_workers_is_refused_by_the_first_batch_at_the_latest() -> None:
+def test_a_prefetch_of_zero_with_workers_is_rejected_by_the_first_batch() -> None:
     with pytest.raises((AssertionError, ValueError), match="prefetch_factor"):
         list(feedline.DataLoader(datasets.Squares(), num_workers=1, prefetch_factor=0))
 
 
-def test_all_of_torchs_positional_arguments_are_positional(plain_parity: Parity) -> None:
+def test_all_of_torchs_positional_arguments_are_accepted(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         generator = torch.Generator().manual_seed(3)
         loader = side.kind(
@@ -164,7 +164,7 @@ def test_all_of_torchs_positional_arguments_are_positional(plain_parity: Parity)
     plain_parity.same(code)
 
 
-def test_the_signature_begins_with_torchs_and_goes_on_with_keywords_only() -> None:
+def test_the_signature_is_torchs_followed_by_keyword_only_options() -> None:
     theirs = list(inspect.signature(torch.utils.data.DataLoader.__init__).parameters.values())
     ours = list(inspect.signature(feedline.DataLoader.__init__).parameters.values())
     common = {parameter.name for parameter in theirs}
@@ -213,7 +213,7 @@ CONFIGURATIONS: dict[str, Arguments] = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_what_was_given_can_be_read_back(plain_parity: Parity, name: str) -> None:
+def test_arguments_can_be_read_back(plain_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         loader = side.kind(**CONFIGURATIONS[name]())
         return [(attribute, getattr(loader, attribute)) for attribute in READABLE]
@@ -222,7 +222,7 @@ def test_what_was_given_can_be_read_back(plain_parity: Parity, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_what_was_given_is_kept_by_identity(name: str) -> None:
+def test_arguments_are_kept_by_identity(name: str) -> None:
     given = CONFIGURATIONS[name]()
     loader: Any = feedline.DataLoader(**given)  # Any: attributes are read by name
     for attribute, value in given.items():
@@ -238,7 +238,7 @@ def test_the_default_collate_functions_are_torchs() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("attribute", FIXED)
-def test_setting_a_fixed_attribute_is_refused(plain_parity: Parity, attribute: str, workers: int) -> None:
+def test_rejects_setting_a_fixed_attribute(plain_parity: Parity, attribute: str, workers: int) -> None:
     def code(side: Side) -> object:
         loader = side.kind(datasets.Squares(), num_workers=workers)
         setattr(loader, attribute, getattr(loader, attribute))
@@ -247,7 +247,7 @@ def test_setting_a_fixed_attribute_is_refused(plain_parity: Parity, attribute: s
     plain_parity.same_refusal(code)
 
 
-def test_the_refusal_names_the_users_own_subclass(plain_parity: Parity) -> None:
+def test_the_error_names_the_users_subclass(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = type("TrainLoader", (side.kind,), {})(datasets.Squares())
         loader.batch_size = 3
@@ -312,7 +312,7 @@ def test_the_context_may_be_reassigned(plain_parity: Parity, method: str | None)
 
 
 @pytest.mark.parametrize("context", ["teleport", 3, object])
-def test_a_wrong_context_is_refused_on_reassignment_too(plain_parity: Parity, context: object) -> None:
+def test_rejects_a_wrong_context_on_reassignment(plain_parity: Parity, context: object) -> None:
     def code(side: Side) -> object:
         loader = side.kind(datasets.Squares(), num_workers=1)
         loader.multiprocessing_context = context
@@ -321,7 +321,7 @@ def test_a_wrong_context_is_refused_on_reassignment_too(plain_parity: Parity, co
     plain_parity.same_refusal(code)
 
 
-def test_a_context_is_refused_on_reassignment_without_workers(plain_parity: Parity) -> None:
+def test_rejects_a_context_on_reassignment_without_workers(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.kind(datasets.Squares())
         loader.multiprocessing_context = "fork"
@@ -337,14 +337,14 @@ def test_a_context_object_is_kept(method: str) -> None:
     assert loader.multiprocessing_context is context
 
 
-def test_it_is_a_torch_loader() -> None:
+def test_it_is_a_subclass_of_torchs_loader() -> None:
     loader = feedline.DataLoader(datasets.Squares())
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert issubclass(feedline.DataLoader, torch.utils.data.DataLoader)
     assert feedline.DataLoader.__name__ == "DataLoader"
 
 
-def test_the_second_loader_is_the_first_with_threads_by_default() -> None:
+def test_data_loader2_uses_threads_by_default() -> None:
     loader = feedline.DataLoader2(datasets.ProcessIds(4), batch_size=None, num_workers=2, scheduler=None)
     assert isinstance(loader, feedline.DataLoader)
     parents = {tuple(sample) for sample in loader}
@@ -354,7 +354,7 @@ def test_the_second_loader_is_the_first_with_threads_by_default() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_second_loader_delivers_the_same(workers: int) -> None:
+def test_data_loader2_delivers_the_same_batches(workers: int) -> None:
     theirs = torch.utils.data.DataLoader(datasets.Squares(9), batch_size=2, num_workers=workers)
     ours = feedline.DataLoader2(datasets.Squares(9), batch_size=2, num_workers=workers)
     assert torch.equal(torch.cat(list(ours)), torch.cat(list(theirs)))
@@ -370,12 +370,12 @@ def test_the_class_is_generic() -> None:
     assert len(list(loader)) == 5
 
 
-def test_the_users_own_subclass_works(parity: Parity) -> None:
+def test_a_users_subclass_works(parity: Parity) -> None:
     def code(side: Side) -> object:
         base: Any = side.kind
 
         class Repeated(base):  # type: ignore[misc]
-            """Overrides what people override: the constructor, the length and the iteration."""
+            """Overrides what users usually do: the constructor, the length and the iteration."""
 
             def __init__(self, *args: Any, times: int, **options: Any) -> None:
                 self.times = times
@@ -398,7 +398,7 @@ def test_the_users_own_subclass_works(parity: Parity) -> None:
 
 
 def rebuilt_as_lightning_does(loader: Any, **changes: Any) -> Any:  # Any: works on any loader class
-    """Build the loader anew with changed arguments.
+    """Rebuild the loader with changed arguments.
 
     The rules are those of Lightning: every parameter of the constructor that is also an attribute is passed on if it
     differs from its default; parameters that come from `**kwargs` are looked up in torch's signature.
@@ -426,7 +426,7 @@ def rebuilt_as_lightning_does(loader: Any, **changes: Any) -> Any:  # Any: works
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         and name not in arguments
     ]
-    assert not missing, f"the loader cannot be rebuilt: {missing} are no attributes"
+    assert not missing, f"the loader cannot be rebuilt: {missing} are not attributes"
     arguments.update(changes)
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         arguments.pop("sampler", None)
@@ -453,7 +453,7 @@ def test_lightning_can_rebuild_it(plain_parity: Parity, name: str) -> None:
     plain_parity.same(code)
 
 
-def test_lightning_can_put_a_distributed_sampler_in(plain_parity: Parity) -> None:
+def test_lightning_can_insert_a_distributed_sampler(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.kind(datasets.Squares(11), batch_size=2, shuffle=True, drop_last=True)
         sampler: Any = torch.utils.data.DistributedSampler(loader.dataset, num_replicas=2, rank=1, seed=5)
@@ -486,7 +486,7 @@ ACCELERATE_KEYWORDS = (
 
 @pytest.mark.parametrize("name", ["batched", "shuffled", "workers and prefetch", "collate", "drop_last"])
 def test_accelerate_can_rebuild_it(plain_parity: Parity, name: str) -> None:
-    """Accelerate reads the keywords off the loader and puts its own batch sampler in."""
+    """Accelerate reads the arguments from the loader and inserts its own batch sampler."""
 
     def code(side: Side) -> object:
         loader: Any = side.kind(**CONFIGURATIONS[name]())  # Any: attributes are read by name
@@ -521,7 +521,7 @@ def test_the_class_may_be_changed_after_construction(plain_parity: Parity) -> No
 
 
 def test_a_patched_constructor_sees_the_users_arguments(plain_parity: Parity) -> None:
-    """Lightning replaces `__init__` while the user builds loaders, to note the arguments."""
+    """Lightning replaces `__init__` while the user creates loaders, to record the arguments."""
 
     def code(side: Side) -> object:
         noted: list[Any] = []
@@ -555,7 +555,7 @@ def test_a_loader_can_be_copied_and_pickled(plain_parity: Parity, copy_it: Calla
 # Warnings
 
 
-def test_more_workers_than_cores_warns_with_torchs_words() -> None:
+def test_more_workers_than_cores_cause_torchs_warning() -> None:
     def warned(kind: type[torch.utils.data.DataLoader[Any]]) -> list[tuple[type[Warning], str]]:
         workers = len(os.sched_getaffinity(0)) + 1
         with warnings.catch_warnings(record=True) as caught:
@@ -577,7 +577,7 @@ def test_as_many_workers_as_cores_do_not_warn() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator memory is pinned")
 @pytest.mark.parametrize("device", ["", "cuda"])
-def test_pinning_without_an_accelerator_warns_and_goes_on(parity: Parity, device: str) -> None:
+def test_pinning_without_an_accelerator_warns_and_continues(parity: Parity, device: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Pairs(5), batch_size=2, pin_memory=True, pin_memory_device=device)
         batches = list(loader)
@@ -587,7 +587,7 @@ def test_pinning_without_an_accelerator_warns_and_goes_on(parity: Parity, device
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator memory is pinned")
-def test_a_batch_that_could_pin_itself_is_left_alone_without_an_accelerator(parity: Parity) -> None:
+def test_a_batch_is_not_asked_to_pin_itself_without_an_accelerator(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(5), batch_size=2, pin_memory=True, collate_fn=datasets.Pinnable)
         return list(loader)
@@ -596,7 +596,7 @@ def test_a_batch_that_could_pin_itself_is_left_alone_without_an_accelerator(pari
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_arguments_that_cannot_be_pickled_warn_and_fail(plain_parity: Parity, method: str) -> None:
+def test_unpicklable_arguments_warn_and_fail(plain_parity: Parity, method: str) -> None:
     def code(side: Side) -> object:
         loader = side.kind(
             datasets.Squares(4),
@@ -615,7 +615,7 @@ def test_arguments_that_cannot_be_pickled_warn_and_fail(plain_parity: Parity, me
     assert len(expected.warnings) == 1
 
 
-def test_arguments_that_cannot_be_pickled_are_fine_under_fork(process_parity: Parity) -> None:
+def test_unpicklable_arguments_work_with_fork(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(
             torch.utils.data.Subset(TensorDataset(torch.arange(6)), range(5)),
@@ -629,8 +629,8 @@ def test_arguments_that_cannot_be_pickled_are_fine_under_fork(process_parity: Pa
     process_parity.same(code)
 
 
-def test_a_loader_that_is_built_and_dropped_has_no_side_effects(plain_parity: Parity) -> None:
-    """Building draws nothing from the global generators and starts nothing."""
+def test_creating_and_dropping_a_loader_has_no_side_effects(plain_parity: Parity) -> None:
+    """Creating it draws nothing from the global generators and starts nothing."""
 
     def code(side: Side) -> object:
         loader = side.kind(datasets.Squares(), shuffle=True, num_workers=2, persistent_workers=True)

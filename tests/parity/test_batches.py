@@ -1,4 +1,4 @@
-"""What people do with batches. Those of workers are views of memory that is used again, which must never show."""
+"""What users do with batches. Those of workers are views of memory that is reused, which must never be visible."""
 
 import copy
 import gc
@@ -25,13 +25,13 @@ from tests.parity.sides import Parity, Side
 
 pytestmark = pytest.mark.sample(10)
 
-N = 40  # with two samples per batch five times as many batches as two workers have in flight
+N = 40  # with two samples per batch, five times as many batches as two workers have in flight
 
-Derive = Callable[[Any], Any]  # Any: whatever is made of a batch
+Derive = Callable[[Any], Any]  # Any: everything that can be derived from a batch
 
 
 class Rows(datasets.Squares):
-    """Rows wide enough to lie in shared memory rather than in a message."""
+    """Rows large enough for shared memory rather than a message."""
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.arange(512, dtype=torch.float32) + 1000 * index
@@ -50,14 +50,14 @@ def checksum(value: Any) -> list[float]:
 # Keeping batches
 
 
-def test_keeping_all_of_them(parity: Parity) -> None:
+def test_keeping_all_batches(parity: Parity) -> None:
     def code(side: Side) -> object:
         return [checksum(batch) for batch in list(rows(side))]
 
     parity.same(code)
 
 
-def test_keeping_all_of_them_over_several_epochs(parity: Parity) -> None:
+def test_keeping_all_batches_over_several_epochs(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = rows(side, shuffle=True)
         return [checksum(batch) for batch in [*loader, *loader, *loader]]
@@ -65,7 +65,7 @@ def test_keeping_all_of_them_over_several_epochs(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_keeping_all_of_them_with_persistent_workers(worker_parity: Parity) -> None:
+def test_keeping_all_batches_with_persistent_workers(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = rows(side, shuffle=True, persistent_workers=True)
         return [checksum(batch) for batch in [*loader, *loader, *loader]]
@@ -73,7 +73,7 @@ def test_keeping_all_of_them_with_persistent_workers(worker_parity: Parity) -> N
     worker_parity.same(code)
 
 
-def test_keeping_every_third(parity: Parity) -> None:
+def test_keeping_every_third_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = [batch for number, batch in enumerate(rows(side)) if number % 3 == 0]
         return [checksum(batch) for batch in kept]
@@ -81,7 +81,7 @@ def test_keeping_every_third(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_keeping_the_last_two(parity: Parity) -> None:
+def test_keeping_the_last_two_batches(parity: Parity) -> None:
     def code(side: Side) -> object:
         seen = []
         previous = None
@@ -94,7 +94,7 @@ def test_keeping_the_last_two(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_keeping_them_after_the_loader_is_gone(parity: Parity) -> None:
+def test_keeping_batches_after_the_loader_is_deleted(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = rows(side)
         iterator = iter(loader)
@@ -106,7 +106,7 @@ def test_keeping_them_after_the_loader_is_gone(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_keeping_them_while_another_loader_runs(parity: Parity) -> None:
+def test_keeping_batches_while_another_loader_runs(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = list(rows(side))
         other = [checksum(batch) for batch in side.loader(Rows(N), batch_size=2, sampler=range(N - 1, -1, -1))]
@@ -116,20 +116,20 @@ def test_keeping_them_while_another_loader_runs(parity: Parity) -> None:
 
 
 def test_keeping_more_than_the_memory_budget() -> None:
-    """Beyond the budget ordinary memory serves; nothing waits for batches that the user keeps."""
+    """Beyond the budget, ordinary memory is used; nothing waits for batches that the user keeps."""
     loader = feedline.DataLoader(Rows(N), batch_size=2, num_workers=2, engine="process", memory_budget=64 * 1024)
     kept = list(loader)
     expected = torch.stack([Rows(N)[index] for index in range(N)])
     assert torch.equal(torch.cat(kept), expected)
 
 
-def test_a_batch_that_is_larger_than_the_memory_budget() -> None:
+def test_a_batch_may_be_larger_than_the_memory_budget() -> None:
     loader = feedline.DataLoader(Rows(N), batch_size=N, num_workers=1, engine="process", memory_budget=4096)
     (batch,) = loader
     assert torch.equal(batch, torch.stack([Rows(N)[index] for index in range(N)]))
 
 
-def test_one_batch_at_a_time_is_not_overwritten_while_it_is_used(parity: Parity) -> None:
+def test_a_batch_is_not_overwritten_while_it_is_used(parity: Parity) -> None:
     def code(side: Side) -> object:
         steady = []
         for batch in rows(side):
@@ -141,7 +141,7 @@ def test_one_batch_at_a_time_is_not_overwritten_while_it_is_used(parity: Parity)
     parity.same(code)
 
 
-# What is derived from a batch keeps its memory
+# Objects derived from a batch keep its memory
 
 
 DERIVED: dict[str, Derive] = {
@@ -182,7 +182,7 @@ DERIVED: dict[str, Derive] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", DERIVED)
-def test_what_is_derived_outlives_the_batch(parity: Parity, name: str) -> None:
+def test_derived_objects_outlive_the_batch(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         kept = []
         iterator = iter(rows(side))
@@ -194,7 +194,7 @@ def test_what_is_derived_outlives_the_batch(parity: Parity, name: str) -> None:
     parity.same(code)
 
 
-def test_what_autograd_saves_outlives_the_batch(parity: Parity) -> None:
+def test_tensors_saved_by_autograd_outlive_the_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         weight = torch.ones(512, requires_grad=True)
         losses = []
@@ -215,7 +215,7 @@ def test_a_part_of_a_nested_batch_outlives_the_rest(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_arrays_of_the_users_own_collate_function(parity: Parity) -> None:
+def test_arrays_of_a_custom_collate_function_are_writeable(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = []
         for batch in side.loader(Rows(N), batch_size=2, collate_fn=datasets.to_array):
@@ -241,7 +241,7 @@ def test_large_bytes_and_strings(parity: Parity) -> None:
 # Changing batches in place
 
 
-def test_changing_one_in_place_changes_no_other(parity: Parity) -> None:
+def test_changing_a_batch_in_place_changes_no_other(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = []
         for batch in rows(side):
@@ -253,7 +253,7 @@ def test_changing_one_in_place_changes_no_other(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_changing_one_in_place_does_not_reach_the_next_epoch(parity: Parity) -> None:
+def test_changing_a_batch_in_place_does_not_affect_the_next_epoch(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = rows(side)
         for batch in loader:
@@ -263,7 +263,7 @@ def test_changing_one_in_place_does_not_reach_the_next_epoch(parity: Parity) -> 
     parity.same(code)
 
 
-def test_changing_one_through_numpy(parity: Parity) -> None:
+def test_changing_a_batch_through_numpy(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = []
         for batch in rows(side):
@@ -275,14 +275,14 @@ def test_changing_one_through_numpy(parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 100), (2, 512), (4, 1000)])
-def test_resizing_one(inline_parity: Parity, size: tuple[int, int]) -> None:
+def test_resizing_a_batch(inline_parity: Parity, size: tuple[int, int]) -> None:
     def code(side: Side) -> object:
         return [tuple(batch.resize_(size).shape) for batch in rows(side)]
 
     inline_parity.same(code)
 
 
-def test_replacing_the_data_of_one(parity: Parity) -> None:
+def test_replacing_the_data_of_a_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = []
         for batch in rows(side):
@@ -293,7 +293,7 @@ def test_replacing_the_data_of_one(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_asking_for_gradients_of_one(parity: Parity) -> None:
+def test_requiring_gradients_of_a_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         gradients = []
         for batch in rows(side):
@@ -305,7 +305,7 @@ def test_asking_for_gradients_of_one(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_adding_to_the_containers(parity: Parity) -> None:
+def test_adding_to_containers_in_a_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         kept = []
         for batch in side.loader(datasets.Records(8), batch_size=2):
@@ -317,7 +317,7 @@ def test_adding_to_the_containers(parity: Parity) -> None:
     parity.same(code)
 
 
-# Tensors of one batch that share memory go on sharing it
+# Tensors of one batch that share memory keep sharing it
 
 
 def test_views_of_one_tensor_in_a_batch_stay_views_of_it(parity: Parity) -> None:
@@ -333,7 +333,7 @@ def test_views_of_one_tensor_in_a_batch_stay_views_of_it(parity: Parity) -> None
     parity.same(code)
 
 
-def test_one_tensor_twice_in_a_batch_stays_one(parity: Parity) -> None:
+def test_a_tensor_that_occurs_twice_in_a_batch_stays_one(parity: Parity) -> None:
     def code(side: Side) -> object:
         def twice(samples: list[Tensor]) -> Any:
             stacked = torch.stack(samples)
@@ -347,11 +347,11 @@ def test_one_tensor_twice_in_a_batch_stays_one(parity: Parity) -> None:
     parity.same(code)
 
 
-# Sizes of what is saved
+# Sizes of saved batches
 
 
 @pytest.mark.parametrize("save", ["torch.save", "pickle"])
-def test_saving_one_batch_does_not_save_the_memory_around_it(parity: Parity, save: str) -> None:
+def test_saving_a_batch_does_not_save_the_memory_around_it(parity: Parity, save: str) -> None:
     def code(side: Side) -> object:
         sizes = []
         for batch in itertools.islice(rows(side), 4):
@@ -379,7 +379,7 @@ def test_the_storage_is_as_large_as_the_batch(parity: Parity) -> None:
 # Other processes and threads
 
 
-def test_sharing_one(parity: Parity) -> None:
+def test_sharing_a_batch_with_a_child_process(parity: Parity) -> None:
     def code(side: Side) -> object:
         context = multiprocessing.get_context("fork")
         seen = []
@@ -399,7 +399,7 @@ def share(tensor: Tensor) -> None:
 
 
 def send(tensor: Tensor) -> None:
-    """Do what a queue of torch does with a tensor that is put into it."""
+    """Do what torch's queues do with a tensor."""
     tensor.untyped_storage()._share_fd_cpu_()
 
 
@@ -410,7 +410,7 @@ def tensors_in(batch: Any) -> list[Tensor]:
 
 
 def changed_views(loader: Any, give_away: Callable[[Tensor], object]) -> int:
-    """Count the arrays that show something else after the tensor that they were taken from was given away."""
+    """Count the arrays that change after the tensor they were taken from is given away."""
     seen: list[tuple[Any, bytes]] = []
     for batch in loader:
         tensors = tensors_in(batch)
@@ -426,7 +426,7 @@ def changed_views(loader: Any, give_away: Callable[[Tensor], object]) -> int:
 @pytest.mark.parametrize("length", [8, 40_000], ids=["small", "large"])
 @pytest.mark.parametrize("form", ["tensor", "dict", "nested"])
 @pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
-def test_views_taken_before_a_batch_is_shared(
+def test_views_taken_before_a_batch_is_shared_do_not_change(
     process_parity: Parity,
     monkeypatch: pytest.MonkeyPatch,
     has_arena: bool,
@@ -434,7 +434,7 @@ def test_views_taken_before_a_batch_is_shared(
     length: int,
     give_away: Callable[[Tensor], object],
 ) -> None:
-    """Small batches come in the message, large ones in a slot; torch's are in shared memory from the start."""
+    """Small batches come in a message, large ones in a slot; torch's are in shared memory from the start."""
     if not has_arena:
         monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
     dataset = datasets.Shaped(N, form, length)
@@ -446,7 +446,7 @@ def answer_with_checksums(received: Any, answers: Any) -> None:
         answers.put(checksum(batch))
 
 
-def test_sending_them_to_another_process(parity: Parity) -> None:
+def test_sending_batches_to_another_process(parity: Parity) -> None:
     def code(side: Side) -> object:
         context = torch.multiprocessing.get_context("fork")
         sent, answers = context.SimpleQueue(), context.SimpleQueue()
@@ -465,7 +465,7 @@ def test_sending_them_to_another_process(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_sending_them_through_a_plain_pipe(parity: Parity) -> None:
+def test_sending_batches_through_a_plain_pipe(parity: Parity) -> None:
     def code(side: Side) -> object:
         receiver, sender = multiprocessing.Pipe(duplex=False)
         results = []
@@ -478,7 +478,7 @@ def test_sending_them_through_a_plain_pipe(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_reading_one_in_a_forked_child(parity: Parity) -> None:
+def test_reading_batches_in_a_forked_child(parity: Parity) -> None:
     def code(side: Side) -> object:
         context = multiprocessing.get_context("fork")
         kept = list(itertools.islice(rows(side), 3))
@@ -493,7 +493,7 @@ def test_reading_one_in_a_forked_child(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_dropping_one_in_a_forked_child_does_not_take_it_from_the_parent(parity: Parity) -> None:
+def test_dropping_batches_in_a_forked_child_does_not_affect_the_parent(parity: Parity) -> None:
     def code(side: Side) -> object:
         context = multiprocessing.get_context("fork")
         iterator = iter(rows(side))
@@ -507,7 +507,7 @@ def test_dropping_one_in_a_forked_child_does_not_take_it_from_the_parent(parity:
     parity.same(code)
 
 
-def test_handing_them_to_another_thread(parity: Parity) -> None:
+def test_handing_batches_to_another_thread(parity: Parity) -> None:
     def code(side: Side) -> object:
         handed: queue.Queue[Any] = queue.Queue()
         results: list[Any] = []
@@ -543,7 +543,7 @@ def test_a_training_loop_ends_with_the_same_weights(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_concatenating_stacking_and_converting(parity: Parity) -> None:
+def test_concatenating_stacking_and_converting_batches(parity: Parity) -> None:
     def code(side: Side) -> object:
         batches = list(side.loader(datasets.Pairs(8), batch_size=2))
         images = torch.cat([image for image, _ in batches])
@@ -553,7 +553,7 @@ def test_concatenating_stacking_and_converting(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_comparing_and_hashing(parity: Parity) -> None:
+def test_comparing_and_hashing_batches(parity: Parity) -> None:
     def code(side: Side) -> object:
         batches = list(side.loader(datasets.Squares(6), batch_size=2))
         return len({id(batch) for batch in batches}), len(set(batches)), batches[0] in [batches[0]]

@@ -1,4 +1,4 @@
-"""Samples to batches: torch's default functions bit for bit, the user's registrations, the user's own functions."""
+"""Samples to batches: exactly like torch's default functions, with registered types and custom functions."""
 
 import collections
 import enum
@@ -20,7 +20,7 @@ from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
 pytestmark = [
-    pytest.mark.workers(1),  # one sends what many send
+    pytest.mark.workers(1),  # one worker is enough
     pytest.mark.sample(20),
 ]
 
@@ -140,7 +140,7 @@ SAMPLES: dict[str, Make] = {
     "memory maps": lambda: [np.arange(3).view(np.memmap) + i for i in range(4)],
 }
 
-# What works inline but not with torch's workers, for reasons that are no part of collation.
+# These work inline but not with torch's workers, for reasons unrelated to collation.
 INLINE_ONLY = ("buffers of bytes", "memory maps", "tensor subclasses", "conjugated tensors")
 
 
@@ -223,7 +223,7 @@ UNCOLLATABLE: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("name", UNCOLLATABLE)
-def test_what_cannot_be_collated_says_so(inline_parity: Parity, name: str) -> None:
+def test_the_error_for_samples_that_cannot_be_collated(inline_parity: Parity, name: str) -> None:
     make, text = UNCOLLATABLE[name]
     inline_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_collated_says_so(inline_parity: Parity, name: str) -> No
 @pytest.mark.parametrize(
     "name", ["nothing", "own objects", "string arrays", "lists of different lengths", "a missing key"]
 )
-def test_what_cannot_be_collated_says_so_in_workers(worker_parity: Parity, name: str) -> None:
+def test_the_error_in_workers_for_samples_that_cannot_be_collated(worker_parity: Parity, name: str) -> None:
     make, text = UNCOLLATABLE[name]
     worker_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
 
@@ -239,8 +239,8 @@ def test_what_cannot_be_collated_says_so_in_workers(worker_parity: Parity, name:
 @pytest.mark.parametrize(
     "name", ["tensors of different shapes", "arrays of different shapes", "sparse tensors", "strings after numbers"]
 )
-def test_what_cannot_be_collated_fails_with_torchs_type_in_workers(worker_parity: Parity, name: str) -> None:
-    """Inside its workers torch stacks into shared memory, and some texts differ from those of ordinary stacking."""
+def test_the_type_of_the_error_in_workers_is_torchs(worker_parity: Parity, name: str) -> None:
+    """torch's workers stack into shared memory, and some messages differ from those of ordinary stacking."""
     make, _ = UNCOLLATABLE[name]
     expected, actual = worker_parity.both(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)))
     assert expected.failure is not None
@@ -268,7 +268,7 @@ def test_gradients_survive_collation_inline(inline_parity: Parity) -> None:
     inline_parity.same(code)
 
 
-def test_leaves_with_gradients_travel_unbatched(worker_parity: Parity) -> None:
+def test_leaf_tensors_with_gradients_can_be_sent_unbatched(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         samples = [torch.full((2,), float(i)).requires_grad_() for i in range(3)]
         return list(side.loader(datasets.Samples(samples), batch_size=None))
@@ -276,8 +276,8 @@ def test_leaves_with_gradients_travel_unbatched(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-def test_gradients_with_a_history_cannot_travel_between_processes() -> None:
-    """torch's loader never returns here: its worker cannot pickle the sample, and nobody tells the consumer."""
+def test_tensors_with_a_gradient_history_cannot_be_sent() -> None:
+    """torch's loader hangs here: its worker cannot pickle the sample, and the consumer never learns of it."""
     loader = feedline.DataLoader(datasets.WithHistory(3), batch_size=None, num_workers=1, engine="process")
     with pytest.raises(Exception, match="requires_grad"):
         next(iter(loader))
@@ -322,7 +322,7 @@ def tensors_replaced() -> Iterator[None]:
     "dataset",
     [datasets.Squares(4), torch.utils.data.TensorDataset(torch.arange(4)), datasets.Arrays(4), datasets.Records(4)],
 )
-def test_a_replaced_registration_is_obeyed_also_for_tensors(parity: Parity, dataset: Any) -> None:
+def test_a_replaced_registration_applies_to_tensors(parity: Parity, dataset: Any) -> None:
     parity.same(lambda side: list(side.loader(dataset, batch_size=2)))
 
 
@@ -338,11 +338,11 @@ def numbers_replaced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("numbers_replaced")
-def test_a_replaced_registration_is_obeyed_also_for_numbers(parity: Parity) -> None:
+def test_a_replaced_registration_applies_to_numbers(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.Pairs(4), batch_size=2)))
 
 
-def test_a_map_of_the_users_own(parity: Parity) -> None:
+def test_a_custom_collate_fn_map(parity: Parity) -> None:
     def code(side: Side) -> object:
         def stack_and_count(batch: Any, *, collate_fn_map: Any = None) -> Any:
             return torch.stack(list(batch)), len(batch)
@@ -355,7 +355,7 @@ def test_a_map_of_the_users_own(parity: Parity) -> None:
     parity.same(code)
 
 
-# The user's own functions
+# Custom functions
 
 FUNCTIONS = [
     datasets.as_list,
@@ -381,11 +381,11 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_own_collate_functions(parity: Parity, function: Callable[[Any], Any]) -> None:
+def test_custom_collate_functions(parity: Parity, function: Callable[[Any], Any]) -> None:
     parity.same(lambda side: list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=function)))
 
 
-def test_padding(parity: Parity) -> None:
+def test_padding_collate_function(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.Ragged(7), batch_size=3, collate_fn=datasets.pad)))
 
 
@@ -393,7 +393,7 @@ def test_ragged_samples_as_lists(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.Ragged(7), batch_size=3, collate_fn=datasets.as_list)))
 
 
-def test_lambdas_and_closures(parity: Parity) -> None:
+def test_lambdas_and_closures_as_collate_functions(parity: Parity) -> None:
     def code(side: Side) -> object:
         offset = 5
         return list(
@@ -403,7 +403,7 @@ def test_lambdas_and_closures(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_bound_methods(parity: Parity) -> None:
+def test_bound_methods_as_collate_functions(parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=datasets.AddOffset(3).__call__))
 
@@ -425,7 +425,7 @@ def test_a_function_gets_each_sample_without_batches(parity: Parity) -> None:
 
 
 def test_a_function_over_tensors_gets_tuples_of_rows(parity: Parity) -> None:
-    """Reading the rows at once must not show: a function of the user's own still gets one tuple per sample."""
+    """Reading rows at once must not be visible: a custom function still gets one tuple per sample."""
 
     def code(side: Side) -> object:
         dataset = torch.utils.data.TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(3))
@@ -496,7 +496,7 @@ ODD_TENSORS = (
 
 
 @pytest.mark.parametrize("kind", ODD_TENSORS)
-def test_odd_tensors_in_a_batch_of_the_users_own(inline_parity: Parity, kind: str) -> None:
+def test_odd_tensors_in_a_custom_batch(inline_parity: Parity, kind: str) -> None:
     def code(side: Side) -> object:
         collate_fn = functools.partial(odd_tensor, kind=kind)
         return list(side.loader(datasets.Squares(4), batch_size=2, collate_fn=collate_fn))
@@ -506,10 +506,10 @@ def test_odd_tensors_in_a_batch_of_the_users_own(inline_parity: Parity, kind: st
 
 @pytest.mark.parametrize("kind", ODD_TENSORS)
 def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
-    """They arrive as they do from torch's workers or, which is better, as they were when they left the dataset.
+    """They arrive as from torch's workers or, which is better, as they left the dataset.
 
-    torch's workers lose a tensor's attributes and, without a word, its conjugation and its sign. What torch's workers
-    cannot send at all is no requirement.
+    torch's workers silently lose a tensor's attributes, its conjugation and its sign. Tensors that torch's workers
+    cannot send at all are not required to work.
     """
 
     def code(side: Side) -> object:
@@ -573,7 +573,7 @@ def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
 def test_batches_of_every_size(parity: Parity, size: int) -> None:
-    """From a few bytes to several pages, alone and several per batch."""
+    """From a few bytes to several pages."""
 
     def code(side: Side) -> object:
         def several(samples: list[torch.Tensor]) -> Any:
@@ -592,7 +592,7 @@ def test_batches_of_every_size(parity: Parity, size: int) -> None:
     parity.same(code)
 
 
-def test_sizes_that_change_from_batch_to_batch(parity: Parity) -> None:
+def test_batch_sizes_in_memory_may_change_from_batch_to_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         sampler = [0, 30, 3, 25, 1, 29, 2, 28]
         return list(side.loader(datasets.Ragged(31), sampler=sampler, batch_size=2, collate_fn=datasets.pad))
@@ -609,7 +609,7 @@ def test_read_only_mappings(inline_parity: Parity) -> None:
 
 
 def with_storages(samples: list[int]) -> dict[str, Any]:
-    """A batch that holds memory itself, of a tensor that is in it and of one that is not."""
+    """Return a batch that contains storages: of a tensor in the batch, and of another one."""
     own = torch.tensor(samples)
     return {"own": own, "its": own.untyped_storage(), "other": torch.tensor(samples).untyped_storage(), "none": EMPTY}
 
@@ -623,7 +623,7 @@ def as_values(batch: dict[str, Any]) -> list[Any]:
     return [kinds, numbers, batch["its"].data_ptr() == batch["own"].data_ptr()]
 
 
-def test_storages_travel(worker_parity: Parity) -> None:
+def test_storages_can_be_sent_from_workers(worker_parity: Parity) -> None:
     def batches(side: Side) -> list[Any]:
         return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
 

@@ -1,4 +1,4 @@
-"""What goes wrong: the user's own exception arrives, the worker's traceback with it, and nothing hangs."""
+"""Errors: the user's exception arrives with the worker's traceback, and nothing hangs."""
 
 import os
 import resource
@@ -33,7 +33,7 @@ ORDINARY: dict[str, tuple[Make, str]] = {
 
 
 def drain(loader: Any, limit: int = 50) -> list[Any]:
-    """Everything the loader delivers, exceptions included, until it ends."""
+    """Return everything the loader delivers until it ends, exceptions included."""
     results: list[Any] = []
     iterator = iter(loader)
     while len(results) < limit:
@@ -49,7 +49,7 @@ def drain(loader: Any, limit: int = 50) -> list[Any]:
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ORDINARY)
-def test_an_exception_of_the_dataset_arrives_as_itself(parity: Parity, name: str) -> None:
+def test_an_exception_of_the_dataset_keeps_its_type(parity: Parity, name: str) -> None:
     make, text = ORDINARY[name]
 
     def code(side: Side) -> object:
@@ -88,11 +88,11 @@ def test_batches_before_the_failure_arrive(parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("at", [(0,), (5,), (11,), (0, 1, 2), (2, 4, 6, 8), tuple(range(12))])
-def test_iteration_goes_on_after_a_failed_batch(parity: Parity, at: tuple[int, ...]) -> None:
+def test_iteration_continues_after_a_failed_batch(parity: Parity, at: tuple[int, ...]) -> None:
     parity.same(lambda side: drain(side.loader(datasets.Failing(datasets.value_error, at=at), batch_size=2)))
 
 
-def test_iteration_goes_on_after_a_failed_sample(parity: Parity) -> None:
+def test_iteration_continues_after_a_failed_sample(parity: Parity) -> None:
     def code(side: Side) -> object:
         return drain(side.loader(datasets.Failing(datasets.value_error, at=(1, 4)), batch_size=None))
 
@@ -119,7 +119,7 @@ def test_persistent_workers_survive_a_failure(worker_parity: Parity) -> None:
 
 
 @pytest.mark.slow
-def test_leaving_the_loop_at_a_failure_and_starting_again(parity: Parity) -> None:
+def test_a_loop_can_be_restarted_after_a_failure(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Failing(datasets.value_error, at=(3,)), batch_size=2)
         seen = []
@@ -145,7 +145,7 @@ def test_an_exception_of_the_collate_function(parity: Parity) -> None:
     assert "collate_fails" in failure.report
 
 
-def test_iteration_goes_on_after_a_failed_collation(parity: Parity) -> None:
+def test_iteration_continues_after_a_failed_collation(parity: Parity) -> None:
     parity.same(lambda side: drain(side.loader(datasets.Squares(12), batch_size=2, collate_fn=datasets.collate_fails)))
 
 
@@ -159,8 +159,8 @@ def test_an_exception_of_an_iterable_dataset(parity: Parity, at: int) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_what_an_iterable_dataset_delivers_around_a_failure(parity: Parity, batch_size: int | None) -> None:
-    """A generator that raised is finished, so the samples that it read for the failed batch are gone."""
+def test_batches_of_an_iterable_dataset_around_a_failure(parity: Parity, batch_size: int | None) -> None:
+    """A generator that raised is finished, so the samples it yielded for the failed batch are lost."""
     parity.same(lambda side: drain(side.loader(datasets.FailingIterable(3), batch_size=batch_size)))
 
 
@@ -177,7 +177,7 @@ def test_an_exception_of_getitems(parity: Parity) -> None:
     assert "__getitems__" in failure.report
 
 
-def test_an_index_out_of_range(parity: Parity) -> None:
+def test_an_index_out_of_range_raises(parity: Parity) -> None:
     parity.same_failure(lambda side: list(side.loader(datasets.Squares(4), sampler=[0, 99])), "sample 99 of 4")
 
 
@@ -189,15 +189,15 @@ def test_an_index_out_of_range_of_tensors(parity: Parity, index: int) -> None:
     parity.same_failure(code, "out of bounds")
 
 
-@pytest.mark.parametrize("garbage", [["a"], [None], [object], [1.5], [{}]])
-def test_a_sampler_that_yields_garbage(parity: Parity, garbage: list[Any]) -> None:
+@pytest.mark.parametrize("invalid", [["a"], [None], [object], [1.5], [{}]])
+def test_a_sampler_that_yields_invalid_indices(parity: Parity, invalid: list[Any]) -> None:
     def code(side: Side) -> object:
-        return list(side.loader(["x", "y"], sampler=garbage, batch_size=1))
+        return list(side.loader(["x", "y"], sampler=invalid, batch_size=1))
 
     parity.same_failure(code, "list indices must be integers or slices")
 
 
-def test_a_sampler_that_yields_garbage_for_tensors(parity: Parity) -> None:
+def test_a_sampler_that_yields_invalid_indices_for_tensors(parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(TensorDataset(torch.arange(4)), sampler=["a"], batch_size=1))
 
@@ -207,9 +207,9 @@ def test_a_sampler_that_yields_garbage_for_tensors(parity: Parity) -> None:
     assert actual.failure.kind is expected.failure.kind
 
 
-@pytest.mark.parametrize("garbage", [[3], [None]])
-def test_a_batch_sampler_that_yields_no_batches(parity: Parity, garbage: list[Any]) -> None:
-    parity.same_failure(lambda side: list(side.loader(datasets.Squares(4), batch_sampler=garbage)), "not iterable")
+@pytest.mark.parametrize("invalid", [[3], [None]])
+def test_a_batch_sampler_that_yields_no_batches(parity: Parity, invalid: list[Any]) -> None:
+    parity.same_failure(lambda side: list(side.loader(datasets.Squares(4), batch_sampler=invalid)), "not iterable")
 
 
 def test_a_dataset_without_a_length_cannot_be_iterated_in_order(parity: Parity) -> None:
@@ -224,11 +224,11 @@ def test_a_dataset_without_getitem(parity: Parity) -> None:
     parity.same_failure(lambda side: list(side.loader(Empty(), batch_size=2)), "not subscriptable")
 
 
-def test_a_number_is_no_dataset(inline_parity: Parity) -> None:
+def test_rejects_a_number_as_dataset(inline_parity: Parity) -> None:
     inline_parity.same_failure(lambda side: list(side.loader(5, batch_size=2)), "has no len()")
 
 
-# Exceptions that are hard to carry
+# Exceptions that are hard to transfer
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_number_is_no_dataset(inline_parity: Parity) -> None:
     ],
 )
 def test_exceptions_with_odd_constructors(parity: Parity, make: Make, text: str) -> None:
-    """torch falls back on RuntimeError where it cannot build the exception; the original type is better still."""
+    """torch falls back on RuntimeError if it cannot rebuild the exception; the original type is better."""
     expected, actual = parity.both(lambda side: list(side.loader(datasets.Failing(make), batch_size=2)))
     assert expected.failure is not None
     assert actual.failure is not None, "the exception was lost"
@@ -251,7 +251,7 @@ def test_exceptions_with_odd_constructors(parity: Parity, make: Make, text: str)
     assert "__getitem__" in actual.failure.report
 
 
-def test_iteration_goes_on_after_an_exception_with_an_odd_constructor(parity: Parity) -> None:
+def test_iteration_continues_after_an_exception_with_an_odd_constructor(parity: Parity) -> None:
     def code(side: Side) -> object:
         results = drain(side.loader(datasets.Failing(datasets.two_arguments), batch_size=2))
         return ["failed" if isinstance(result, Exception) else result for result in results]
@@ -260,7 +260,7 @@ def test_iteration_goes_on_after_an_exception_with_an_odd_constructor(parity: Pa
 
 
 def test_exceptions_of_local_classes(parity: Parity) -> None:
-    """torch's loader never returns here with workers: their class cannot be found by name in the other process."""
+    """torch's loader with workers hangs here: the class cannot be found by name in the other process."""
 
     class Local(Exception):
         pass
@@ -283,8 +283,8 @@ def test_an_exception_with_a_cause(parity: Parity) -> None:
     assert "missing" in failure.report, "the cause is lost"
 
 
-def test_attributes_of_an_exception_arrive_where_it_can_be_carried(parity: Parity) -> None:
-    """torch loses them in workers; feedline carries the exception itself."""
+def test_attributes_of_an_exception_are_kept(parity: Parity) -> None:
+    """torch loses them in workers; feedline transfers the exception itself."""
     loader = parity.feedline.loader(datasets.Failing(datasets.os_error), batch_size=2)
     with pytest.raises(OSError, match="input/output error") as caught:
         list(loader)
@@ -292,7 +292,7 @@ def test_attributes_of_an_exception_arrive_where_it_can_be_carried(parity: Parit
     Failure.of(caught.value)
 
 
-def test_notes_name_the_worker() -> None:
+def test_notes_of_an_exception_name_the_worker() -> None:
     loader = feedline.DataLoader(datasets.Failing(datasets.value_error), batch_size=2, num_workers=2, engine="process")
     with pytest.raises(ValueError, match="bad sample 5") as caught:
         list(loader)
@@ -300,7 +300,7 @@ def test_notes_name_the_worker() -> None:
 
 
 def test_stop_iteration_of_a_map_dataset(worker_parity: Parity) -> None:
-    """From a worker it cannot end the loop by accident."""
+    """In a worker, it must not end the loop by accident."""
 
     def code(side: Side) -> object:
         loader = side.loader(datasets.Failing(datasets.stop_iteration), batch_size=2)
@@ -332,7 +332,7 @@ def test_keyboard_interrupt_inline(inline_parity: Parity) -> None:
     inline_parity.same(code)
 
 
-# Batches that cannot be carried. torch's loader hangs on these: its worker prints a traceback and never answers.
+# Batches that cannot be transferred. torch's loader hangs: its worker prints a traceback and never answers.
 
 
 @pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
@@ -355,7 +355,7 @@ def test_a_batch_that_stays_in_the_process_need_not_be_pickled(
     assert len(list(loader)) == 2
 
 
-def test_iteration_goes_on_after_a_batch_that_cannot_be_pickled() -> None:
+def test_iteration_continues_after_a_batch_that_cannot_be_pickled() -> None:
     def collate(samples: list[Any]) -> Any:
         return datasets.lock_in_batch(samples) if float(samples[0][0]) == 2 else torch.stack(samples)
 
@@ -364,7 +364,7 @@ def test_iteration_goes_on_after_a_batch_that_cannot_be_pickled() -> None:
     assert [isinstance(result, Exception) for result in results] == [False, True, False, False]
 
 
-# Running out of what the system grants
+# Running out of system resources
 
 
 def test_running_out_of_descriptors_names_the_limit() -> None:
@@ -381,7 +381,7 @@ def test_running_out_of_descriptors_names_the_limit() -> None:
 # Time-outs
 
 
-def test_a_timeout_says_so_in_torchs_words(worker_parity: Parity) -> None:
+def test_a_timeout_has_torchs_message(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         return next(iter(side.loader(datasets.StuckBriefly(2), batch_size=1, timeout=0.2)))
 
@@ -390,7 +390,7 @@ def test_a_timeout_says_so_in_torchs_words(worker_parity: Parity) -> None:
     assert "DataLoader timed out after 0.2 seconds" in failure.text
 
 
-def test_a_timeout_that_is_not_reached_changes_nothing(worker_parity: Parity) -> None:
+def test_a_timeout_that_is_not_reached_has_no_effect(worker_parity: Parity) -> None:
     worker_parity.same(lambda side: list(side.loader(datasets.Squares(6), batch_size=2, timeout=60)))
 
 
@@ -398,7 +398,7 @@ def test_a_timeout_that_is_not_reached_changes_nothing(worker_parity: Parity) ->
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
-def test_a_killed_worker_is_a_runtime_error_that_names_its_process(
+def test_a_killed_worker_raises_a_runtime_error_with_its_pid(
     process_parity: Parity, tmp_path: Path, signal_number: int
 ) -> None:
     pids = []
@@ -417,7 +417,7 @@ def test_a_killed_worker_is_a_runtime_error_that_names_its_process(
         assert pid in observation.failure.text
 
 
-def test_a_worker_that_exits_is_a_runtime_error_that_names_its_process(process_parity: Parity, tmp_path: Path) -> None:
+def test_a_worker_that_exits_raises_a_runtime_error_with_its_pid(process_parity: Parity, tmp_path: Path) -> None:
     pids = []
 
     def code(side: Side) -> object:

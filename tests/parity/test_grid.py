@@ -1,8 +1,8 @@
-"""Everything combined with everything.
+"""Combinations of all settings.
 
-Inline every dataset is run with every order, and each of these with every batch size and every collate function. With
-workers, where every case costs a start of processes, a selection is run in which every pair of settings occurs together
-in at least one case.
+Inline, every dataset is run with every order, and each of these with every batch size and every collate function. With
+workers, where every case has to start processes, a selection is run in which every pair of settings occurs together in
+at least one case.
 """
 
 import itertools
@@ -73,7 +73,7 @@ COLLATES: dict[str, Callable[[Any], Any] | None] = {
     "count": datasets.count_or_one,
     "wrapped": datasets.as_single,
 }
-# How many batches of each epoch are taken; None is all of them.
+# How many batches of each epoch are taken; None means all.
 EXITS: dict[str, tuple[int | None, ...]] = {
     "one epoch": (None,),
     "two epochs": (None, None),
@@ -105,8 +105,8 @@ class Case:
             return False
         own_batches = self.order in ("batches", "list of batches")
         if own_batches and (self.batch_size != 4 or self.drop_last):
-            return False  # a batch sampler decides for itself; one of the sizes stands for "not given"
-        # Out of order, what comes first depends on the workers' pace, so only whole epochs can be compared.
+            return False  # a batch sampler decides the size; 4 stands for "not given"
+        # Out of order, the order depends on the workers' speed, so only whole epochs can be compared.
         return self.in_order or self.leaving in ("one epoch", "two epochs")
 
     def options(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def epochs(loader: Any, case: Case) -> list[Any]:
     ("dataset", "order"),
     [*itertools.product(DATASETS, ORDERS), *itertools.product(ITERABLES, ["sequential"])],
 )
-def test_inline(inline_parity: Parity, dataset: str, order: str) -> None:
+def test_all_settings_inline(inline_parity: Parity, dataset: str, order: str) -> None:
     leaving = "left early, then whole"
     candidates = [
         *(Case(dataset, order, size, drop, "default", leaving) for size in BATCH_SIZES for drop in (False, True)),
@@ -176,7 +176,7 @@ def pairs_of(case: Case) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
 
 
 def covering_cases() -> list[Case]:
-    """Choose cases greedily until every pair of settings that can occur together has occurred.
+    """Choose cases greedily until every possible pair of settings has occurred.
 
     The candidates are drawn at random, from a fixed seed: the selection is the same in every run.
     """
@@ -200,7 +200,7 @@ def covering_cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("case", covering_cases(), ids=str)
-def test_workers(worker_parity: Parity, case: Case) -> None:
+def test_pairs_of_settings_with_workers(worker_parity: Parity, case: Case) -> None:
     make = {**DATASETS, **ITERABLES}[case.dataset]
 
     def code(side: Side) -> object:
@@ -209,7 +209,7 @@ def test_workers(worker_parity: Parity, case: Case) -> None:
     worker_parity.same(code)
 
 
-# Other start methods. What arrives does not depend on them, so torch's side is forked, which is fast.
+# Other start methods. They do not affect the batches, so torch's side is forked, which is fast.
 
 STARTED: dict[str, Case] = {
     "tensors": Case("tensors", "shuffled", 4),
@@ -233,20 +233,20 @@ def started(case: Case, method: str) -> Callable[[Side], object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
-def test_forkserver(process_parity: Parity, name: str) -> None:
+def test_settings_with_forkserver(process_parity: Parity, name: str) -> None:
     process_parity.same(started(STARTED[name], "forkserver"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tensors", "iterable"])
-def test_spawn(process_parity: Parity, name: str) -> None:
+def test_settings_with_spawn(process_parity: Parity, name: str) -> None:
     process_parity.same(started(STARTED[name], "spawn"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, method: str) -> None:
-    """Fields, seeds and draws. One worker: of several the first to be up may relieve the others of their work."""
+    """Fields, seeds and draws. With one worker: of several, the first to start may take over work of the others."""
 
     def code(side: Side) -> object:
         context = method if side.is_feedline else "fork"
@@ -264,7 +264,7 @@ def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, me
 
 
 @pytest.mark.slow
-def test_an_exception_under_spawn(process_parity: Parity) -> None:
+def test_an_exception_with_spawn(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         context = "spawn" if side.is_feedline else "fork"
         dataset = datasets.Failing(datasets.value_error)

@@ -1,4 +1,4 @@
-"""Iterable datasets: every worker iterates its own copy, and the batches are dealt out in turn."""
+"""Iterable datasets: every worker iterates over its own copy, and their batches are delivered in turn."""
 
 import itertools
 from collections.abc import Iterator
@@ -31,7 +31,9 @@ def test_sharded_data_comes_once(parity: Parity, batch_size: int | None) -> None
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_uneven_and_empty_workers(worker_parity: Parity, lengths: tuple[int, ...], drop_last: bool) -> None:
+def test_workers_with_uneven_and_empty_streams(
+    worker_parity: Parity, lengths: tuple[int, ...], drop_last: bool
+) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Uneven(lengths), batch_size=2, drop_last=drop_last, num_workers=3)
         return list(loader)
@@ -40,12 +42,12 @@ def test_uneven_and_empty_workers(worker_parity: Parity, lengths: tuple[int, ...
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_uneven_and_empty_workers_without_batches(worker_parity: Parity, lengths: tuple[int, ...]) -> None:
+def test_workers_with_uneven_and_empty_streams_without_batches(worker_parity: Parity, lengths: tuple[int, ...]) -> None:
     worker_parity.same(lambda side: list(side.loader(datasets.Uneven(lengths), batch_size=None, num_workers=3)))
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_uneven_workers_do_not_depend_on_how_much_is_prefetched(worker_parity: Parity, prefetch: int) -> None:
+def test_uneven_streams_do_not_depend_on_prefetching(worker_parity: Parity, prefetch: int) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Uneven((1, 7, 4))
         return list(side.loader(dataset, batch_size=2, num_workers=3, prefetch_factor=prefetch))
@@ -79,7 +81,7 @@ def test_out_of_order_delivers_the_same_samples(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-def test_persistent_workers_start_every_epoch_anew(worker_parity: Parity) -> None:
+def test_persistent_workers_restart_the_stream_in_every_epoch(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Uneven((3, 0, 5)), batch_size=2, num_workers=3, persistent_workers=True)
         return list(loader), list(loader), list(loader)
@@ -130,11 +132,11 @@ def test_an_endless_dataset_is_left_early(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_an_iterator_is_not_asked_again_after_its_end(parity: Parity) -> None:
+def test_an_iterator_is_not_read_after_its_end(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.RestlessIterator(), batch_size=2)))
 
 
-def test_an_iterator_is_not_asked_again_after_its_end_without_batches(inline_parity: Parity) -> None:
+def test_a_finished_epoch_delivers_nothing_more(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         iterator = iter(side.loader(datasets.RestlessIterator(), batch_size=2))
         first = list(iterator)
@@ -144,12 +146,12 @@ def test_an_iterator_is_not_asked_again_after_its_end_without_batches(inline_par
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_dicts(parity: Parity, batch_size: int | None) -> None:
+def test_streams_of_dicts(parity: Parity, batch_size: int | None) -> None:
     parity.same(lambda side: list(side.loader(datasets.Mixed(), batch_size=batch_size)))
 
 
 @pytest.mark.parametrize("collate", [datasets.as_list, datasets.as_tuple, datasets.count, datasets.nothing])
-def test_own_collate_functions(parity: Parity, collate: Any) -> None:
+def test_custom_collate_functions(parity: Parity, collate: Any) -> None:
     parity.same(lambda side: list(side.loader(datasets.Sharded(7), batch_size=3, collate_fn=collate)))
 
 
@@ -157,7 +159,7 @@ def test_shuffle_false_is_accepted(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.Sharded(7), batch_size=3, shuffle=False)))
 
 
-def test_an_iterable_that_is_not_an_iterable_dataset_is_torchs_error(inline_parity: Parity) -> None:
+def test_an_iterable_that_is_not_an_iterable_dataset_raises_torchs_error(inline_parity: Parity) -> None:
     class Plain:
         def __iter__(self) -> Iterator[int]:
             return iter(range(3))
@@ -165,7 +167,7 @@ def test_an_iterable_that_is_not_an_iterable_dataset_is_torchs_error(inline_pari
     inline_parity.same_refusal(lambda side: list(side.loader(Plain(), batch_size=2)))
 
 
-def test_a_sized_dataset_that_ends_early_ends_early(parity: Parity) -> None:
+def test_a_dataset_may_end_before_its_reported_length(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.SizedCounting(3, 50), batch_size=2)
         return len(loader), list(loader)
@@ -191,7 +193,7 @@ def test_inline_the_iterator_is_read_one_batch_at_a_time(inline_parity: Parity) 
 # torch's combinations
 
 
-def test_a_chain(parity: Parity) -> None:
+def test_chained_streams(parity: Parity) -> None:
     def code(side: Side) -> object:
         chain = ChainDataset([datasets.Sharded(5), datasets.Sharded(4)])
         return list(side.loader(chain, batch_size=2))
@@ -203,7 +205,7 @@ def test_a_sum_of_iterables_is_a_chain(parity: Parity) -> None:
     parity.same(lambda side: list(side.loader(datasets.Counting(3) + datasets.Counting(4), batch_size=2)))
 
 
-def test_a_chain_of_something_else_is_torchs_error(inline_parity: Parity) -> None:
+def test_a_chain_of_map_datasets_raises_torchs_error(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(ChainDataset([datasets.Squares(3)]), batch_size=2))
 

@@ -1,4 +1,4 @@
-"""`len(loader)`: what it says, what it follows, and when it cannot be known."""
+"""`len(loader)`: its value, what it depends on, and when it is unknown."""
 
 import itertools
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class EpochSampler:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_batches_of_a_map_dataset(plain_parity: Parity, drop_last: bool) -> None:
+def test_the_length_for_a_map_dataset(plain_parity: Parity, drop_last: bool) -> None:
     def code(side: Side) -> object:
         lengths = []
         for n, batch_size in itertools.product(SIZES, BATCH_SIZES):
@@ -62,7 +62,7 @@ def test_batches_of_a_map_dataset(plain_parity: Parity, drop_last: bool) -> None
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_batches_of_an_iterable_dataset_round_up_or_down(plain_parity: Parity, drop_last: bool) -> None:
+def test_the_length_for_an_iterable_dataset_is_rounded_up_or_down(plain_parity: Parity, drop_last: bool) -> None:
     def code(side: Side) -> object:
         lengths = []
         for n, batch_size in itertools.product(SIZES, BATCH_SIZES):
@@ -89,11 +89,11 @@ def test_the_length_is_the_number_of_batches_delivered(parity: Parity, drop_last
 
 
 @pytest.mark.parametrize("kind", [datasets.Squares, lambda n: datasets.SizedCounting(n, n)])
-def test_without_batches_it_is_that_of_the_dataset(plain_parity: Parity, kind: Any) -> None:
+def test_without_batches_the_length_is_that_of_the_dataset(plain_parity: Parity, kind: Any) -> None:
     plain_parity.same(lambda side: [len(side.kind(kind(n), batch_size=None)) for n in SIZES])
 
 
-def test_it_follows_a_growing_dataset(plain_parity: Parity) -> None:
+def test_the_length_follows_a_growing_dataset(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Growing(3)
         loader = side.kind(dataset, batch_size=2)
@@ -118,7 +118,7 @@ def test_a_dataset_that_grew_is_delivered_whole_in_the_next_epoch(parity: Parity
     parity.same(code)
 
 
-def test_it_follows_a_growing_dataset_when_shuffled(plain_parity: Parity) -> None:
+def test_the_length_follows_a_growing_shuffled_dataset(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Growing(3)
         loader = side.kind(dataset, batch_size=2, shuffle=True)
@@ -129,7 +129,7 @@ def test_it_follows_a_growing_dataset_when_shuffled(plain_parity: Parity) -> Non
     plain_parity.same(code)
 
 
-def test_it_follows_a_growing_iterable_dataset(plain_parity: Parity) -> None:
+def test_the_length_follows_a_growing_iterable_dataset(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.SizedCounting(3, 3)
         loader = side.kind(dataset, batch_size=2)
@@ -160,7 +160,7 @@ def sampler_cases() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sampler_cases())
-def test_it_follows_the_sampler(plain_parity: Parity, name: str) -> None:
+def test_the_length_follows_the_sampler(plain_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         return [
             len(side.kind(datasets.Squares(10), sampler=sampler_cases()[name], batch_size=size, drop_last=drop))
@@ -170,7 +170,7 @@ def test_it_follows_the_sampler(plain_parity: Parity, name: str) -> None:
     plain_parity.same(code)
 
 
-def test_it_follows_a_sampler_whose_length_changes(plain_parity: Parity) -> None:
+def test_the_length_follows_a_sampler_whose_length_changes(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         sampler = EpochSampler()
         loader = side.kind(datasets.Squares(10), sampler=sampler)
@@ -194,11 +194,11 @@ def test_it_follows_a_sampler_whose_length_changes(plain_parity: Parity) -> None
         BatchSampler(RandomSampler(range(10)), 4, False),
     ],
 )
-def test_it_follows_the_batch_sampler(plain_parity: Parity, batch_sampler: Any) -> None:
+def test_the_length_follows_the_batch_sampler(plain_parity: Parity, batch_sampler: Any) -> None:
     plain_parity.same(lambda side: len(side.kind(datasets.Squares(10), batch_sampler=batch_sampler)))
 
 
-def test_every_dataset_of_torchs_has_its_length(plain_parity: Parity) -> None:
+def test_the_length_for_every_dataset_of_torch(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         tensors = TensorDataset(torch.arange(10), torch.arange(10))
         parts = random_split(tensors, [0.5, 0.3, 0.2], generator=torch.Generator().manual_seed(0))
@@ -220,7 +220,7 @@ def test_every_dataset_of_torchs_has_its_length(plain_parity: Parity) -> None:
     plain_parity.same(code)
 
 
-def test_chained_and_piped_iterables_have_the_sum(plain_parity: Parity) -> None:
+def test_the_length_for_chained_and_piped_iterables(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         chained = ChainDataset([datasets.SizedCounting(3, 3), datasets.SizedCounting(4, 4)])
         piped = IterableWrapper(range(9))
@@ -230,7 +230,7 @@ def test_chained_and_piped_iterables_have_the_sum(plain_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_the_number_of_workers_does_not_matter(plain_parity: Parity, workers: int) -> None:
+def test_the_length_does_not_depend_on_the_number_of_workers(plain_parity: Parity, workers: int) -> None:
     def code(side: Side) -> object:
         return [
             len(side.kind(dataset, batch_size=3, drop_last=drop, num_workers=workers))
@@ -255,7 +255,7 @@ def test_the_number_of_workers_does_not_matter(plain_parity: Parity, workers: in
         lambda: {"dataset": datasets.Squares(), "sampler": (index for index in range(3))},
     ],
 )
-def test_where_it_cannot_be_known_the_error_is_torchs(plain_parity: Parity, arguments: Any) -> None:
+def test_an_unknown_length_raises_torchs_error(plain_parity: Parity, arguments: Any) -> None:
     plain_parity.same_refusal(lambda side: len(side.kind(**arguments())))
 
 
@@ -266,7 +266,7 @@ def test_a_loader_without_a_length_still_iterates(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_a_loader_is_true_exactly_if_it_has_batches(plain_parity: Parity) -> None:
+def test_a_loader_is_truthy_if_it_has_batches(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         return [
             bool(side.kind(datasets.Squares(n), batch_size=4, drop_last=drop))
@@ -287,7 +287,7 @@ def test_an_iterator_has_the_length_of_the_loader(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_asking_during_iteration_changes_nothing(parity: Parity) -> None:
+def test_reading_the_length_during_iteration_changes_nothing(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(7), batch_size=2, shuffle=True)
         return [(len(loader), batch) for batch in loader]
@@ -295,24 +295,24 @@ def test_asking_during_iteration_changes_nothing(parity: Parity) -> None:
     parity.same(code)
 
 
-# An iterable dataset that delivers more than it reported is warned about, once somebody asked for the length.
+# An iterable dataset that delivers more than it reported causes a warning if the length was read.
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 2])
-@pytest.mark.parametrize("asked", [False, True])
-def test_an_iterable_longer_than_its_length_warns_once_the_length_was_asked(
-    parity: Parity, batch_size: int | None, asked: bool
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_stream_longer_than_its_length_warns_if_the_length_was_read(
+    parity: Parity, batch_size: int | None, was_read: bool
 ) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.SizedCounting(7, 3), batch_size=batch_size)
-        if asked:
+        if was_read:
             len(loader)
         return list(loader)
 
     warned = parity.same(code).warnings
     samples = 14 if parity.workers else 7
     fetched = samples if batch_size is None else -(-samples // batch_size)
-    assert bool(warned) == (asked and fetched > 3)
+    assert bool(warned) == (was_read and fetched > 3)
 
 
 def test_an_iterable_as_long_as_reported_does_not_warn(parity: Parity) -> None:

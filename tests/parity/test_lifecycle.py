@@ -1,4 +1,4 @@
-"""Iterators and workers: when they start, how they end, and that nothing stays."""
+"""Iterators and workers: when they start, how they end, and that nothing is left behind."""
 
 import gc
 import itertools
@@ -123,7 +123,7 @@ def test_an_iterator_is_its_own_iterator(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_an_iterator_that_is_never_used(parity: Parity) -> None:
+def test_an_unused_iterator_does_no_harm(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(4), batch_size=2, shuffle=True)
         iter(loader)
@@ -249,7 +249,7 @@ def test_starting_a_new_epoch_ends_the_old_one_with_persistent_workers(worker_pa
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 7])
-def test_the_amount_of_prefetching_does_not_show(worker_parity: Parity, prefetch: int) -> None:
+def test_prefetching_does_not_affect_the_batches(worker_parity: Parity, prefetch: int) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(15), batch_size=2, shuffle=True, prefetch_factor=prefetch)
         return list(loader), list(loader)
@@ -304,7 +304,7 @@ def test_an_iterator_made_in_one_thread_and_read_in_another(parity: Parity) -> N
 
 
 def test_a_prefetching_thread_around_a_loader(parity: Parity) -> None:
-    """What people write to overlap copies: a thread that reads ahead into a queue."""
+    """Users write this to overlap copies: a thread that reads ahead into a queue."""
 
     def code(side: Side) -> object:
         ahead: queue.Queue[Any] = queue.Queue(maxsize=2)
@@ -358,8 +358,8 @@ def test_an_inline_loader_in_a_daemon_process(inline_parity: Parity) -> None:
     inline_parity.same(code)
 
 
-def test_a_daemon_process_with_workers_answers_one_way_or_the_other(worker_parity: Parity) -> None:
-    """Python forbids daemon processes to have children, and torch's loader runs into that; threads are no children."""
+def test_a_daemon_process_with_workers_delivers_or_raises(worker_parity: Parity) -> None:
+    """Python forbids daemon processes to have children, so torch's loader fails; threads are not children."""
 
     def code(side: Side) -> object:
         return in_a_child(lambda: as_lists(side.loader(datasets.Squares(4), batch_size=2)), daemon=True)
@@ -396,7 +396,7 @@ def test_forking_while_persistent_workers_wait(worker_parity: Parity) -> None:
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
 def test_forking_while_many_loaders_are_alive(engine_name: EngineName) -> None:
-    """Address space that loaders reserve must not count against what the system lets a program fork with."""
+    """Address space reserved by loaders must not count towards the system's limit for forking."""
     workers = 0 if engine_name == "inline" else 1
     kept: list[Any] = []
     for _ in range(8):
@@ -411,7 +411,7 @@ def test_forking_while_many_loaders_are_alive(engine_name: EngineName) -> None:
     assert in_a_child(lambda: "forked") == "forked"
 
 
-# Nothing stays; the fixture around every test looks for what is left
+# Nothing is left behind; a fixture around every test checks that
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
@@ -457,7 +457,7 @@ def test_closing_ends_the_workers_and_keeps_the_batches(engine_name: EngineName)
     assert torch.equal(torch.cat(batches), torch.stack([datasets.Squares(20)[i] for i in range(20)]))
 
 
-def test_the_workers_of_a_finished_epoch_are_gone(process_parity: Parity) -> None:
+def test_the_workers_of_a_finished_epoch_have_ended(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         before = len(children())
         loader = side.loader(datasets.Squares(6), batch_size=2)
@@ -478,7 +478,7 @@ def test_open_files_do_not_grow_over_epochs(parity: Parity) -> None:
 
 
 def children() -> list[int]:
-    """The direct children of this process that multiprocessing knows of or the system lists."""
+    """Return the direct children of this process, as multiprocessing and the system list them."""
     listed = f"/proc/self/task/{threading.get_native_id()}/children"
     pids = [process.pid for process in multiprocessing.active_children()]
     if os.path.exists(listed):
@@ -495,7 +495,7 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_program_may_end_in_the_middle_of_an_epoch(persistent: bool) -> None:
+def test_a_program_may_exit_in_the_middle_of_an_epoch(persistent: bool) -> None:
     finished = run_script(f"""
         from feedline import DataLoader
         from tests.parity.datasets import Squares

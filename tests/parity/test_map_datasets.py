@@ -32,7 +32,7 @@ def numbered(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 class Doubled(TensorDataset):
-    """A subclass with its own `__getitem__`: what it returns counts, not the tensors underneath."""
+    """A subclass with its own `__getitem__`, which decides, not the tensors underneath."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         return tuple(2 * tensor[index] for tensor in self.tensors)
@@ -47,7 +47,7 @@ class ShiftedSubset(Subset[Any]):
 
 
 class Transformed(Dataset[Any]):
-    """A wrapper that applies a function, as everybody writes it."""
+    """A typical wrapper that applies a function."""
 
     def __init__(self, dataset: Any, transform: Callable[[Any], Any]) -> None:
         self.dataset = dataset
@@ -61,7 +61,7 @@ class Transformed(Dataset[Any]):
 
 
 class DuckTyped:
-    """Not a `Dataset`, only looks like one."""
+    """Not a `Dataset`, but behaves like one."""
 
     def __getitem__(self, index: int) -> int:
         return index * 10
@@ -71,7 +71,7 @@ class DuckTyped:
 
 
 class Delegating:
-    """Everything it has comes through `__getattr__`."""
+    """Gets all its attributes through `__getattr__`."""
 
     def __init__(self, dataset: Any) -> None:
         self.inner = dataset
@@ -176,12 +176,12 @@ Samples = datasets.Samples
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_in_batches(parity: Parity, name: str) -> None:
+def test_every_kind_of_dataset_in_batches(parity: Parity, name: str) -> None:
     parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=3)))
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("no samples", "no rows")])
-def test_every_kind_shuffled_over_two_epochs_without_the_last(inline_parity: Parity, name: str) -> None:
+def test_every_kind_of_dataset_shuffled_over_two_epochs_with_drop_last(inline_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(KINDS[name](), batch_size=2, shuffle=True, drop_last=True)
         return list(loader), list(loader)
@@ -190,7 +190,7 @@ def test_every_kind_shuffled_over_two_epochs_without_the_last(inline_parity: Par
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_one_by_one(inline_parity: Parity, name: str) -> None:
+def test_every_kind_of_dataset_without_batches(inline_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         return list(side.loader(KINDS[name](), batch_size=None)), list(side.loader(KINDS[name]()))
 
@@ -198,14 +198,14 @@ def test_every_kind_one_by_one(inline_parity: Parity, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pairs", "records", "subset", "concatenation", "two tensors", "array", "words"])
-def test_samples_one_by_one_through_workers(worker_parity: Parity, name: str) -> None:
+def test_datasets_without_batches_through_workers(worker_parity: Parity, name: str) -> None:
     worker_parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=None)))
 
 
 @pytest.mark.parametrize(
     "name", ["pairs", "records", "subset", "concatenation", "two tensors", "stack by name", "bulk"]
 )
-def test_shuffled_through_workers(worker_parity: Parity, name: str) -> None:
+def test_shuffled_datasets_through_workers(worker_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(KINDS[name](), batch_size=2, shuffle=True, drop_last=True)
         return list(loader), list(loader)
@@ -256,7 +256,7 @@ def test_getitems_may_return_any_collection(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_getitems_with_the_wrong_number_of_samples_is_believed(parity: Parity) -> None:
+def test_getitems_may_return_another_number_of_samples(parity: Parity) -> None:
     class Short(datasets.Squares):
         def __getitems__(self, indices: list[int]) -> list[int]:
             return list(indices)[:1]
@@ -264,10 +264,10 @@ def test_getitems_with_the_wrong_number_of_samples_is_believed(parity: Parity) -
     parity.same(lambda side: list(side.loader(Short(6), batch_size=3)))
 
 
-# Vectorised reading must not be noticed
+# Vectorised reading must not be visible
 
 
-def test_tensors_changed_between_epochs_are_read_anew(parity: Parity) -> None:
+def test_tensors_changed_between_epochs_are_read_again(parity: Parity) -> None:
     def code(side: Side) -> object:
         tensor = numbered(5, 2)
         loader = side.loader(TensorDataset(tensor), batch_size=2)
@@ -278,7 +278,7 @@ def test_tensors_changed_between_epochs_are_read_anew(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_tensors_replaced_between_epochs_are_read_anew(parity: Parity) -> None:
+def test_tensors_replaced_between_epochs_are_read_again(parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = TensorDataset(numbered(5, 2))
         loader = side.loader(dataset, batch_size=2)
@@ -302,7 +302,7 @@ def test_tensors_changed_during_an_epoch_are_seen_inline(inline_parity: Parity) 
 
 
 def test_a_batch_is_a_copy_of_the_dataset(parity: Parity) -> None:
-    """Writing to a batch must not write to the dataset, also when the batch is the whole dataset in order."""
+    """Writing to a batch must not change the dataset, even if the batch is the whole dataset in order."""
 
     def code(side: Side) -> object:
         tensor = numbered(6, 2)
@@ -323,7 +323,7 @@ def test_gradients_flow_back_to_the_tensors_inline(inline_parity: Parity) -> Non
     inline_parity.same(code)
 
 
-def test_an_index_out_of_range_is_torchs_error(inline_parity: Parity) -> None:
+def test_an_index_out_of_range_raises_torchs_error(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(TensorDataset(numbered(4)), sampler=[0, 1, 4], batch_size=2))
 
@@ -352,7 +352,7 @@ def test_slices_address_tensors_at_once(parity: Parity) -> None:
 
 
 def test_the_single_tensor_stays_in_a_list(parity: Parity) -> None:
-    """A TensorDataset's sample is a tuple also when it has one member."""
+    """A sample of a TensorDataset is a tuple even if it has one member."""
     batch = parity.same(lambda side: next(iter(side.loader(TensorDataset(numbered(3)), batch_size=3)))).value
     assert isinstance(batch, tuple)
     assert batch[0] == "builtins.list"
@@ -377,7 +377,7 @@ def test_a_transform_with_state_is_called_in_order_inline(inline_parity: Parity)
         loader = side.loader(Transformed(datasets.Squares(6), transform), batch_size=2, shuffle=True)
         iterator = iter(loader)
         next(iterator)
-        early = list(calls)  # inline loading does not run ahead of the consumer
+        early = list(calls)  # inline loading does not read ahead of the consumer
         return early, list(iterator), calls
 
     inline_parity.same(code)

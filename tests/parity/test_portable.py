@@ -1,4 +1,4 @@
-"""The process engine of systems that cannot share an arena, chosen here by saying that this one cannot."""
+"""The process engine for systems that cannot share an arena, selected by pretending that this one cannot."""
 
 import itertools
 from collections.abc import Callable
@@ -73,11 +73,11 @@ def test_seeds_and_worker_info(process_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("make", [datasets.value_error, datasets.key_error, datasets.unpicklable_error])
-def test_exceptions(process_parity: Parity, make: Any) -> None:
+def test_exceptions_of_the_dataset(process_parity: Parity, make: Any) -> None:
     process_parity.same_failure(lambda side: list(build(side, datasets.Failing(make), batch_size=2)), "5")
 
 
-def test_iteration_goes_on_after_a_failed_batch(process_parity: Parity) -> None:
+def test_iteration_continues_after_a_failed_batch(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         batches = iter(build(side, datasets.Failing(datasets.value_error), batch_size=2))
         seen: list[object] = []
@@ -127,13 +127,13 @@ def test_two_loaders_at_once(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
-def test_a_worker_that_is_killed(process_parity: Parity, tmp_path: Any) -> None:
+def test_a_killed_worker_raises_worker_died(process_parity: Parity, tmp_path: Any) -> None:
     loader = build(process_parity.feedline, datasets.Killed(tmp_path / "note"), batch_size=1, restarts=0)
     with pytest.raises(WorkerDied, match=r"pid\(s\) \d+\) exited unexpectedly.*SIGKILL"):
         list(loader)
 
 
-def test_a_timeout(process_parity: Parity) -> None:
+def test_a_timeout_raises_worker_timeout(process_parity: Parity) -> None:
     loader = build(process_parity.feedline, datasets.StuckBriefly(2), batch_size=1, timeout=0.2)
     with pytest.raises(WorkerTimeout, match=r"timed out after 0\.2 seconds"):
         next(iter(loader))

@@ -1,4 +1,4 @@
-"""Ranks that train with feedline's loader and torch's DistributedSampler end with the parameters of torch's loader."""
+"""Ranks that train with feedline's loader and a DistributedSampler end with the same parameters as with torch's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.sample(4)
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrun_training.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-COUNT = 50  # does not go round with 4 ranks and batches of 3
+COUNT = 50  # not divisible by 4 ranks and batches of 3
 
 
 def trained(loader: Any, sampler: Any) -> list[list[float]]:
@@ -37,7 +37,7 @@ def trained(loader: Any, sampler: Any) -> list[list[float]]:
         for x, y in loader:
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(x), y).backward()
-            for parameter in model.parameters():  # as DistributedDataParallel does it, which takes seconds to import
+            for parameter in model.parameters():  # like DistributedDataParallel, which takes seconds to import
                 dist.all_reduce(parameter.grad)
             optimizer.step()
     return [parameter.detach().flatten().tolist() for parameter in model.parameters()]
@@ -62,7 +62,7 @@ def parameters(rank: int, world_size: int, folder: Path) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_ranks_train_to_the_same_parameters_bit_by_bit(tmp_path: Path, world_size: int) -> None:
+def test_ranks_train_to_exactly_the_same_parameters(tmp_path: Path, world_size: int) -> None:
     reports = run_ranks(world_size, tmp_path, parameters)
     torchs, *ours = reports[0]
     assert ours == [torchs] * 3
@@ -70,7 +70,7 @@ def test_ranks_train_to_the_same_parameters_bit_by_bit(tmp_path: Path, world_siz
 
 
 def run_example(folder: Path, ranks: int, *arguments: str) -> list[list[int]]:
-    """Run the example under torchrun; return which samples each rank has trained on."""
+    """Run the example with torchrun; return the samples that each rank trained on."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [*LAUNCHER, f"--nproc-per-node={ranks}", str(EXAMPLE), str(folder), *arguments],
@@ -85,12 +85,12 @@ def run_example(folder: Path, ranks: int, *arguments: str) -> list[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)  # five interpreters import much of torch
-def test_the_example_stops_with_two_ranks_and_goes_on_with_three(tmp_path: Path) -> None:
+@pytest.mark.timeout(420)  # five interpreters import a large part of torch
+def test_the_example_stops_with_two_ranks_and_resumes_with_three(tmp_path: Path) -> None:
     before = run_example(tmp_path, 2, "--stop-after", "5")
     after = run_example(tmp_path, 3)
     assert [len(seen) for seen in before] == [20, 20]
-    came = Counter(number for seen in before + after for number in seen)
-    assert came.keys() == {shard * 100 + number for shard in range(6) for number in range(20 + 7 * shard)}
-    repeated = {number for number, count in came.items() if count > 1}
-    assert len(repeated) <= 4 * 3  # what ranks without batches repeat, to the end of the epoch: their first ones
+    counts = Counter(number for seen in before + after for number in seen)
+    assert counts.keys() == {shard * 100 + number for shard in range(6) for number in range(20 + 7 * shard)}
+    repeated = {number for number, count in counts.items() if count > 1}
+    assert len(repeated) <= 4 * 3  # ranks without batches repeat their first ones until the end of the epoch

@@ -1,4 +1,4 @@
-"""Order: torch's samplers, the user's own, and whatever else can be iterated."""
+"""Order: torch's samplers, custom samplers, and other iterables."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class Buckets(Sampler[list[int]]):
 
 
 class Recording(Sampler[int]):
-    """Notes how far it was read."""
+    """Counts how many indices were read."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -117,7 +117,7 @@ def test_every_sampler_through_workers(worker_parity: Parity, name: str) -> None
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_one_by_one(inline_parity: Parity, name: str) -> None:
+def test_every_sampler_without_batches(inline_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.Squares(N), sampler=SAMPLERS[name](), batch_size=None))
 
@@ -171,7 +171,7 @@ def test_seeding_again_gives_the_same_order_again(parity: Parity) -> None:
     assert first == second
 
 
-def test_unshuffled_iteration_takes_from_the_global_generator_what_torch_takes(parity: Parity) -> None:
+def test_unshuffled_iteration_draws_from_the_global_generator_like_torch(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(N), batch_size=3)
         draws = []
@@ -183,7 +183,7 @@ def test_unshuffled_iteration_takes_from_the_global_generator_what_torch_takes(p
     parity.same(code)
 
 
-def test_a_given_generator_leaves_the_global_one_alone(parity: Parity) -> None:
+def test_a_given_generator_leaves_the_global_one_unchanged(parity: Parity) -> None:
     def code(side: Side) -> object:
         before = torch.random.get_rng_state()
         list(side.loader(datasets.Squares(N), batch_size=3, shuffle=True, generator=seeded()))
@@ -203,7 +203,7 @@ def test_two_loaders_share_a_generator(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_zipped_loaders_draw_in_torchs_sequence(inline_parity: Parity) -> None:
+def test_zipped_loaders_draw_in_the_same_order_as_torch(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         one = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
         two = side.loader(datasets.Squares(N), batch_size=4, shuffle=True)
@@ -212,7 +212,7 @@ def test_zipped_loaders_draw_in_torchs_sequence(inline_parity: Parity) -> None:
     inline_parity.same(code)
 
 
-def test_a_distributed_sampler_is_told_the_epoch(parity: Parity) -> None:
+def test_set_epoch_of_a_distributed_sampler_is_respected(parity: Parity) -> None:
     def code(side: Side) -> object:
         sampler: Any = DistributedSampler(datasets.Squares(N), num_replicas=2, rank=0)
         loader = side.loader(datasets.Squares(N), sampler=sampler, batch_size=3)
@@ -264,7 +264,7 @@ def test_every_batch_sampler_over_tensors(inline_parity: Parity, name: str) -> N
     inline_parity.same(code)
 
 
-def test_an_empty_batch_of_indices_is_torchs_error(inline_parity: Parity) -> None:
+def test_an_empty_batch_of_indices_raises_torchs_error(inline_parity: Parity) -> None:
     inline_parity.same_refusal(lambda side: list(side.loader(datasets.Squares(N), batch_sampler=[[0], [], [1]])))
 
 
@@ -293,7 +293,7 @@ ANYTHING: dict[str, Callable[[], list[Any]]] = {
 
 @pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ANYTHING)
-def test_whatever_the_sampler_yields_reaches_the_dataset(parity: Parity, name: str) -> None:
+def test_anything_the_sampler_yields_reaches_the_dataset(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         collate = datasets.as_single
         return list(side.loader(datasets.Identity(), batch_size=None, sampler=ANYTHING[name](), collate_fn=collate))
@@ -355,10 +355,8 @@ def test_inline_the_sampler_is_read_one_batch_at_a_time(inline_parity: Parity) -
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
-def test_with_workers_the_sampler_is_read_no_further_ahead_than_torch_reads(
-    worker_parity: Parity, prefetch: int
-) -> None:
-    """But for batches that idle workers were given while a slow one was waited for, as on a busy machine."""
+def test_with_workers_the_sampler_is_read_no_further_ahead_than_by_torch(worker_parity: Parity, prefetch: int) -> None:
+    """Except for batches given to idle workers while a slow one was waited for, as on a busy machine."""
     read: dict[bool, list[int]] = {}
     extra: list[int] = []
 
@@ -378,7 +376,7 @@ def test_with_workers_the_sampler_is_read_no_further_ahead_than_torch_reads(
     assert not too_far, read
 
 
-def test_a_sampler_may_follow_what_the_loop_does_inline(inline_parity: Parity) -> None:
+def test_a_sampler_may_react_to_the_loop_inline(inline_parity: Parity) -> None:
     """Hard-example mining: the loop appends to the list it is being fed from."""
 
     def code(side: Side) -> object:
@@ -393,7 +391,7 @@ def test_a_sampler_may_follow_what_the_loop_does_inline(inline_parity: Parity) -
     inline_parity.same(code)
 
 
-def test_a_sampler_that_raises_says_so(parity: Parity) -> None:
+def test_an_exception_of_the_sampler_arrives(parity: Parity) -> None:
     def code(side: Side) -> object:
         def indices() -> Iterator[int]:
             yield from (0, 1)
@@ -404,7 +402,7 @@ def test_a_sampler_that_raises_says_so(parity: Parity) -> None:
     parity.same_failure(code, "no more indices")
 
 
-def test_an_object_that_cannot_be_iterated_is_no_sampler(parity: Parity) -> None:
+def test_rejects_a_sampler_that_cannot_be_iterated(parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.Squares(N), sampler=5, batch_size=2))
 

@@ -1,6 +1,6 @@
-"""States: the same script on torchdata's StatefulDataLoader and on feedline's loader, and what follows a resumption.
+"""States: the same script with torchdata's StatefulDataLoader and feedline's loader, and the batches after resuming.
 
-What a state holds is each library's own affair; what is compared are the batches after it was loaded.
+The content of a state is private to each library; the tests compare the batches after it was loaded.
 """
 
 import copy
@@ -99,7 +99,7 @@ MAP_STYLE: dict[str, Make] = {
 
 
 def numbers(dataset: Any, *, batch_size: int | None, drop_last: bool = False) -> dict[str, Any]:
-    """Leave out where an iterator was restored, which is each library's own affair as well."""
+    """Leave out the position at which an iterator was restored, which is private to each library."""
     collate = datasets.first_field if batch_size is None else datasets.first_fields
     return {"dataset": dataset, "batch_size": batch_size, "drop_last": drop_last, "collate_fn": collate}
 
@@ -116,7 +116,7 @@ ITERABLE: dict[str, Make] = {
 
 
 def taken(loader: Any, count: int) -> tuple[Any, list[Any]]:
-    """Take batches, without looking whether there are more."""
+    """Take batches, without checking whether there are more."""
     iterator = iter(loader)
     return iterator, values(itertools.islice(iterator, count))
 
@@ -126,7 +126,7 @@ def batch_count(kind: Any, make: Make, **options: Any) -> int:
 
 
 def story(kind: Any, make: Make, stop: int | None, **options: Any) -> list[Any]:
-    """Take a state after `stop` batches (None: after the end), and tell what came before and what follows it."""
+    """Save a state after `stop` batches (None: after the end); return the batches before it and after resuming."""
     loader = kind(**make(), **options)
     if stop is None:
         before = values(loader)
@@ -167,7 +167,7 @@ def test_iterable_from_every_step(name: str) -> None:
             same_story(make, stop)
 
 
-# With two workers: torchdata takes a quarter of a second for each start, so a few steps
+# With two workers: torchdata takes a quarter of a second for each start, so only a few steps
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_iterable_with_workers(name: str, stop: int | None, every: int) -> None:
 
 
 @pytest.mark.parametrize("stop", [2, None])
-def test_a_stream_that_lasts_with_a_worker(stop: int | None) -> None:
+def test_a_stream_with_a_persistent_position_and_a_worker(stop: int | None) -> None:
     same_story(ITERABLE["a stream that lasts"], stop, num_workers=1)
 
 
-# What a loader does besides
+# Other uses of states
 
 
 SCRIPTS: dict[str, Callable[[Any], Any]] = {}
@@ -229,7 +229,7 @@ def the_state_before_the_first_iteration(kind: Any) -> Any:
 
 
 @script
-def asking_in_every_step_changes_nothing(kind: Any) -> Any:
+def saving_the_state_in_every_step_changes_nothing(kind: Any) -> Any:
     loader = kind(datasets.StatefulStream(N), batch_size=3)
     seen = []
     for _ in range(2):
@@ -242,7 +242,7 @@ def asking_in_every_step_changes_nothing(kind: Any) -> Any:
 
 
 @script
-def loading_into_a_loader_that_was_used(kind: Any) -> Any:
+def loading_into_a_used_loader(kind: Any) -> Any:
     loader = kind(datasets.Sized(N), batch_size=3)
     iterator, before = taken(loader, 2)
     state = copy.deepcopy(loader.state_dict())
@@ -268,7 +268,7 @@ def loading_twice(kind: Any) -> Any:
 
 @script
 def the_states_of_a_resumed_loader(kind: Any) -> Any:
-    """A state that is taken right after one was loaded, and one after the first batch, go on from there."""
+    """States saved right after loading one, and after the next batch, can be resumed."""
     loader = kind(datasets.StatefulSplitStream(N), batch_size=2)
     taken(loader, 2)
     resumed = kind(datasets.StatefulSplitStream(N), batch_size=2)
@@ -323,9 +323,9 @@ def the_epoch_of_torchdatas_sampler(kind: Any) -> Any:
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")  # torchdata takes an empty state silently
+@pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")  # torchdata accepts an empty state silently
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_same_script(name: str) -> None:
+def test_scripts_behave_the_same(name: str) -> None:
     assert SCRIPTS[name](feedline.DataLoader) == SCRIPTS[name](StatefulDataLoader)
 
 
@@ -348,7 +348,7 @@ def test_persistent_workers_load_a_state() -> None:
     assert code(feedline.DataLoader) == code(StatefulDataLoader)
 
 
-def test_the_attribute_of_torchdatas_loader_is_there() -> None:
+def test_snapshot_every_n_steps_is_an_attribute() -> None:
     for every in (None, 1, 7):
         ours, theirs = (
             kind(datasets.Sized(N), snapshot_every_n_steps=every) for kind in (feedline.DataLoader, StatefulDataLoader)
@@ -357,10 +357,10 @@ def test_the_attribute_of_torchdatas_loader_is_there() -> None:
     assert feedline.DataLoader(datasets.Sized(N)).snapshot_every_n_steps == 1
 
 
-# Deliberate differences, and faults of torchdata's that are not repeated
+# Deliberate differences, and bugs of torchdata that feedline does not have
 
 
-def test_a_short_last_batch_does_not_begin_the_next_epoch() -> None:
+def test_a_short_last_batch_does_not_start_the_next_epoch() -> None:
     """Reading a short last batch ends the sampler, whose state is then that of its next epoch.
 
     torchdata delivers that epoch as if it were the rest of this one; feedline knows that a short batch is the last.
@@ -377,7 +377,7 @@ def test_a_short_last_batch_does_not_begin_the_next_epoch() -> None:
 
 
 def test_no_epoch_is_lost_after_the_end_of_torchdatas_sampler() -> None:
-    """Its state after the end says that all was yielded, and torchdata's loader skips as many in the epoch after it."""
+    """Its state after the end says that everything was yielded; torchdata's loader skips as many in the next epoch."""
     make = MAP_STYLE["torchdata's distributed"]
     whole, following, _ = story(feedline.DataLoader, make, None)
     assert following == whole
@@ -385,7 +385,7 @@ def test_no_epoch_is_lost_after_the_end_of_torchdatas_sampler() -> None:
 
 
 def test_no_epoch_is_lost_after_the_end_of_a_stateful_dataset() -> None:
-    """With torchdata the dataset, restored at its end, is at its end in the next epoch too."""
+    """With torchdata, a dataset restored at its end is at its end in the next epoch, too."""
     make = ITERABLE["a stateful dataset"]
     whole, following, _ = story(feedline.DataLoader, make, None)
     assert following == whole
@@ -395,8 +395,8 @@ def test_no_epoch_is_lost_after_the_end_of_a_stateful_dataset() -> None:
     assert story(StatefulDataLoader, make, 5)[1:] == [[], []]
 
 
-def test_another_number_of_workers_is_possible_where_the_order_is_the_loaders() -> None:
-    """torchdata fails in the workers, or goes on with other samples; feedline's state is about consumed samples."""
+def test_a_state_can_be_resumed_with_another_number_of_workers() -> None:
+    """torchdata fails in the workers, or continues with other samples; feedline's state counts consumed samples."""
     loader = feedline.DataLoader(datasets.Sized(N), batch_size=3, num_workers=2)
     _, before = taken(loader, 2)
     resumed = feedline.DataLoader(datasets.Sized(N), batch_size=3)
@@ -410,8 +410,8 @@ def test_another_number_of_workers_is_possible_where_the_order_is_the_loaders() 
         iter(other)
 
 
-def test_a_state_out_of_turn_is_exact() -> None:
-    """torchdata gives no guarantee with in_order=False; here what remains is what was not delivered."""
+def test_a_state_of_an_unordered_loader_is_exact() -> None:
+    """torchdata gives no guarantee with in_order=False; feedline delivers exactly the remaining samples."""
     loader = feedline.DataLoader(datasets.Sized(N), batch_size=1, num_workers=2, in_order=False)
     iterator, before = taken(loader, 5)
     state = loader.state_dict()
@@ -421,8 +421,8 @@ def test_a_state_out_of_turn_is_exact() -> None:
     assert sorted(before + values(resumed)) == [[index] for index in range(N)]
 
 
-def test_shuffling_is_torchs_and_not_torchdatas() -> None:
-    """feedline draws an order as torch's own loader does; torchdata's RandomSampler draws a seed when it is made."""
+def test_shuffling_is_that_of_torch_and_not_of_torchdata() -> None:
+    """feedline draws an order like torch's own loader; torchdata's RandomSampler draws a seed when it is created."""
 
     def order(kind: Any) -> list[Any]:
         torch.manual_seed(3)
@@ -434,7 +434,7 @@ def test_shuffling_is_torchs_and_not_torchdatas() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [0, 2, 4])
-def test_a_shuffled_epoch_goes_on_in_both(stop: int, workers: int) -> None:
+def test_a_shuffled_epoch_is_resumed_by_both(stop: int, workers: int) -> None:
     def rest(kind: Any) -> tuple[list[Any], list[Any]]:
         torch.manual_seed(3)
         loader = kind(datasets.Sized(N), batch_size=3, shuffle=True, num_workers=workers)
@@ -454,8 +454,8 @@ def test_a_shuffled_epoch_goes_on_in_both(stop: int, workers: int) -> None:
         assert own == resumed
 
 
-def test_after_the_end_a_generator_goes_on() -> None:
-    """With `generator=`, torchdata's next epoch after a resumption is not the one that would have come; here it is."""
+def test_the_next_epoch_after_resuming_continues_the_generator() -> None:
+    """With `generator=`, torchdata's next epoch after resuming is not that of an uninterrupted run; feedline's is."""
 
     def following(kind: Any) -> tuple[list[Any], list[Any]]:
         def make() -> Any:

@@ -1,4 +1,4 @@
-"""Subclasses that override what torch's loader calls on itself, and programs that read what its iterators count."""
+"""Subclasses that override methods torch's loader calls on itself, and programs that read its iterators' counters."""
 
 import itertools
 import types
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sample(10)
 
 
 class Squared:
-    """Around an iterator of batches, as those of torch-geometric are."""
+    """Wraps an iterator of batches, like those of torch-geometric."""
 
     def __init__(self, batches: Any) -> None:  # Any: an iterator of either loader
         self._batches = batches
@@ -35,7 +35,7 @@ class Squared:
 
 
 def subclass(side: Side, **members: Any) -> Side:
-    """The same side, with a subclass of its loader."""
+    """Return the same side with a subclass of its loader."""
     kind = types.new_class("Own", (side.kind,), exec_body=lambda namespace: namespace.update(members))
     return Side(kind, side.workers, side.options)
 
@@ -47,7 +47,7 @@ def squaring(side: Side) -> Side:
 # _get_iterator
 
 
-def test_an_iterator_that_wraps_the_loaders_own(parity: Parity) -> None:
+def test_an_iterator_may_wrap_the_loaders_own(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True)
         return type(iter(loader)).__name__, len(iter(loader)), list(loader), list(loader)
@@ -69,7 +69,7 @@ def test_with_persistent_workers_the_wrapper_is_kept_and_reset(worker_parity: Pa
 
 
 @pytest.mark.workers(1)
-def test_a_wrapper_goes_on_after_its_workers_were_closed(worker_parity: Parity) -> None:
+def test_a_wrapper_continues_after_its_workers_were_closed(worker_parity: Parity) -> None:
     loader = squaring(worker_parity.feedline).loader(datasets.Squares(4), batch_size=2, persistent_workers=True)
     batches = iter(loader)
     expected = [batch.tolist() for batch in batches]
@@ -100,14 +100,14 @@ def test_virtual_epochs_come_through_the_wrapper(parity: Parity) -> None:
     assert [(batch**2).tolist() for batch in epoch] == [batch.tolist() for batch in squared]
 
 
-def test_an_iterator_that_has_nothing_of_the_loaders(parity: Parity) -> None:
+def test_an_iterator_may_replace_the_loaders_own(parity: Parity) -> None:
     parity.same(lambda side: list(subclass(side, _get_iterator=lambda self: iter([1, 2])).loader(datasets.Squares(7))))
 
 
 # _index_sampler and _auto_collation
 
 
-def test_another_index_sampler(parity: Parity) -> None:
+def test_an_overridden_index_sampler_is_used(parity: Parity) -> None:
     def code(side: Side) -> object:
         own = subclass(side, _index_sampler=property(lambda self: BatchSampler([5, 3, 1, 0], 3, False)))
         loader = own.loader(datasets.Squares(7), batch_size=2, shuffle=True)
@@ -116,7 +116,7 @@ def test_another_index_sampler(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_batches_that_are_chosen_by_an_index_sampler_of_the_users(parity: Parity) -> None:
+def test_an_overridden_index_sampler_may_be_a_list_of_batches(parity: Parity) -> None:
     def code(side: Side) -> object:
         own = subclass(side, _index_sampler=property(lambda self: [[5, 3], [1], [0, 6, 2]]))
         loader = own.loader(datasets.Squares(7), batch_size=2)
@@ -125,7 +125,7 @@ def test_batches_that_are_chosen_by_an_index_sampler_of_the_users(parity: Parity
     parity.same(code)
 
 
-def test_without_automatic_collation(parity: Parity) -> None:
+def test_automatic_collation_can_be_overridden(parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = subclass(side, _auto_collation=property(lambda self: False)).loader(datasets.Squares(5), batch_size=2)
         return len(loader), list(loader)
@@ -133,7 +133,7 @@ def test_without_automatic_collation(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_an_index_sampler_for_a_stream_is_refused(inline_parity: Parity) -> None:
+def test_rejects_an_index_sampler_for_a_stream(inline_parity: Parity) -> None:
     own = subclass(inline_parity.feedline, _index_sampler=property(lambda self: [[0, 0, 0], [0]]))
     loader = own.loader(datasets.Sharded(17), batch_size=2)
     with pytest.raises(BadOption, match=r"Own overrides _index_sampler.*__iter__"):
@@ -163,7 +163,7 @@ def test_an_iterator_counts_its_batches(parity: Parity, make: Callable[[Side], A
     parity.same(code)
 
 
-def test_every_epoch_of_persistent_workers_is_counted_from_0(worker_parity: Parity) -> None:
+def test_counting_restarts_in_every_epoch_of_persistent_workers(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(7), batch_size=2, persistent_workers=True)
         counts = []
@@ -188,7 +188,7 @@ class Failing(datasets.Squares):
         return fails_at_2(index)
 
 
-def test_an_exception_is_no_batch(parity: Parity) -> None:
+def test_an_exception_does_not_count_as_a_batch(parity: Parity) -> None:
     def code(side: Side) -> object:
         batches = iter(side.loader(Failing(5), batch_size=1))
         for _ in range(2):
@@ -201,7 +201,7 @@ def test_an_exception_is_no_batch(parity: Parity) -> None:
     parity.same(code)
 
 
-def test_a_batch_of_which_nothing_is_left_does_not_count(parity: Parity) -> None:
+def test_a_batch_whose_samples_were_all_skipped_does_not_count(parity: Parity) -> None:
     batches = iter(parity.feedline.loader(Failing(5), batch_size=1, on_error="skip"))
     assert len(list(batches)) == 4
     assert batches._num_yielded == 4
@@ -221,16 +221,16 @@ def test_a_resumed_iterator_counts_all_batches_of_its_epoch(parity: Parity, data
     assert batches._num_yielded == 1 + rest
 
 
-# Loaders that are told how many batches to leave out, as SpeechBrain's
+# Loaders that skip a number of batches, like SpeechBrain's
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 3, 4])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"sampler": [5, 2, 6, 1, 0, 3, 4]}], ids=str)
-def test_batches_that_a_checkpoint_leaves_out_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
+def test_batches_skipped_by_a_checkpoint_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
     whole = [batch.tolist() for batch in parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)]
     loader = parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)
     loader._speechbrain_recovery_skip_to = skipped
     batches = iter(loader)
     assert batches._num_yielded == skipped
     assert [batch.tolist() for batch in batches] == whole[skipped:]
-    assert len(list(loader)) == 4, "it is said of one epoch"
+    assert len(list(loader)) == 4, "it applies to one epoch"

@@ -1,4 +1,4 @@
-"""What code sees that runs inside a worker, and what the caller's process sees of it: nothing."""
+"""What code sees inside a worker, and that the caller's process is not affected."""
 
 import collections
 import gc
@@ -29,7 +29,7 @@ def seeded(seed: int = 7) -> torch.Generator:
 # get_worker_info()
 
 
-def test_the_main_process_is_no_worker(parity: Parity) -> None:
+def test_the_main_process_is_not_a_worker(parity: Parity) -> None:
     def code(side: Side) -> object:
         seen = [get_worker_info()]
         for _ in side.loader(datasets.Squares(6), batch_size=2):
@@ -40,7 +40,7 @@ def test_the_main_process_is_no_worker(parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_fields_in_a_map_dataset(worker_parity: Parity, workers: int) -> None:
+def test_worker_info_in_a_map_dataset(worker_parity: Parity, workers: int) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.WorkerFields(9), batch_size=None, num_workers=workers, generator=seeded()))
 
@@ -48,7 +48,7 @@ def test_the_fields_in_a_map_dataset(worker_parity: Parity, workers: int) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_fields_in_an_iterable_dataset(worker_parity: Parity, workers: int) -> None:
+def test_worker_info_in_an_iterable_dataset(worker_parity: Parity, workers: int) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.WorkerFieldsIterable(), batch_size=None, num_workers=workers, generator=seeded())
         return list(loader)
@@ -56,7 +56,7 @@ def test_the_fields_in_an_iterable_dataset(worker_parity: Parity, workers: int) 
     worker_parity.same(code)
 
 
-def test_there_are_no_fields_inline(inline_parity: Parity) -> None:
+def test_there_is_no_worker_info_inline(inline_parity: Parity) -> None:
     def code(side: Side) -> object:
         return list(side.loader(datasets.WorkerFields(3), batch_size=None)), list(
             side.loader(datasets.WorkerFieldsIterable(), batch_size=None)
@@ -65,7 +65,7 @@ def test_there_are_no_fields_inline(inline_parity: Parity) -> None:
     inline_parity.same(code)
 
 
-def test_the_fields_in_a_collate_function(worker_parity: Parity) -> None:
+def test_worker_info_in_a_collate_function(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         def collate(samples: list[Any]) -> Any:
             info = get_worker_info()
@@ -76,7 +76,7 @@ def test_the_fields_in_a_collate_function(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-def test_the_fields_in_the_init_function(process_parity: Parity) -> None:
+def test_worker_info_in_the_init_function(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         def init(worker_id: int) -> None:
             info: Any = get_worker_info()
@@ -87,13 +87,13 @@ def test_the_fields_in_the_init_function(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
-def test_the_fields_cannot_be_assigned(worker_parity: Parity) -> None:
+def test_fields_of_the_worker_info_cannot_be_assigned(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         def collate(samples: list[Any]) -> str:
             info: Any = get_worker_info()
             try:
                 info.id = 5
-            except (AttributeError, RuntimeError) as error:  # the latter of torch 2.11 and older
+            except (AttributeError, RuntimeError) as error:  # RuntimeError in torch 2.11 and older
                 return type(error).__name__
             return "assigned"
 
@@ -102,7 +102,7 @@ def test_the_fields_cannot_be_assigned(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-def test_the_info_is_of_torchs_type(worker_parity: Parity) -> None:
+def test_the_worker_info_has_torchs_type(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         def collate(samples: list[Any]) -> str:
             return f"{type(get_worker_info()).__module__}.{type(get_worker_info()).__qualname__}"
@@ -112,7 +112,7 @@ def test_the_info_is_of_torchs_type(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-# Who makes which batch
+# Which worker makes which batch
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -123,7 +123,7 @@ def test_with_equal_work_batch_i_is_made_by_worker_i_mod_n(worker_parity: Parity
     worker_parity.same(code)
 
 
-def test_it_starts_with_worker_zero_in_every_epoch(worker_parity: Parity) -> None:
+def test_every_epoch_starts_with_worker_zero(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Whereabouts(6), batch_size=2)
         return list(loader), list(loader)
@@ -131,7 +131,7 @@ def test_it_starts_with_worker_zero_in_every_epoch(worker_parity: Parity) -> Non
     worker_parity.same(code)
 
 
-def test_it_starts_with_worker_zero_in_every_epoch_of_persistent_workers(worker_parity: Parity) -> None:
+def test_every_epoch_of_persistent_workers_starts_with_worker_zero(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Whereabouts(6), batch_size=2, persistent_workers=True)
         return list(loader), list(loader), list(loader)
@@ -143,10 +143,10 @@ def test_more_workers_than_batches(worker_parity: Parity) -> None:
     worker_parity.same(lambda side: list(side.loader(datasets.Whereabouts(4), batch_size=2, num_workers=3)))
 
 
-def test_a_dataset_that_counts_its_calls_counts_alike_when_a_worker_is_late(
+def test_workers_get_the_same_batches_as_in_torch_when_one_is_late(
     process_parity: Parity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Worker 0 is held at its second sample while the other one is idle. torch's loader does not look at the time."""
+    """Worker 0 is held at its second sample while the other one is idle. torch's loader ignores that."""
     hold = Hold(tmp_path, monkeypatch)
 
     def code(side: Side) -> object:
@@ -166,8 +166,8 @@ def test_out_of_order_every_batch_comes_once(worker_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_out_of_order_a_freed_place_goes_to_the_worker_that_returned(worker_parity: Parity, prefetch: int) -> None:
-    """Worker 0 is held at its first batch; the other makes everything that worker 0 has not been given already."""
+def test_out_of_order_a_worker_that_answers_gets_the_next_batch(worker_parity: Parity, prefetch: int) -> None:
+    """Worker 0 is held at its first batch; the other one makes everything that was not yet given to worker 0."""
 
     def code(side: Side) -> object:
         release = multiprocessing.get_context("fork").Event()
@@ -176,13 +176,13 @@ def test_out_of_order_a_freed_place_goes_to_the_worker_that_returned(worker_pari
         for batch in loader:
             seen.append(batch[0].tolist())
             if len(seen) == 12 - prefetch:
-                release.set()  # all that is left is waiting behind the first
+                release.set()  # the remaining batches wait behind the first
         return seen
 
     worker_parity.same(code)
 
 
-def test_workers_are_processes_of_their_own(process_parity: Parity) -> None:
+def test_workers_are_separate_processes(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         facts = list(side.loader(datasets.ProcessIds(6), batch_size=None))
         pids = [pid for pid, _ in facts]
@@ -241,7 +241,7 @@ def test_persistent_workers_keep_their_seed(worker_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_global_generators_draw_what_they_draw_in_torchs_workers(process_parity: Parity, workers: int) -> None:
+def test_global_generators_in_workers_draw_the_same_as_in_torchs(process_parity: Parity, workers: int) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Draws(9), batch_size=2, num_workers=workers, generator=seeded())
         return list(loader), list(loader)
@@ -249,7 +249,7 @@ def test_global_generators_draw_what_they_draw_in_torchs_workers(process_parity:
     process_parity.same(code)
 
 
-def test_global_generators_draw_what_they_draw_in_torchs_workers_iterable(process_parity: Parity) -> None:
+def test_global_generators_in_workers_of_streams_draw_the_same_as_in_torchs(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.DrawsIterable(), batch_size=2)
         return list(loader), list(loader)
@@ -257,7 +257,7 @@ def test_global_generators_draw_what_they_draw_in_torchs_workers_iterable(proces
     process_parity.same(code)
 
 
-def test_global_generators_go_on_in_persistent_workers(process_parity: Parity) -> None:
+def test_global_generators_continue_in_persistent_workers(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Draws(6), batch_size=2, persistent_workers=True)
         return list(loader), list(loader)
@@ -272,7 +272,7 @@ def test_the_init_function_may_set_the_seeds(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
-def test_the_callers_generators_are_not_drawn_from_by_workers(process_parity: Parity) -> None:
+def test_workers_do_not_draw_from_the_callers_generators(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         random.seed(1)
         np.random.seed(2)
@@ -282,8 +282,8 @@ def test_the_callers_generators_are_not_drawn_from_by_workers(process_parity: Pa
     process_parity.same(code)
 
 
-def test_a_state_of_numpy_drawn_before_does_not_repeat_in_the_workers(process_parity: Parity) -> None:
-    """The bug of a thousand repositories: forked workers must not all continue the parent's NumPy generator."""
+def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parity) -> None:
+    """A very common bug: forked workers that all continue the parent's NumPy generator."""
 
     def code(side: Side) -> object:
         drawn = [batch["numpy"].item() for batch in side.loader(datasets.Draws(8), batch_size=1)]
@@ -384,7 +384,7 @@ def test_the_init_function_may_set_the_affinity(process_parity: Parity) -> None:
 # Copies of the dataset
 
 
-def test_the_callers_dataset_is_untouched(process_parity: Parity) -> None:
+def test_the_callers_dataset_is_not_changed(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Counter(4)
         batches = list(side.loader(dataset, batch_size=2, worker_init_fn=datasets.init_label))
@@ -407,13 +407,13 @@ def test_persistent_workers_keep_their_copy(process_parity: Parity) -> None:
         dataset = datasets.Counter(4)
         loader = side.loader(dataset, batch_size=2, persistent_workers=True)
         first = list(loader)
-        dataset.label = "changed"  # too late for workers that have their copy
+        dataset.label = "changed"  # too late: workers already have their copy
         return first, list(loader), list(loader)
 
     process_parity.same(code)
 
 
-def test_other_workers_see_what_changed_between_epochs(process_parity: Parity) -> None:
+def test_new_workers_see_changes_between_epochs(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Counter(4)
         loader = side.loader(dataset, batch_size=2)
@@ -425,7 +425,7 @@ def test_other_workers_see_what_changed_between_epochs(process_parity: Parity) -
     process_parity.same(code)
 
 
-def test_threads_see_what_changed_between_epochs(worker_parity: Parity) -> None:
+def test_threads_see_changes_between_epochs(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Samples([1.0, 2.0, 3.0])
         loader = side.loader(dataset, batch_size=2)
@@ -436,7 +436,7 @@ def test_threads_see_what_changed_between_epochs(worker_parity: Parity) -> None:
     worker_parity.same(code)
 
 
-def test_what_changes_during_an_epoch_is_not_seen_by_running_workers(process_parity: Parity) -> None:
+def test_running_workers_do_not_see_changes(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         dataset = datasets.Counter(12)
         iterator = iter(side.loader(dataset, batch_size=2))
@@ -474,7 +474,7 @@ def test_torch_uses_one_thread_per_worker(process_parity: Parity) -> None:
 
 
 @pytest.mark.usefixtures("two_torch_threads")
-def test_threads_of_the_caller_are_left_as_they_were(parity: Parity) -> None:
+def test_the_callers_number_of_threads_is_not_changed(parity: Parity) -> None:
     def code(side: Side) -> object:
         before = torch.get_num_threads(), torch.get_num_interop_threads()
         list(side.loader(datasets.Squares(4), batch_size=2))
@@ -511,7 +511,7 @@ def test_no_grad_and_inference_mode_around_the_loop(parity: Parity) -> None:
 
 
 class Pids(datasets.Squares):
-    """Each sample says which worker has made it, and in which process."""
+    """Samples say which worker made them, in which process."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -519,7 +519,7 @@ class Pids(datasets.Squares):
 
 
 def facts(workers: list[Any]) -> list[object]:
-    """What tests and hacks ask of workers."""
+    """Return what tests and hacks read from workers."""
     return [
         (worker.is_alive(), worker.daemon, worker.exitcode is None, worker.pid != os.getpid()) for worker in workers
     ]
@@ -527,7 +527,7 @@ def facts(workers: list[Any]) -> list[object]:
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("has_arena", [True, False], ids=["arena", "portable"])
-def test_the_workers_of_an_iterator(
+def test_an_iterator_exposes_its_workers(
     process_parity: Parity, monkeypatch: pytest.MonkeyPatch, has_arena: bool, context: str
 ) -> None:
     if not has_arena:

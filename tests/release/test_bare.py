@@ -36,7 +36,7 @@ def test_misses_something_else(): import nowhere_to_be_found
         ("assert 1 == 2", None),
     ],
 )
-def test_which_package_is_missing(text: str, name: str | None) -> None:
+def test_the_missing_package_is_read_from_the_error(text: str, name: str | None) -> None:
     assert bare.missing_package(text) == name
 
 
@@ -59,7 +59,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_only_what_needs_an_extra_is_skipped(tmp_path: Path) -> None:
+def test_only_tests_that_need_an_extra_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "none.ini").touch()
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_file.py").write_text("import sys\nsys.modules['lmdb'] = None\nimport lmdb\n")

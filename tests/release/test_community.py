@@ -1,4 +1,4 @@
-"""Files for people who take part, and for the machines that check what they do."""
+"""Files for contributors, and for the CI that checks their work."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def steps_of(path: Path) -> list[dict[str, Any]]:
         ".github/CODEOWNERS", ".github/PULL_REQUEST_TEMPLATE.md",
     ],
 )  # fmt: skip
-def test_a_stranger_finds(name: str) -> None:
+def test_the_usual_project_files_exist(name: str) -> None:
     assert (ROOT / name).read_text("utf-8").strip()
 
 
-def test_links_of_the_files_for_people_lead_somewhere() -> None:
+def test_links_in_project_files_are_valid() -> None:
     for name in ("CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"):
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
             assert (ROOT / target).exists(), f"{name}: {target}"
 
 
-def test_workflows_are_these() -> None:
+def test_all_workflows_are_known() -> None:
     assert [path.stem for path in WORKFLOWS] == ["docs", "release", "test"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_commands_of_the_makefile_only(path: Path) -> None:
+def test_workflows_run_only_commands_of_the_makefile(path: Path) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     commands = [step["run"] for step in steps_of(path) if "run" in step]
     assert commands
@@ -59,13 +59,13 @@ def test_a_workflow_runs_commands_of_the_makefile_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_do_no_more_than_it_must(path: Path) -> None:
+def test_workflows_have_minimal_permissions(path: Path) -> None:
     workflow = load(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
     assert "secrets." not in path.read_text("utf-8")
     runs = "\n".join(step.get("run", "") for step in steps_of(path))
-    assert "${{" not in runs, "text from outside would be a part of the command"
+    assert "${{" not in runs, "untrusted text would become part of the command"
 
 
 def test_linux_is_tested_with_every_python_of_the_metadata() -> None:
@@ -79,7 +79,7 @@ def test_linux_is_tested_with_every_python_of_the_metadata() -> None:
     assert {session.partition("-")[0] for session in sessions} <= functions
 
 
-def test_the_gpu_job_is_off_unless_there_is_a_runner() -> None:
+def test_the_gpu_job_runs_only_if_there_is_a_runner() -> None:
     job = load(ROOT / ".github/workflows/test.yml")["jobs"]["gpu"]
     assert "vars.GPU_RUNNER != ''" in job["if"]
     assert "labels" in job["if"]
@@ -105,14 +105,14 @@ def test_issue_forms_can_be_filled_in(path: Path) -> None:
     assert {"name", "description", "labels"} <= form.keys()
 
 
-def test_the_hooks_are_commands_that_make_installs() -> None:
+def test_pre_commit_hooks_are_commands_that_make_installs() -> None:
     hooks = [hook for repo in load(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
     tools = {hook["entry"].split()[0] for hook in hooks}
     assert tools == {".venv/bin/ruff", ".venv/bin/mypy"}
     assert all(hook["language"] == "system" for hook in hooks)
 
 
-def test_the_citation_names_what_the_package_names() -> None:
+def test_the_citation_agrees_with_the_package() -> None:
     citation = load(ROOT / "CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert citation["authors"] == [{"name": "The feedline developers"}]

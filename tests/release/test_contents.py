@@ -46,7 +46,7 @@ def problems(folder: Path, files: dict[str, bytes], name: str) -> list[str]:
     return problems_of(path, ROOT)
 
 
-def test_what_the_repository_has_now_is_well(tmp_path: Path) -> None:
+def test_the_current_repository_has_no_problems(tmp_path: Path) -> None:
     assert problems(tmp_path, whole_wheel(), "a.whl") == []
     assert problems(tmp_path, whole_source(), "a.tar.gz") == []
 
@@ -64,22 +64,22 @@ def test_what_the_repository_has_now_is_well(tmp_path: Path) -> None:
         ({"feedline/large.bin": bytes(5 << 20)}, "larger than"),
     ],
 )
-def test_a_wheel_that_is_not(tmp_path: Path, change: dict[str, bytes | None], problem: str) -> None:
+def test_problems_of_a_wheel_are_found(tmp_path: Path, change: dict[str, bytes | None], problem: str) -> None:
     files = {name: data for name, data in {**whole_wheel(), **change}.items() if data is not None}
     assert any(problem in one for one in problems(tmp_path, files, "a.whl"))
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "tests/conftest.py", "noxfile.py", ".github/workflows/test.yml"])
-def test_a_source_archive_without_what_its_tests_need(tmp_path: Path, name: str) -> None:
+def test_files_that_tests_need_must_be_in_the_source_archive(tmp_path: Path, name: str) -> None:
     files = whole_source()
     del files[name]
     assert problems(tmp_path, files, "a.tar.gz") == [f"{name} is missing"]
 
 
-def test_a_source_archive_with_the_site_or_an_environment(tmp_path: Path) -> None:
+def test_the_source_archive_must_not_contain_the_site_or_an_environment(tmp_path: Path) -> None:
     files = {**whole_source(), "site/index.html": b"", "src/.venv/bin/python": b"", "tests/site/test_a.py": b""}
     assert len(problems(tmp_path, files, "a.tar.gz")) == 2
 
 
-def test_what_tests_need_exists() -> None:
+def test_files_that_tests_need_exist() -> None:
     assert [name for name in NEEDED_BY_TESTS if not (ROOT / name).exists()] == []

@@ -18,9 +18,7 @@ def test_differences_are_named() -> None:
     assert dist.differences({"a": b"1", "b": b"2", "c": b""}, {"a": b"1", "b": b"3", "d": b""}) == ["b", "c", "d"]
 
 
-def test_a_tag_of_another_version_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rejects_a_tag_of_another_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TAG", "v0.0.1")
     assert dist.main() == 1
     assert f"would be v{feedline.__version__}" in capsys.readouterr().err

@@ -28,19 +28,19 @@ def test_every_licence_is_known() -> None:
     assert "not known" not in licences.PAGE.read_text("utf-8")
 
 
-def test_names_are_compared_as_the_package_index_does() -> None:
+def test_package_names_are_normalised_like_on_the_package_index() -> None:
     table = licences.table_of({licences.normal("HuggingFace_Hub"): "MIT"}, {"huggingface-hub": ["hf"]})
     assert "| huggingface-hub | MIT | `hf` |" in table
 
 
-def test_a_package_without_a_licence_is_not_left_out() -> None:
+def test_packages_without_a_licence_are_listed() -> None:
     table = licences.table_of({"numpy": "BSD"}, {"numpy": [], "Odd-One": ["s3", "gs"]})
     assert "| numpy | BSD | always |" in table
     assert "| Odd-One | not known | `s3`, `gs` |" in table
 
 
 @pytest.mark.parametrize(
-    ("said", "short"),
+    ("given", "short"),
     [
         ("Apache Software License", "Apache-2.0"),
         ("MIT License; Apache Software License", "MIT and Apache-2.0"),
@@ -49,17 +49,17 @@ def test_a_package_without_a_licence_is_not_left_out() -> None:
         ("", "not known"),
     ],
 )
-def test_names_of_licences(said: str, short: str) -> None:
-    assert licences.short(said) == short
+def test_licence_names_are_shortened(given: str, short: str) -> None:
+    assert licences.short(given) == short
 
 
-def test_the_page_keeps_its_text() -> None:
+def test_updating_the_table_keeps_the_other_text() -> None:
     page = f"# Title\n\n{licences.BEGIN}\nold\n\n{licences.END}\nafter\n"
     assert licences.updated(page, "new\n") == f"# Title\n\n{licences.BEGIN}\nnew\n\n{licences.END}\nafter\n"
     assert licences.updated(licences.updated(page, "new\n"), "old\n") == page
 
 
-def test_nothing_of_one_machine_is_committed() -> None:
+def test_the_page_contains_no_local_paths_or_versions() -> None:
     text = licences.PAGE.read_text("utf-8")
     assert "/tmp" not in text
     assert "file:" not in text

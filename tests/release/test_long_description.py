@@ -64,7 +64,7 @@ def test_the_source_is_read_from_pyproject() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 @pytest.mark.parametrize("has_source", [True, False])
-def test_the_tree_that_is_built_has_the_readme_of_the_index(
+def test_the_exported_tree_has_a_readme_with_absolute_links(
     has_source: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clone = tmp_path / "clone"

@@ -24,7 +24,7 @@ def named_in(text: str) -> str:
 
 
 def extras_in(extra: str) -> set[str]:
-    """An extra, and all that it brings."""
+    """Return an extra and all extras that it includes."""
     names = {extra}
     for one in EXTRAS[extra]:
         if found := re.fullmatch(r"feedline\[([\w,]+)\]", one):
@@ -51,13 +51,13 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"Version {minor}, Apache-2.0." in named_in("README.md")
 
 
-def test_the_changelog_begins_with_this_version() -> None:
+def test_the_changelog_starts_with_this_version() -> None:
     versions = re.findall(r"^## (.+)$", named_in("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == feedline.__version__
     assert "unreleased" not in named_in("CHANGELOG.md")
 
 
-def test_the_classifiers_say_what_is_true() -> None:
+def test_the_classifiers_are_true() -> None:
     classifiers = PROJECT["classifiers"]
     assert "Typing :: Typed" in classifiers
     assert (ROOT / "src/feedline/py.typed").exists()
@@ -70,32 +70,32 @@ def test_the_classifiers_say_what_is_true() -> None:
     assert PROJECT["requires-python"] == f">={min(listed, key=lambda one: int(one[2:]))}"
 
 
-def test_nobody_who_does_not_exist_is_named() -> None:
+def test_the_authors_are_not_made_up() -> None:
     assert PROJECT["authors"] == [{"name": "The feedline developers"}]
     assert "maintainers" not in PROJECT
 
 
-def test_all_brings_every_extra_for_users_but_one_that_must_fit_torch() -> None:
+def test_all_includes_every_extra_for_users_except_gpu() -> None:
     assert extras_in("all") - {"all"} == EXTRAS.keys() - FOR_DEVELOPERS - {"all", "gpu"}
 
 
-def test_groups_bring_what_they_say() -> None:
+def test_groups_include_their_extras() -> None:
     assert extras_in("remote") == {"remote", "s3", "gs", "hf"}
     assert {"demo", "lab", "pack", "torch", "images"} <= extras_in("tools")
 
 
-def test_the_page_that_installs_says_what_each_extra_brings() -> None:
+def test_the_install_page_lists_the_packages_of_each_extra() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", named_in("docs/start/install.md"), re.MULTILINE)
     assert {name for name, _ in rows} == EXTRAS.keys() - FOR_DEVELOPERS
     for name, brings in rows:
         assert brings == ", ".join(packages_of(name)), name
 
 
-def test_only_numpy_is_always_there() -> None:
+def test_numpy_is_the_only_required_dependency() -> None:
     assert [re.split(r"[<>=]", one)[0] for one in PROJECT["dependencies"]] == ["numpy"]
 
 
-def test_the_floors_of_the_matrix_are_those_of_the_package() -> None:
+def test_the_matrix_tests_the_lowest_supported_versions() -> None:
     nox = named_in("noxfile.py")
     floor = {one.partition(">=")[0]: one.partition(">=")[2] for one in [*PROJECT["dependencies"], *EXTRAS["torch"]]}
     assert f'"torch=={floor["torch"]}.*"' in nox

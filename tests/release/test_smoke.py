@@ -1,4 +1,4 @@
-"""What `make dist-test` does in environments of their own, done here: so that it works before a wheel is built."""
+"""The smoke tests of `make dist-test`, run in this environment, so that they work before a wheel is built."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests import program_server
 
 COMMAND = "import sys\nfrom feedline.tools.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 NEEDS = {"json": "orjson", "text": "tokenizers", "gpu": "torchvision"}
-"""What the environment of tests may lack."""
+"""Packages that the test environment may lack."""
 
 
 def forked_command(*words: object, status: int = 0) -> str:
-    """Do what `_command` does, in a process that has imported torch already."""
+    """Do what `_command` does, in a process that has already imported torch."""
     done = program_server.run(COMMAND, *words)
     assert done.returncode == status, done.stderr
     return done.stdout + done.stderr
@@ -24,12 +24,12 @@ def forked_command(*words: object, status: int = 0) -> str:
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("extra", sorted(smoke.TRIED.keys() - {"nothing", "ray", "notebook", "jax", "gpu"}))
-def test_one_tiny_use(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smoke_test_of_each_extra(extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if extra in NEEDS and importlib.util.find_spec(NEEDS[extra]) is None:
         pytest.skip(f"needs {NEEDS[extra]}")
     monkeypatch.setattr(smoke, "_command", forked_command)
     smoke.TRIED[extra](tmp_path)
 
 
-def test_groups_are_of_known_extras() -> None:
+def test_groups_consist_of_known_extras() -> None:
     assert all(name in smoke.TRIED for names in smoke.GROUPS.values() for name in names)

@@ -1,4 +1,4 @@
-"""Batches: torch's over any iterable, by number over feedline's samplers."""
+"""Batches: like torch's over any iterable, and by number over feedline's samplers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut(sampler: abc.Sampler, batch_size: int, drop_last: bool) -> abc.BatchSamp
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.booleans())
-def test_batches_are_torch_s(samples: int, batch_size: int, drop_last: bool) -> None:
+def test_batches_equal_torchs(samples: int, batch_size: int, drop_last: bool) -> None:
     theirs = torch_data.BatchSampler(range(samples), batch_size, drop_last)
     for sampler in (range(samples), SequentialSampler(range(samples)), torch_data.SequentialSampler(range(samples))):
         ours = BatchSampler(sampler, batch_size, drop_last)
@@ -34,7 +34,7 @@ def test_batches_are_torch_s(samples: int, batch_size: int, drop_last: bool) -> 
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 3))
-def test_batches_by_number(samples: int, batch_size: int, drop_last: bool, epoch: int) -> None:
+def test_batches_can_be_computed_by_number(samples: int, batch_size: int, drop_last: bool, epoch: int) -> None:
     batches = cut(RandomSampler(range(samples), seed=1), batch_size, drop_last)
     batches.set_epoch(epoch)
     expected = list(batches)
@@ -58,7 +58,7 @@ def test_endless_batches() -> None:
         len(batches)
 
 
-def test_seed_and_epoch_are_the_sampler_s() -> None:
+def test_seed_and_epoch_come_from_the_sampler() -> None:
     sampler = RandomSampler(range(20), seed=4)
     batches = cut(sampler, 5, False)
     sampler.set_epoch(7)
@@ -72,12 +72,12 @@ def test_seed_and_epoch_are_the_sampler_s() -> None:
     assert [index for batch in first for index in batch] == list(sampler)
 
 
-def test_parts_are_told() -> None:
+def test_cut_from_returns_the_parts() -> None:
     sampler = SequentialSampler(range(5))
     assert cut(sampler, 2, True).cut_from() == (sampler, 2, True)
 
 
-def test_other_iterables_are_only_iterated_over() -> None:
+def test_other_iterables_are_consumed_lazily() -> None:
     asked: list[int] = []
 
     def indices() -> Iterator[int]:
@@ -94,7 +94,7 @@ def test_other_iterables_are_only_iterated_over() -> None:
         len(batches)
 
 
-def test_subclass_may_iterate_as_it_likes() -> None:
+def test_a_subclass_with_its_own_iteration_is_not_computed_by_number() -> None:
     class Backwards(BatchSampler):
         def __iter__(self) -> Iterator[list[Any]]:
             yield from reversed(list(super().__iter__()))
@@ -105,7 +105,7 @@ def test_subclass_may_iterate_as_it_likes() -> None:
 
 
 @pytest.mark.parametrize("sampler", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
-def test_goes_to_other_processes(sampler: Any) -> None:
+def test_can_be_pickled(sampler: Any) -> None:
     batches = BatchSampler(sampler, 2, False)
     twin = pickle.loads(pickle.dumps(batches))
     assert type(twin) is type(batches)
@@ -114,7 +114,7 @@ def test_goes_to_other_processes(sampler: Any) -> None:
 
 @pytest.mark.parametrize("inside", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
 @pytest.mark.parametrize("before", [range(9), RandomSampler(range(9))], ids=["foreign before", "own before"])
-def test_frameworks_rebuild_it_around_another_sampler(before: Any, inside: Any) -> None:
+def test_frameworks_can_rebuild_it_with_another_sampler(before: Any, inside: Any) -> None:
     batches = BatchSampler(before, 2, False)
     for again in (
         type(batches)(inside, batch_size=batches.batch_size, drop_last=batches.drop_last),
@@ -130,7 +130,7 @@ def test_frameworks_rebuild_it_around_another_sampler(before: Any, inside: Any) 
 @pytest.mark.parametrize(
     ("batch_size", "drop_last"), [(0, True), (-1, True), (True, True), (2.0, True), ("2", True), (2, 1), (2, None)]
 )
-def test_refuses_what_torch_refuses(batch_size: Any, drop_last: Any) -> None:
+def test_rejects_what_torch_rejects(batch_size: Any, drop_last: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
         torch_data.BatchSampler(range(5), batch_size, drop_last)
     for sampler in (range(5), SequentialSampler(range(5))):
@@ -150,7 +150,7 @@ def test_description_and_repr() -> None:
     assert repr(BatchSampler([1, 2], 2, True)) == "BatchSampler([1, 2], batch_size=2, drop_last=True)"
 
 
-def test_torch_s_loader_takes_them() -> None:
+def test_torchs_loader_accepts_it() -> None:
     batches = BatchSampler(RandomSampler(range(10), seed=1), 4, False)
     loader = torch_data.DataLoader(range(10), batch_sampler=batches)
     assert [len(batch) for batch in loader] == [4, 4, 2]

@@ -21,12 +21,12 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any)
 
 @settings(max_examples=examples(60))
 @given(sizes=SIZES, window=st.integers(1, 40), epoch=st.integers(0, 3))
-def test_every_index_once_and_a_window_at_a_time(sizes: list[int], window: int, epoch: int) -> None:
+def test_every_index_comes_once_and_blocks_stay_within_the_window(sizes: list[int], window: int, epoch: int) -> None:
     sampler = BlockSampler(sizes, window, seed=7)
     order = sampler.at(np.arange(len(sampler)), Key(7, epoch))
     assert sorted(order.tolist()) == list(range(sum(sizes)))
     owner = np.repeat(np.arange(len(sizes)), sizes)[order]
-    # At no place are there more blocks that have begun and are not yet at their end than a window has.
+    # At every position, at most `window` blocks have started and not ended.
     places = [np.flatnonzero(owner == block) for block in range(len(sizes)) if sizes[block]]
     begun = np.zeros(len(order) + 1, np.int64)
     for found in places:
@@ -45,12 +45,12 @@ def test_samples_of_a_window_are_mixed() -> None:
 
 
 @pytest.mark.slow
-def test_all_blocks_in_one_window_is_a_plain_shuffle() -> None:
+def test_one_window_for_all_blocks_is_a_plain_shuffle() -> None:
     sampler = BlockSampler([10] * 10, window=10)
     firsts = [int(sampler.at(np.zeros(1, np.int64), Key(seed, 0))[0]) for seed in range(2000)]
     counts = np.bincount(firsts, minlength=100)
     assert counts.min() > 4
-    assert counts.max() < 45  # 20 expected; a Poisson variable is above 45 with a chance of 1e-6
+    assert counts.max() < 45  # 20 expected; a Poisson variable exceeds 45 with a probability of 1e-6
 
 
 def test_seeds_and_epochs_differ_and_repeat() -> None:
@@ -64,7 +64,7 @@ def test_seeds_and_epochs_differ_and_repeat() -> None:
     assert sampler.describe() != BlockSampler([9] * 5, window=2, seed=1).describe()
 
 
-def test_in_a_loader_with_workers_and_resumed() -> None:
+def test_the_order_is_the_same_with_workers_and_after_resuming() -> None:
     blocks = [6, 6, 6, 6, 3]
     loader = feedline.Loader(range(27), 4, sampler=BlockSampler(blocks, window=2, seed=4), workers=2)
     whole = [batch.tolist() for batch in loader]
@@ -80,7 +80,7 @@ def test_in_a_loader_with_workers_and_resumed() -> None:
     loader.close()
 
 
-def test_sizes_of_a_tensor() -> None:
+def test_sizes_may_be_a_tensor() -> None:
     assert sorted(BlockSampler(torch.tensor([2, 3]), seed=0)) == [0, 1, 2, 3, 4]
 
 
@@ -97,7 +97,7 @@ def test_sizes_of_a_tensor() -> None:
         ([1 << 31, 1 << 31, 1], 3, "2\\*\\*32"),
     ],
 )
-def test_what_is_no_order(sizes: object, window: int, message: str) -> None:
+def test_rejects_bad_sizes_and_windows(sizes: object, window: int, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         BlockSampler(sizes, window)
 

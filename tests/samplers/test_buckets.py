@@ -1,4 +1,4 @@
-"""Buckets: the laws of both samplers that are made of them, and how buckets are chosen."""
+"""Buckets: properties of both bucket samplers, and how buckets are chosen."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=examples(40))
 @given(lengths=length_lists, data=st.data())
-def test_any_batch_equals_the_one_that_iterating_gives(name: str, lengths: list[float], data: st.DataObject) -> None:
+def test_batches_by_number_equal_those_of_iteration(name: str, lengths: list[float], data: st.DataObject) -> None:
     sampler = MAKERS[name](lengths, seed=3)
     epochs = [list(sampler), list(sampler)]
     fresh = MAKERS[name](lengths, seed=3)
@@ -70,7 +70,7 @@ def test_any_batch_equals_the_one_that_iterating_gives(name: str, lengths: list[
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-def test_ranks_take_equally_many_steps(name: str, tail: Tail) -> None:
+def test_ranks_take_the_same_number_of_steps(name: str, tail: Tail) -> None:
     sampler = MAKERS[name](LOG_NORMAL[:700], seed=5)
     whole = [sampler.batch(number, Key(5, 0)).tolist() for number in range(len(sampler))]
     for world_size in (2, 3, 5):
@@ -84,7 +84,7 @@ def test_ranks_take_equally_many_steps(name: str, tail: Tail) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_epochs_differ_and_repeat_by_seed(name: str) -> None:
+def test_epochs_differ_and_are_reproducible_by_seed(name: str) -> None:
     sampler = MAKERS[name](LOG_NORMAL[:2000], seed=1)
     epochs = [list(sampler) for _ in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
@@ -96,7 +96,7 @@ def test_epochs_differ_and_repeat_by_seed(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_batches_of_all_buckets_come_in_any_order_and_samples_in_any_batch() -> None:
+def test_order_of_batches_and_samples_is_uniform() -> None:
     sampler = LengthBucketBatchSampler([1] * 12 + [9] * 12, 4, boundaries=[5], seed=1)
     epochs = np.array([[sampler.batch(number, Key(1, epoch)) for number in range(6)] for epoch in range(600)])
     assert_fits((epochs[:, :, 0] < 12).sum(axis=0), 300)
@@ -109,7 +109,7 @@ def test_batches_of_all_buckets_come_in_any_order_and_samples_in_any_batch() -> 
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": False}, {"drop_last": True}, {"shuffle": False, "drop_last": True}]
 )
-def test_padding_is_what_comes_out(name: str, options: dict[str, Any]) -> None:
+def test_predicted_padding_equals_the_real_one(name: str, options: dict[str, Any]) -> None:
     sampler = MAKERS[name](LOG_NORMAL[:800], seed=1, **options)
     real = padded = 0
     for _ in range(10 if sampler.shuffle else 1):
@@ -119,7 +119,7 @@ def test_padding_is_what_comes_out(name: str, options: dict[str, Any]) -> None:
     assert sampler.padding() == pytest.approx(1 - real / padded, abs=0.02 if sampler.shuffle else 1e-9)
 
 
-def test_padding_of_nothing() -> None:
+def test_padding_is_zero_without_elements() -> None:
     assert LengthBucketBatchSampler([0, 0], 2).padding() == 0
     assert LengthBucketBatchSampler([1, 2], 8, drop_last=True).padding() == 0
 
@@ -141,7 +141,7 @@ def test_chosen_buckets_are_narrow_unless_they_would_be_small(name: str) -> None
     batches = list(MAKERS[name](LOG_NORMAL, shuffle=False))
     narrow = sum(LOG_NORMAL[batch].max() <= LOG_NORMAL[batch].min() * 1.05 for batch in batches)
     assert narrow > 0.85 * len(batches)
-    # Batches of a bucket are equally large, and there are four or more; only the last bucket may have others.
+    # Batches of a bucket have the same size, and there are at least four; only the last bucket may differ.
     sizes = [len(batch) for batch in batches]
     runs = [len(list(run)) for _, run in groupby(sizes[: -len(sizes) // 10])]
     assert min(runs) >= 4
@@ -149,7 +149,7 @@ def test_chosen_buckets_are_narrow_unless_they_would_be_small(name: str) -> None
 
 
 @pytest.mark.parametrize("lengths", [[7] * 100, [0] * 100, [0.0] * 50 + [1e-9] * 50, [1e-300, 1e300], [2**62, 1, 0]])
-def test_extreme_lengths(lengths: list[float]) -> None:
+def test_extreme_lengths_are_accepted(lengths: list[float]) -> None:
     sampler = LengthBucketBatchSampler(lengths, 10, seed=1)
     assert sorted(index for batch in sampler for index in batch) == list(range(len(lengths)))
     assert 0 <= sampler.padding() <= 1
@@ -185,7 +185,7 @@ def test_lengths_of_any_form(lengths: Any) -> None:
         (5, r"shape \(\)"),
     ],
 )
-def test_what_is_no_list_of_lengths(lengths: Any, message: str) -> None:
+def test_rejects_invalid_lengths(lengths: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         lengths_of(lengths)
 
@@ -203,7 +203,7 @@ def test_pickle_and_description(name: str) -> None:
     assert all(json.dumps(other.describe()) != described for other in others)
 
 
-def test_in_torch_s_loader_and_in_ours() -> None:
+def test_torchs_loader_and_feedlines_give_the_same_batches() -> None:
     sampler = LengthBucketBatchSampler(range(40), 8, seed=1)
     expected = list(sampler)
     for kind in (torch.utils.data.DataLoader, feedline.DataLoader):
@@ -233,7 +233,7 @@ def test_a_boundary_belongs_to_the_bucket_below() -> None:
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.integers(1, 16))
-def test_chosen_buckets_leave_one_short_batch_at_most(lengths: list[int], batch_size: int) -> None:
+def test_chosen_buckets_leave_at_most_one_short_batch(lengths: list[int], batch_size: int) -> None:
     sampler = LengthBucketBatchSampler(lengths, batch_size, seed=1)
     whole, rest = divmod(len(lengths), batch_size)
     assert sorted(map(len, sampler)) == [rest] * (rest > 0) + [batch_size] * whole
@@ -262,7 +262,7 @@ def test_left_out_samples_differ_from_epoch_to_epoch() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_rejects_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         LengthBucketBatchSampler(**{"lengths": [1, 2, 3], "batch_size": 2, **arguments})
 
@@ -291,7 +291,7 @@ def test_the_budget_is_never_exceeded(
 
 
 @given(st.lists(st.floats(0.01, 30), min_size=1, max_size=60), st.floats(30, 300))
-def test_seconds_instead_of_tokens(lengths: list[float], max_tokens: float) -> None:
+def test_lengths_may_be_fractional(lengths: list[float], max_tokens: float) -> None:
     sampler = TokenBudgetBatchSampler(lengths, max_tokens, seed=1)
     for batch in sampler:
         assert len(batch) * max(lengths[index] for index in batch) <= max_tokens * (1 + 1e-12)
@@ -304,7 +304,7 @@ def test_most_batches_use_the_budget() -> None:
     assert np.mean(used > 0.85 * 8192) > 0.9
 
 
-def test_a_sample_as_long_as_the_budget_is_alone() -> None:
+def test_a_sample_as_long_as_the_budget_gets_its_own_batch() -> None:
     sampler = TokenBudgetBatchSampler([10, 10, 1], 10, shuffle=False)
     assert list(sampler) == [[2], [0], [1]]
 
@@ -325,7 +325,7 @@ def test_a_sample_as_long_as_the_budget_is_alone() -> None:
     ],
     ids=str,
 )
-def test_budgets_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_rejects_bad_budgets(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         TokenBudgetBatchSampler(**{"lengths": [1, 2, 3], "max_tokens": 10, **arguments})
 
@@ -337,7 +337,7 @@ def test_repr_of_a_budget() -> None:
     )
 
 
-def test_a_budget_of_tokens_is_kept_after_rounding() -> None:
+def test_the_budget_holds_after_rounding_lengths_up() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, 500)
     padded = -(-lengths // 8) * 8
     batches = list(TokenBudgetBatchSampler(lengths, 256, seed=1, multiple_of=8))

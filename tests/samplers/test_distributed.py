@@ -1,4 +1,4 @@
-"""Shares of indices: what each tail promises, and torch's DistributedSampler."""
+"""Shares of ranks: what each tail guarantees, and parity with torch's DistributedSampler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flat(sampler: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_they_are_found_when_they_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_read_from_the_environment_on_first_use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = MAKERS[name]()
     assert flat(sampler) == list(range(8))
     monkeypatch.setenv("RANK", "1")
@@ -59,11 +59,11 @@ def test_they_are_found_when_they_are_there(name: str, monkeypatch: pytest.Monke
         assert flat(one) == [1, 3, 5, 7]
         assert len(one) == 4
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert flat(sampler) == [1, 3, 5, 7], "once they are known they stay"
+    assert flat(sampler) == [1, 3, 5, 7], "once known, they stay"
 
 
 @pytest.mark.parametrize("name", ["share", "foreign", "cut batches", "batches"])
-def test_what_was_said_is_not_looked_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_ranks_have_precedence_over_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = MAKERS[name](rank=0, world_size=1)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -76,7 +76,7 @@ ranks = st.integers(1, 8)
 
 
 @given(st.integers(0, 50), ranks, st.sampled_from(TAILS), st.booleans())
-def test_ranks_together_have_what_the_tail_promises(samples: int, count: int, tail: Tail, shuffle: bool) -> None:
+def test_ranks_together_get_what_the_tail_guarantees(samples: int, count: int, tail: Tail, shuffle: bool) -> None:
     samplers = [DistributedSampler(range(samples), count, rank, shuffle, 3, tail=tail) for rank in range(count)]
     parts = [list(sampler) for sampler in samplers]
     assert [len(part) for part in parts] == [len(sampler) for sampler in samplers]
@@ -97,7 +97,7 @@ def test_ranks_together_have_what_the_tail_promises(samples: int, count: int, ta
 
 
 @given(st.integers(0, 60), ranks, st.booleans(), st.booleans(), st.data())
-def test_counts_are_torch_s(samples: int, count: int, shuffle: bool, drop_last: bool, data: st.DataObject) -> None:
+def test_counts_equal_torchs(samples: int, count: int, shuffle: bool, drop_last: bool, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, count - 1))
     ours = DistributedSampler(range(samples), count, rank, shuffle, 7, drop_last)
     theirs = torch_distributed.DistributedSampler(range(samples), count, rank, shuffle, 7, drop_last)
@@ -117,7 +117,7 @@ def test_ranks_share_one_order_step_by_step(tail: Tail) -> None:
     assert together == list(RandomSampler(range(100), seed=5))
 
 
-def test_every_iteration_is_an_epoch() -> None:
+def test_every_iteration_counts_as_an_epoch() -> None:
     sampler, twin = (DistributedSampler(range(50), 2, 0) for _ in range(2))
     epochs = [list(sampler), list(sampler)]
     assert epochs[0] != epochs[1]
@@ -126,7 +126,7 @@ def test_every_iteration_is_an_epoch() -> None:
     assert list(twin) == epochs[1]
 
 
-def test_share_and_whole_are_told() -> None:
+def test_share_and_whole_are_returned() -> None:
     sampler = DistributedSampler(range(5), 2, 1, tail="exact")
     assert sampler.share == Share(1, 2, "exact")
     assert sampler.whole().size() == 5
@@ -134,7 +134,7 @@ def test_share_and_whole_are_told() -> None:
     assert sampler.total_size == 5
 
 
-def test_seed_of_the_sampler_or_zero() -> None:
+def test_the_seed_is_the_samplers_or_zero() -> None:
     assert Distributed(RandomSampler(range(5), seed=3), Share()).seed == 3
     assert Distributed(RandomSampler(range(5)), Share()).seed == 0
 
@@ -148,14 +148,14 @@ def test_ranks_in_one_process_do_not_disturb_each_other() -> None:
         assert [part.epoch for part in parts] == [epoch + 1] * 2
 
 
-def test_epoch_set_before_sharing_counts() -> None:
+def test_an_epoch_set_before_sharing_is_kept() -> None:
     sampler = RandomSampler(range(20), seed=1)
     sampler.set_epoch(4)
     assert Distributed(sampler, Share()).begin() == Key(1, 4)
 
 
 @pytest.mark.parametrize(("count", "rank"), [(2, 2), (2, -1), (1, 5)])
-def test_rank_out_of_range(count: int, rank: int) -> None:
+def test_rejects_ranks_out_of_range(count: int, rank: int) -> None:
     with pytest.raises(ValueError, match="rank"):
         torch_distributed.DistributedSampler(range(5), count, rank)
     with pytest.raises(ValueError, match=f"rank={rank}"):
@@ -171,12 +171,12 @@ def test_rank_out_of_range(count: int, rank: int) -> None:
         ({"seed": None, "shuffle": False}, BadOption),
     ],
 )
-def test_refused_options(options: dict[str, Any], error: type[Exception]) -> None:
+def test_rejects_bad_options(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         DistributedSampler(range(5), 2, 0, **options)
 
 
-def test_alone_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_one_rank_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert list(DistributedSampler(range(5), shuffle=False)) == list(range(5))
@@ -193,7 +193,7 @@ lengths = st.lists(st.integers(1, 9), max_size=30)
 
 
 class Ragged(abc.BatchSampler):
-    """Batches of given lengths, whose indices depend on the epoch."""
+    """Batches of given lengths; their indices depend on the epoch."""
 
     def __init__(self, given_lengths: list[int]) -> None:
         self.lengths = given_lengths
@@ -225,7 +225,7 @@ def test_ranks_take_turns(given_lengths: list[int], count: int, tail: str) -> No
 
 
 @given(lengths, st.integers(1, 8))
-def test_exact_shares_every_index_once_in_equal_steps(given_lengths: list[int], count: int) -> None:
+def test_exact_delivers_every_index_once_in_equal_steps(given_lengths: list[int], count: int) -> None:
     samplers = shares(given_lengths, count, "exact")
     rest = len(given_lengths) % count
     if 0 < sum(given_lengths[len(given_lengths) - rest :]) < count:
@@ -242,7 +242,7 @@ def test_exact_shares_every_index_once_in_equal_steps(given_lengths: list[int], 
 
 
 @given(lengths, st.integers(1, 8), st.sampled_from(TAILS), st.data())
-def test_resumed_goes_on_where_it_was_left(
+def test_resumed_continues_where_it_stopped(
     given_lengths: list[int], count: int, tail: str, data: st.DataObject
 ) -> None:
     for part in shares([length + 8 for length in given_lengths], count, tail):
@@ -256,7 +256,7 @@ def test_resumed_goes_on_where_it_was_left(
 
 
 @given(lengths, st.integers(1, 8), st.integers(1, 8), st.data())
-def test_another_number_of_ranks_takes_over(
+def test_another_number_of_ranks_can_resume(
     given_lengths: list[int], before: int, after: int, data: st.DataObject
 ) -> None:
     done = data.draw(st.integers(0, len(given_lengths) // before))
@@ -282,13 +282,13 @@ def test_resumed_keeps_seed_and_epoch() -> None:
     assert part.resumed(2).begin() == Key(0, 6)
 
 
-def test_epochs_are_counted() -> None:
+def test_each_iteration_of_batches_is_another_epoch() -> None:
     part = DistributedBatches(Ragged([2, 2]), Share(1, 2))
     assert list(part) == [[2, 3]]
     assert list(part) == [[1002, 1003]]
 
 
-def test_share_and_whole_of_batches_are_told() -> None:
+def test_share_and_whole_of_batches_are_returned() -> None:
     whole = Ragged([1, 2, 3])
     part = DistributedBatches(whole, Share(1, 2, "drop"))
     assert part.whole() is whole
@@ -298,7 +298,7 @@ def test_share_and_whole_of_batches_are_told() -> None:
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 16))
-def test_pieces(given_lengths: list[int], count: int) -> None:
+def test_batches_are_cut_into_similar_pieces(given_lengths: list[int], count: int) -> None:
     starts = np.cumsum([0, *given_lengths])
     batches = [np.arange(start, stop) for start, stop in pairwise(starts)]
     if not len(batches) <= count <= starts[-1]:
@@ -307,7 +307,7 @@ def test_pieces(given_lengths: list[int], count: int) -> None:
     assert len(pieces) == count
     assert min(map(len, pieces)) > 0
     assert np.array_equal(np.concatenate(pieces), np.arange(starts[-1]))
-    # Halving the largest again and again: nothing that was cut is less than half of anything left.
+    # The largest is halved repeatedly, so no piece is smaller than half of any other.
     halved = [len(piece) for piece in pieces if len(piece) not in given_lengths]
     assert not halved or max(map(len, pieces)) <= 2 * min(halved) + 1
 
@@ -342,10 +342,10 @@ def batches_of(shared: abc.Sampler | abc.BatchSampler) -> list[list[int]]:
 
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
 @pytest.mark.parametrize("make", INDICES.values(), ids=INDICES)
-def test_indices_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
+def test_indices_of_all_ranks_are_consistent(make: Callable[[], Any], tail: Tail) -> None:
     ranks = [distribute(make(), rank, 4, tail=tail) for rank in range(4)]
     for epoch in range(2):
-        torch.manual_seed(epoch)  # ranks draw other numbers in between, and nothing may come of it
+        torch.manual_seed(epoch)  # ranks draw different numbers in between, which must not matter
         parts = []
         for share in ranks:
             torch.rand(3)
@@ -357,7 +357,7 @@ def test_indices_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
 
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_batches_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
+def test_batches_of_all_ranks_are_consistent(make: Callable[[], Any], tail: Tail) -> None:
     parts = [batches_of(distribute(make(), rank, 4, tail=tail)) for rank in range(4)]
     assert len({len(part) for part in parts}) == 1
     drawn = Counter(index for part in parts for batch in part for index in batch)
@@ -369,7 +369,7 @@ def test_batches_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
         assert set(drawn.values()) == {1}
 
 
-def test_epochs_differ_without_anybody_doing_anything() -> None:
+def test_epochs_differ_without_set_epoch() -> None:
     for make in (*INDICES.values(), *BATCHES.values()):
         shared = distribute(make(), 0, 2)
         epochs = [list(shared), list(shared)]
@@ -395,12 +395,12 @@ def test_batches_that_are_not_cut_are_shared_whole() -> None:
     assert list(shared) == [[2], [0, 1]]
 
 
-def test_endless_samplers() -> None:
+def test_endless_samplers_can_be_shared() -> None:
     parts = [indices_of(distribute(InfiniteSampler(range(10)), rank, 2), 5) for rank in range(2)]
     assert sorted(parts[0] + parts[1]) == list(range(10))
 
 
-def test_weights_are_kept() -> None:
+def test_weighted_samplers_can_be_shared() -> None:
     shared = distribute(WeightedRandomSampler([0, 0, 1], 10), 1, 2)
     assert list(shared) == [2] * 5
 
@@ -418,28 +418,28 @@ def test_weights_are_kept() -> None:
     ],
     ids=lambda shared: type(shared).__name__,
 )
-def test_a_share_of_a_share_is_refused(shared: Any) -> None:
+def test_rejects_sharing_a_share(shared: Any) -> None:
     with pytest.raises(BadOption, match=r"already one rank.s share"):
         distribute(shared, 0, 2)
 
 
-def test_what_has_no_length_is_refused() -> None:
+def test_rejects_samplers_without_a_length() -> None:
     with pytest.raises(BadOption, match="no length"):
         distribute(iter(range(5)), 0, 2)
 
 
 @pytest.mark.parametrize(("rank", "world_size", "tail"), [(2, 2, "pad"), (0, 0, "pad"), (0, 2, "wrap")])
-def test_shares_that_make_no_sense(rank: int, world_size: int, tail: Tail) -> None:
+def test_rejects_meaningless_shares(rank: int, world_size: int, tail: Tail) -> None:
     with pytest.raises(BadOption):
         distribute([1, 2, 3], rank, world_size, tail=tail)
 
 
-def test_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert list(distribute(range(9))) == [1, 4, 7]
 
 
-def test_torch_s_loader_takes_them() -> None:
+def test_torchs_loader_accepts_shares() -> None:
     loader = torch_data.DataLoader(range(10), batch_sampler=distribute([[0, 1], [2], [3, 4]], 0, 2))
     assert [batch.tolist() for batch in loader] == [[0, 1], [3, 4]]

@@ -1,4 +1,4 @@
-"""Random numbers by place: exact, and the same whichever places are asked for."""
+"""Random numbers by position: exact, and independent of the other positions requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ bounds = st.integers(1, 2**63) | st.sampled_from([2**32 - 1, 2**32, 2**32 + 1, 2
 
 
 @given(bounds, st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**62)))
-def test_high_half_of_the_product(bound: int, key: int, places: list[int]) -> None:
+def test_draws_are_the_high_half_of_the_product(bound: int, key: int, places: list[int]) -> None:
     drawn = draw_below(bound, np.array(places, np.int64), key)
     for place, number in zip(places, drawn.tolist(), strict=True):
         product, attempt = mix(key, place) * bound, 0
@@ -28,7 +28,7 @@ def test_high_half_of_the_product(bound: int, key: int, places: list[int]) -> No
 
 
 @pytest.mark.parametrize("bound", [3 * 2**61, 2**62 + 1])
-def test_what_would_be_likelier_than_the_rest_is_drawn_again(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_would_be_more_likely_are_drawn_again(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def noted(key: int, attempt: int) -> int:
@@ -41,7 +41,7 @@ def test_what_would_be_likelier_than_the_rest_is_drawn_again(bound: int, monkeyp
     assert drawn.min() >= 0
     assert drawn.max() < bound
     assert_fits(np.bincount((drawn.astype(np.float64) / bound * 32).astype(np.int64), minlength=32))
-    # Without a second draw, 3 * 2**61 gives two in eight numbers twice the chance of the others.
+    # Without a second draw, 3 * 2**61 makes two in eight numbers twice as likely as the others.
     assert_fits(np.bincount(drawn % 3, minlength=3))
 
 
@@ -74,7 +74,7 @@ weights = st.lists(weight, min_size=1, max_size=60).filter(any)
 
 
 def shares(table: AliasTable) -> NDArray[np.int64]:
-    """The integer weight with which the table draws each number."""
+    """Return the integer weight with which the table draws each number."""
     height = 1 << table.height_bits
     assert table.threshold.min() >= 0
     assert table.threshold.max() <= height
@@ -97,7 +97,7 @@ def test_table_draws_the_integer_weights_exactly(given_weights: list[float]) -> 
     assert total < 1 << 62
     assert int(wanted.sum()) == total
     assert np.array_equal(shares(table), wanted)
-    # Zero is never drawn, and rounding is far below what anybody could count.
+    # Zero is never drawn, and rounding errors are too small to measure.
     assert not wanted[array == 0].any()
     exact = array / array.max() / (array / array.max()).sum()
     assert np.allclose(wanted / total, exact, rtol=1e-9, atol=2.0**-50)
@@ -125,5 +125,5 @@ def test_draws_follow_the_weights() -> None:
     assert_fits(counts[kept], array[kept] / array.sum() * 60_000)
 
 
-def test_repr_tells_the_size() -> None:
+def test_repr_shows_the_size() -> None:
     assert repr(AliasTable(np.ones(3))) == "AliasTable(3 weights)"

@@ -1,4 +1,4 @@
-"""Samplers that can only be iterated over: same order on every rank, generators undisturbed."""
+"""Samplers that can only be iterated over: the same order on every rank, and unaffected generators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch_data = torch.utils.data
 
 
 class Mine:
-    """A user's sampler, drawing from one of the global generators."""
+    """A user's sampler that draws from one of the global generators."""
 
     def __init__(self, draw: Any, count: int = 20) -> None:
         self.draw = draw
@@ -41,7 +41,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_order_follows_from_the_key_whatever_was_drawn_before(draw: Any) -> None:
+def test_the_order_depends_only_on_the_key(draw: Any) -> None:
     orders = []
     for _ in range(2):
         draw()
@@ -51,7 +51,7 @@ def test_order_follows_from_the_key_whatever_was_drawn_before(draw: Any) -> None
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_generators_go_on_as_if_nothing_had_been_drawn(draw: Any) -> None:
+def test_global_generators_are_not_affected(draw: Any) -> None:
     def seeded() -> None:
         random.seed(1)
         np.random.seed(1)
@@ -64,7 +64,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn(draw: Any) -> None:
     assert [draw() for _ in range(3)] == expected
 
 
-def test_generators_are_put_back_after_an_error() -> None:
+def test_generators_are_restored_after_an_error() -> None:
     random.seed(5)
     expected = random.random()
     random.seed(5)
@@ -73,7 +73,7 @@ def test_generators_are_put_back_after_an_error() -> None:
     assert random.random() == expected
 
 
-def test_own_generator_of_a_torch_sampler_is_seeded_and_put_back() -> None:
+def test_the_generator_of_a_torch_sampler_is_seeded_and_restored() -> None:
     generators = [torch.Generator().manual_seed(rank) for rank in range(2)]
     states = [generator.get_state() for generator in generators]
     orders = []
@@ -84,7 +84,7 @@ def test_own_generator_of_a_torch_sampler_is_seeded_and_put_back() -> None:
     assert all(torch.equal(g.get_state(), state) for g, state in zip(generators, states, strict=True))
 
 
-def test_an_epoch_is_made_once() -> None:
+def test_the_order_of_an_epoch_is_computed_once() -> None:
     mine = Mine(DRAWS["random"])
     sampler = ForeignSampler(mine)
     for place in range(20):
@@ -103,7 +103,7 @@ def test_set_epoch_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("count", [19, 21])
-def test_length_that_is_not_kept(count: int) -> None:
+def test_rejects_a_sampler_with_a_wrong_length(count: int) -> None:
     with pytest.raises(BadOption, match=f"length of {count} but yields"):
         ForeignSampler(Mine(DRAWS["random"], count)).at(np.array([0]), Key(0, 0))
 
@@ -127,11 +127,11 @@ def test_indices_must_be_integers() -> None:
         (torch_data.BatchSampler(range(3), 2, False), True),
     ],
 )
-def test_batches_are_told_from_indices(sampler: Any, batches: bool) -> None:
+def test_batches_are_distinguished_from_indices(sampler: Any, batches: bool) -> None:
     assert yields_batches(sampler) is batches
 
 
-def test_torch_s_samplers_need_not_shuffle_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_samplers_are_recognised_without_shuffling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "randperm", lambda *_, **__: pytest.fail("shuffled"))
     sampler = torch_data.RandomSampler(range(3))
     assert not yields_batches(sampler)

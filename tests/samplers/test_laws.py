@@ -1,4 +1,4 @@
-"""What holds for every sampler of indices: an order is a function of places, and iterating gives the same."""
+"""Properties of every sampler of indices: the order is a function of positions, and equals that of iteration."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make(request: pytest.FixtureRequest) -> Maker:
 @settings(max_examples=examples(40))
 @given(data=st.data())
 @pytest.mark.parametrize("name", MAKERS)
-def test_any_places_of_an_epoch(name: str, data: st.DataObject) -> None:
+def test_at_equals_iteration_for_any_positions(name: str, data: st.DataObject) -> None:
     sampler = MAKERS[name](data.draw(st.integers(1, 60) | st.just(1500), label="samples"))
     sampler.set_epoch(data.draw(st.integers(0, 3), label="epoch"))
     key = Key(sampler.draw_seed(), sampler.epoch)
@@ -75,7 +75,7 @@ def test_any_places_of_an_epoch(name: str, data: st.DataObject) -> None:
     assert found.tolist() == [epoch[place] for place in places]
 
 
-def test_strided_places(make: Maker) -> None:
+def test_at_accepts_strided_positions(make: Maker) -> None:
     sampler = make(3000)
     size = sampler.size() or 5000
     whole = sampler.at(np.arange(size), Key(1, 0))
@@ -83,7 +83,7 @@ def test_strided_places(make: Maker) -> None:
     assert np.array_equal(sampler.at(np.arange(size)[::-1], Key(1, 0)), whole[::-1])
 
 
-def test_epochs_come_by_themselves_and_by_hand(make: Maker) -> None:
+def test_epochs_advance_by_iteration_and_by_set_epoch(make: Maker) -> None:
     sampler = make(200)
     epochs = [list(islice(sampler, 600)) for _ in range(3)]
     assert sampler.epoch == 3
@@ -94,14 +94,14 @@ def test_epochs_come_by_themselves_and_by_hand(make: Maker) -> None:
     assert list(islice(sampler, 600)) == epochs[2]
 
 
-def test_another_process_sees_the_same_order(make: Maker) -> None:
+def test_an_unpickled_sampler_has_the_same_order(make: Maker) -> None:
     sampler = make(100)
     twin = pickle.loads(pickle.dumps(sampler))
     places = np.arange(20)
     assert np.array_equal(sampler.at(places, Key(5, 2)), twin.at(places, Key(5, 2)))
 
 
-def test_description_is_small_json_and_tells_sizes_apart(make: Maker) -> None:
+def test_the_description_is_short_json_and_differs_by_size(make: Maker) -> None:
     text = json.dumps(make(100).describe())
     assert json.dumps(make(100).describe()) == text
     assert json.dumps(make(101).describe()) != text
@@ -114,7 +114,7 @@ def test_repr_names_the_class(make: Maker) -> None:
     assert len(repr(sampler)) < 200
 
 
-def test_length_is_the_size_or_a_type_error(make: Maker) -> None:
+def test_len_is_the_size_or_a_type_error(make: Maker) -> None:
     sampler = make(10)
     if sampler.size() is None:
         with pytest.raises(TypeError, match="never ends"):
@@ -123,7 +123,7 @@ def test_length_is_the_size_or_a_type_error(make: Maker) -> None:
         assert len(sampler) == sampler.size()
 
 
-def test_torch_s_loader_takes_them(make: Maker) -> None:
+def test_torchs_loader_accepts_every_sampler(make: Maker) -> None:
     loader = torch.utils.data.DataLoader(range(1000), batch_size=4, sampler=make(30))
     first = next(iter(loader))
     assert first.tolist() == list(islice(make(30), 4))

@@ -1,4 +1,4 @@
-"""Indices in random order, with torch's rules for how many and what is refused."""
+"""Indices in random order; counts and rejected arguments are torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.types import Key
 from tests.samplers.chi_square import assert_fits
 
 
-def test_length_is_asked_for_in_each_epoch() -> None:
+def test_the_length_of_the_dataset_is_read_in_each_epoch() -> None:
     dataset = ["a", "b"]
     sampler = SequentialSampler(dataset)
     assert list(sampler) == [0, 1]
@@ -25,11 +25,11 @@ def test_length_is_asked_for_in_each_epoch() -> None:
     assert list(sampler) == [0, 1, 2]
 
 
-def test_empty_dataset_is_an_empty_epoch() -> None:
+def test_an_empty_dataset_gives_an_empty_epoch() -> None:
     assert list(SequentialSampler([])) == []
 
 
-def test_more_than_a_block() -> None:
+def test_an_order_longer_than_a_block() -> None:
     assert list(SequentialSampler(range(40_000))) == list(range(40_000))
 
 
@@ -37,7 +37,7 @@ torch_data = pytest.importorskip("torch.utils.data")
 
 
 @given(st.integers(1, 60), st.none() | st.integers(1, 200), st.integers(0, 2**64))
-def test_each_index_as_often_as_the_passes_allow(samples: int, num_samples: int | None, seed: int) -> None:
+def test_every_pass_contains_each_index_at_most_once(samples: int, num_samples: int | None, seed: int) -> None:
     sampler = RandomSampler(range(samples), num_samples=num_samples, seed=seed)
     drawn = list(sampler)
     assert len(drawn) == len(sampler) == sampler.num_samples == (num_samples or samples)
@@ -60,7 +60,7 @@ class Huge:
 
 
 @pytest.mark.parametrize("replacement", [False, True])
-def test_largest_dataset(replacement: bool) -> None:
+def test_the_largest_possible_dataset(replacement: bool) -> None:
     sampler = RandomSampler(Huge(), replacement=replacement, seed=1)
     last = np.array([0, 2**63 - 2])
     assert len(set(sampler.at(last, Key(1, 0)).tolist())) == 2
@@ -90,20 +90,20 @@ def test_orders_follow_the_length_of_the_dataset() -> None:
         (iter([1]), {}),
     ],
 )
-def test_refuses_what_torch_refuses(dataset: Any, options: dict[str, Any]) -> None:
+def test_rejects_what_torch_rejects(dataset: Any, options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
         torch_data.RandomSampler(dataset, **options)
     with pytest.raises(theirs.type):
         RandomSampler(dataset, **options)
 
 
-def test_nothing_can_be_drawn_from_an_empty_dataset() -> None:
+def test_rejects_drawing_from_an_empty_dataset() -> None:
     with pytest.raises(ValueError, match="empty"):
         RandomSampler([], num_samples=3)
 
 
 @given(st.integers(1, 30), st.booleans(), st.none() | st.integers(1, 70))
-def test_length_is_torch_s(samples: int, replacement: bool, num_samples: int | None) -> None:
+def test_the_length_equals_torchs(samples: int, replacement: bool, num_samples: int | None) -> None:
     ours = RandomSampler(range(samples), replacement, num_samples)
     theirs = torch_data.RandomSampler(range(samples), replacement, num_samples)
     assert len(ours) == len(theirs) == len(list(ours))
@@ -111,7 +111,7 @@ def test_length_is_torch_s(samples: int, replacement: bool, num_samples: int | N
     assert ours.num_samples == theirs.num_samples
 
 
-def test_description_tells_the_kinds_apart() -> None:
+def test_descriptions_differ_by_options() -> None:
     one = RandomSampler(range(10), num_samples=5)
     assert one.describe() == {"kind": "RandomSampler", "size": 5, "samples": 10, "replacement": False}
     assert one.describe() != RandomSampler(range(10), True, 5).describe()
@@ -122,7 +122,7 @@ torch = pytest.importorskip("torch")
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_each_index_once(indices: list[int]) -> None:
+def test_each_index_of_a_subset_comes_once(indices: list[int]) -> None:
     sampler = SubsetRandomSampler(indices)
     assert sorted(sampler) == sorted(indices)
     assert len(sampler) == len(indices)
@@ -130,7 +130,7 @@ def test_each_index_once(indices: list[int]) -> None:
 
 
 @pytest.mark.parametrize("convert", [list, tuple, np.array, torch.tensor, lambda i: np.array(i, np.uint8)])
-def test_any_container(convert: Any) -> None:
+def test_indices_may_be_in_any_container(convert: Any) -> None:
     found = list(SubsetRandomSampler(convert([5, 3, 9])))
     assert sorted(found) == [3, 5, 9]
     assert all(type(index) is int for index in found)
@@ -140,16 +140,16 @@ def test_any_container(convert: Any) -> None:
     ("indices", "match"),
     [([True, False], "flatnonzero"), ([1.5], "integers"), (["a"], "integers"), ([[1], [2]], "shape")],
 )
-def test_what_is_no_list_of_indices_is_refused(indices: Any, match: str) -> None:
+def test_rejects_invalid_lists_of_indices(indices: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         SubsetRandomSampler(indices)
 
 
-def test_description_tells_subsets_apart() -> None:
+def test_descriptions_of_subsets_differ() -> None:
     assert SubsetRandomSampler([1, 2]).describe() != SubsetRandomSampler([1, 3]).describe()
 
 
-def test_every_pass_has_every_index_in_another_order() -> None:
+def test_every_pass_has_all_indices_in_a_new_order() -> None:
     drawn = list(islice(InfiniteSampler(range(30), seed=1), 90))
     passes = [drawn[start : start + 30] for start in (0, 30, 60)]
     assert all(sorted(one) == list(range(30)) for one in passes)
@@ -160,6 +160,6 @@ def test_one_sample_is_repeated() -> None:
     assert list(islice(InfiniteSampler("a"), 5)) == [0] * 5
 
 
-def test_nothing_cannot_be_repeated() -> None:
+def test_rejects_repeating_an_empty_dataset() -> None:
     with pytest.raises(ValueError, match="empty"):
         InfiniteSampler([])

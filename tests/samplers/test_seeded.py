@@ -1,4 +1,4 @@
-"""Seeds, and passes that are each shuffled anew."""
+"""Seeds, and passes that are shuffled separately."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch")
 
 
 @given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 400)))
-def test_each_pass_is_an_order_of_its_own(size: int, key: int, places: list[int]) -> None:
+def test_each_pass_is_shuffled_with_its_own_key(size: int, key: int, places: list[int]) -> None:
     expected = [int(Bijection(size, mix(key, place // size))(np.array([place % size]))[0]) for place in places]
     assert shuffled_passes(np.array(places, np.int64), size, key).tolist() == expected
 
@@ -40,7 +40,7 @@ def test_passes_differ() -> None:
     assert len({tuple(row) for row in order.tolist()}) == 3
 
 
-def test_places_far_out() -> None:
+def test_distant_positions() -> None:
     far = np.array([2**60, 2**60 + 1])
     assert sorted(shuffled_passes(far, 2, 1).tolist()) == [0, 1]
 
@@ -65,7 +65,7 @@ def test_seed_fixes_every_epoch() -> None:
         assert epochs[0] != epochs[1]
 
 
-def test_set_epoch_wins() -> None:
+def test_set_epoch_has_precedence_over_counting() -> None:
     for sampler in makers(seed=3):
         epochs = [first_fifty(sampler) for _ in range(3)]
         sampler.set_epoch(1)
@@ -75,7 +75,7 @@ def test_set_epoch_wins() -> None:
         assert first_fifty(sampler) == epochs[2]
 
 
-def test_generators_are_drawn_from() -> None:
+def test_orders_are_determined_by_a_given_generator() -> None:
     for kind in (lambda: torch.Generator().manual_seed(4), lambda: np.random.default_rng(4)):
         for number in range(4):
             one, other = (makers(generator=kind())[number] for _ in range(2))
@@ -84,12 +84,12 @@ def test_generators_are_drawn_from() -> None:
             assert epochs == [first_fifty(other), first_fifty(other)]
 
 
-def test_what_is_no_generator_is_refused() -> None:
+def test_rejects_objects_that_are_not_generators() -> None:
     with pytest.raises(BadOption, match="neither"):
         list(RandomSampler(range(3), generator="torch"))
 
 
-def test_without_a_seed_torch_s_default_generator_decides() -> None:
+def test_without_a_seed_torchs_default_generator_decides() -> None:
     for sampler in makers():
         torch.manual_seed(9)
         first = first_fifty(sampler)
@@ -100,12 +100,12 @@ def test_without_a_seed_torch_s_default_generator_decides() -> None:
         assert again != first
 
 
-def test_seed_and_generator_are_one_too_many() -> None:
+def test_rejects_seed_and_generator_together() -> None:
     with pytest.raises(BadOption, match="Drop one"):
         RandomSampler(range(3), generator=np.random.default_rng(), seed=1)
 
 
-def test_seed_must_be_an_integer() -> None:
+def test_rejects_seeds_that_are_not_integers() -> None:
     with pytest.raises(BadOption, match=r"seed=1\.5 is not an integer"):
         RandomSampler(range(3), seed=1.5)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def make(**options: Any) -> Two:
     return Two(**{"drop_last": False, "shuffle": True, "seed": None, "generator": None, **options})
 
 
-def test_options_are_kept_and_told() -> None:
+def test_options_are_kept_and_shown() -> None:
     assert repr(make()) == "Two()"
     sampler = make(drop_last=np.True_, shuffle=False, seed=np.int64(3))
     assert (sampler.drop_last, sampler.shuffle, sampler.seed) == (True, False, 3)
@@ -148,23 +148,23 @@ def test_options_are_kept_and_told() -> None:
         ({"seed": 1, "generator": np.random.default_rng(1)}, "seed=1 and generator=.*Drop one of them"),
     ],
 )
-def test_what_cannot_work(options: dict[str, Any], message: str) -> None:
+def test_rejects_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make(**options)
 
 
-def test_a_seed_is_an_integer() -> None:
+def test_batch_samplers_reject_seeds_that_are_not_integers() -> None:
     with pytest.raises(BadOption, match=r"seed=1\.5 is not an integer"):
         make(seed=1.5)
 
 
 @pytest.mark.parametrize("number", [-1, 2])
-def test_batches_that_do_not_exist(number: int) -> None:
+def test_rejects_numbers_of_missing_batches(number: int) -> None:
     with pytest.raises(IndexError, match="not among the 2 batches of an epoch, 0 to 1"):
         make().batch(number, Key(0, 0))
 
 
-def test_counts() -> None:
+def test_counts_have_to_be_positive_integers() -> None:
     assert type(check_count("most", np.int32(4))) is int
     for wrong in (0, -1, 2.0, True, "3", None):
         with pytest.raises(BadOption, match=r"most=.* is not a positive integer"):
@@ -172,7 +172,7 @@ def test_counts() -> None:
 
 
 @pytest.mark.parametrize("make", [LengthBucketBatchSampler, StratifiedBatchSampler, TokenBudgetBatchSampler])
-def test_a_sampler_is_not_taken_for_lengths_or_labels(make: Any) -> None:
+def test_rejects_a_sampler_as_lengths_or_labels(make: Any) -> None:
     torch_data = pytest.importorskip("torch.utils.data")
     for sampler in (RandomSampler(range(9)), torch_data.DistributedSampler(range(9), 2, 0)):
         with pytest.raises(BadOption, match=rf"is a {type(sampler).__name__}\. .*distribute"):

@@ -1,4 +1,4 @@
-"""How ranks go through one order together."""
+"""How ranks take steps through one order together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ tails = st.sampled_from(TAILS)
 
 
 def all_ranks(total: int | None, size: int, world: int, tail: str, *, drop_last: bool = False) -> list[Steps]:
-    """Return the steps of every rank; skips what cannot be kept."""
+    """Return the steps of every rank; skip combinations that are rejected."""
     try:
         return [Steps(total, size, Share(rank, world, tail), drop_last=drop_last) for rank in range(world)]
     except BadOption:
@@ -45,7 +45,7 @@ def test_ranks_take_the_same_steps_and_consume_a_prefix(
     (count,) = {count_of(steps) for steps in ranks}
     for number in range(count + 1):
         (start,) = {steps.start(number) for steps in ranks}
-        assert consumed_in(ranks, range(number)) == Counter(range(start)), "each place once, and none is left out"
+        assert consumed_in(ranks, range(number)) == Counter(range(start)), "each position once, without gaps"
     assert [ranks[0].start(count + more) for more in range(3)] == [ranks[0].start(count)] * 3
 
 
@@ -63,14 +63,14 @@ def test_no_rank_is_ever_without_a_sample(total: int, size: int, world: int, tai
 
 
 @given(totals, sizes, worlds)
-def test_exact_is_every_place_once(total: int, size: int, world: int) -> None:
+def test_exact_covers_every_position_once(total: int, size: int, world: int) -> None:
     ranks = all_ranks(total, size, world, "exact")
     assert consumed_in(ranks, range(count_of(ranks[0]))) == Counter(range(total))
-    assert count_of(ranks[0]) == -(-total // (size * world)), "and in no more steps than others take"
+    assert count_of(ranks[0]) == -(-total // (size * world)), "in no more steps than the other tails"
 
 
 @given(totals, sizes, worlds)
-def test_pad_goes_beyond_the_end_by_less_than_a_round(total: int, size: int, world: int) -> None:
+def test_pad_exceeds_the_end_by_less_than_a_round(total: int, size: int, world: int) -> None:
     ranks = all_ranks(total, size, world, "pad")
     end = ranks[0].start(count_of(ranks[0]))
     assert total <= end < total + world
@@ -92,7 +92,7 @@ def test_drop_last_leaves_out_less_than_a_step(total: int, size: int, world: int
 
 
 @given(totals, sizes, worlds, tails, st.booleans(), st.data())
-def test_the_same_ranks_go_on_as_they_would_have(
+def test_resuming_with_the_same_ranks_continues_exactly(
     total: int, size: int, world: int, tail: str, drop_last: bool, data: st.DataObject
 ) -> None:
     ranks = all_ranks(total, size, world, tail, drop_last=drop_last)
@@ -107,7 +107,7 @@ def test_the_same_ranks_go_on_as_they_would_have(
 
 
 @given(totals, sizes, worlds, tails, sizes, worlds, st.data())
-def test_other_ranks_in_another_number_cover_exactly_the_rest(
+def test_resuming_with_other_ranks_covers_exactly_the_rest(
     total: int, size: int, world: int, tail: str, other_size: int, other_world: int, data: st.DataObject
 ) -> None:
     ranks = all_ranks(total, size, world, tail)
@@ -119,7 +119,7 @@ def test_other_ranks_in_another_number_cover_exactly_the_rest(
 
 
 @given(sizes, worlds, tails, st.integers(0, 2**50))
-def test_an_order_without_end(size: int, world: int, tail: str, number: int) -> None:
+def test_an_endless_order(size: int, world: int, tail: str, number: int) -> None:
     ranks = all_ranks(None, size, world, tail)
     assert {steps.count for steps in ranks} == {None}
     start = ranks[0].start(number)
@@ -142,18 +142,18 @@ def test_the_first_steps_are_evenly_spaced(
             assert steps.own(number).tolist() == expected.tolist()
 
 
-def test_large_orders_cost_nothing() -> None:
+def test_steps_of_large_orders_are_computed_directly() -> None:
     steps = Steps(2**62, 1024, Share(5, 7, "exact"), drop_last=False)
     last = count_of(steps) - 1
     assert steps.own(last).dtype == np.int64
     assert steps.start(last + 1) == 2**62
 
 
-# -- what cannot be kept ---
+# -- rejected options -----
 
 
 @given(totals, sizes, worlds)
-def test_exact_is_refused_only_if_a_rank_would_be_left_with_nothing(total: int, size: int, world: int) -> None:
+def test_exact_is_rejected_only_if_a_rank_would_get_nothing(total: int, size: int, world: int) -> None:
     if world > 1 and total > 0 and (total < world or (size == 1 and total % world != 0)):
         with pytest.raises(BadOption, match=rf"\({total} samples.*tail='pad' or 'drop'"):
             Steps(total, size, Share(0, world, "exact"), drop_last=False)
@@ -164,4 +164,4 @@ def test_exact_is_refused_only_if_a_rank_would_be_left_with_nothing(total: int, 
 def test_exact_and_drop_last_contradict_each_other() -> None:
     with pytest.raises(BadOption, match=r"drop_last=True leaves samples out"):
         Steps(10, 2, Share(0, 2, "exact"), drop_last=True)
-    assert Steps(10, 3, Share(0, 1, "exact"), drop_last=True).count == 3, "one rank has no tail to speak of"
+    assert Steps(10, 3, Share(0, 1, "exact"), drop_last=True).count == 3, "a single rank has no tail"

@@ -54,18 +54,18 @@ def test_every_batch_has_each_class(labels: list[int], batch_size: int, shuffle:
     sizes = np.bincount(labels, minlength=10)
     assert all(len(batch) == batch_size for batch in batches)
     assert all((counts_of(labels, batch) > 0).tolist() == (sizes > 0).tolist() for batch in batches)
-    # Every sample comes, and in fewer batches that would not be possible.
+    # Every sample comes, and fewer batches would not be enough.
     assert {index for batch in batches for index in batch} == set(range(len(labels)))
     fewer = len(batches) - 1
     assert fewer == 0 or np.maximum(sizes, fewer)[sizes > 0].sum() > fewer * batch_size
-    # What is beyond one sample is shared in proportion, among those that have more.
+    # Places beyond one per class are divided in proportion.
     counts = np.array([counts_of(labels, batch) for batch in batches])
     assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
 
 
 @settings(max_examples=examples(40))
 @given(label_lists, st.integers(10, 40), st.sampled_from(["proportional", "each"]), st.data())
-def test_any_batch_equals_the_one_that_iterating_gives(
+def test_batches_by_number_equal_those_of_iteration(
     labels: list[int], batch_size: int, mode: Mode, data: st.DataObject
 ) -> None:
     sampler = StratifiedBatchSampler(labels, batch_size, mode=mode, seed=3)
@@ -77,7 +77,7 @@ def test_any_batch_equals_the_one_that_iterating_gives(
         batch = fresh.batch(number, Key(3, epoch))
         assert batch.dtype == np.int64
         assert batch.tolist() == epochs[epoch][number]
-        batch[:] = -1  # the caller's own
+        batch[:] = -1  # the array belongs to the caller
 
 
 @pytest.mark.parametrize("mode", ["proportional", "each"])
@@ -94,7 +94,7 @@ def test_ranks_share_the_batches(mode: Mode, tail: Tail) -> None:
         assert together[:complete] == whole[:complete]
 
 
-def test_strided_batches_are_made_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strided_batches_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = StratifiedBatchSampler(np.arange(100_000) % 50, 100, seed=1)
     made: list[int] = []
     original = StratifiedBatchSampler._samples
@@ -109,7 +109,7 @@ def test_strided_batches_are_made_in_one_go(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(made) < 2 * len(sampler) / 8 + 100
 
 
-def test_epochs_differ_and_repeat_by_seed() -> None:
+def test_epochs_differ_and_are_reproducible_by_seed() -> None:
     labels = [0] * 60 + [1] * 30 + [2] * 10
     sampler, twin = (StratifiedBatchSampler(labels, 10, seed=7) for _ in range(2))
     epochs = [list(sampler) for _ in range(3)]
@@ -121,7 +121,7 @@ def test_epochs_differ_and_repeat_by_seed() -> None:
     assert list(StratifiedBatchSampler(labels, 10, seed=8)) != epochs[0]
 
 
-def test_without_a_seed_torch_s_generator_decides() -> None:
+def test_a_given_generator_determines_the_order() -> None:
     labels = [0, 1] * 50
     generator = torch.Generator()
     orders = []
@@ -132,7 +132,7 @@ def test_without_a_seed_torch_s_generator_decides() -> None:
 
 
 @pytest.mark.slow
-def test_every_sample_is_as_likely_in_every_batch_and_at_every_place_of_it() -> None:
+def test_samples_are_uniform_over_batches_and_positions() -> None:
     labels = [0] * 12 + [1] * 6 + [2] * 2
     sampler = StratifiedBatchSampler(labels, 5, seed=1)
     found = np.array([[sampler.batch(number, Key(1, epoch)) for number in range(4)] for epoch in range(1000)])
@@ -142,7 +142,7 @@ def test_every_sample_is_as_likely_in_every_batch_and_at_every_place_of_it() -> 
 
 
 @pytest.mark.slow
-def test_samples_of_a_class_meet_in_all_combinations() -> None:
+def test_pairs_of_samples_of_a_class_are_uniform() -> None:
     sampler = StratifiedBatchSampler([0] * 6 + [1] * 3, 3, seed=1)
     pairs = np.zeros((6, 6))
     for epoch in range(800):
@@ -161,7 +161,7 @@ def test_left_out_samples_differ_from_epoch_to_epoch() -> None:
     assert {50} in missing
 
 
-def test_rare_classes_are_gone_through_before_they_are_repeated() -> None:
+def test_samples_of_rare_classes_all_come_before_any_repeats() -> None:
     labels = [0] * 100 + [1] * 3
     sampler = StratifiedBatchSampler(labels, 5, mode="each", seed=2)
     rare = [index for batch in sampler for index in batch if index >= 100]
@@ -219,12 +219,12 @@ def test_a_dataset_smaller_than_a_batch() -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_work(arguments: dict[str, Any], message: str) -> None:
+def test_rejects_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         StratifiedBatchSampler(**{"labels": [0, 1, 2, 2], "batch_size": 2, **arguments})
 
 
-def test_batches_beyond_the_end() -> None:
+def test_rejects_numbers_beyond_the_end() -> None:
     sampler = StratifiedBatchSampler([0, 1, 1], 2, seed=1)
     for number in (-1, 2):
         with pytest.raises(IndexError, match="not among the 2 batches"):
@@ -252,16 +252,16 @@ def test_pickle_description_and_repr() -> None:
 
 
 @pytest.mark.slow
-def test_many_classes_are_quick() -> None:
+def test_many_classes_are_fast() -> None:
     labels = np.random.default_rng(0).integers(0, 1000, 100_000)
     sampler = StratifiedBatchSampler(labels, 256, seed=1)
-    begun = time.process_time()
+    started = time.process_time()
     for number in range(256):
         sampler.batch(number, Key(1, 0))
-    assert (time.process_time() - begun) / 256 < 1e-3  # 0.08 ms on an idle machine
+    assert (time.process_time() - started) / 256 < 1e-3  # 0.08 ms on an idle machine
 
 
-def test_in_torch_s_loader_and_in_ours() -> None:
+def test_torchs_loader_and_feedlines_give_the_same_batches() -> None:
     labels = [0] * 30 + [1] * 10
     sampler = StratifiedBatchSampler(labels, 8, seed=1)
     expected = list(sampler)

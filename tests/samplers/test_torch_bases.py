@@ -1,4 +1,4 @@
-"""Samplers are torch's to whoever asks, whichever was imported first, and work without torch."""
+"""Samplers are instances of torch's classes, whichever was imported first, and work without torch."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ answer = [
 """
 
 
-def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, through JSON
+def ask_interpreter(code: str) -> Any:  # Any: the value that `code` assigns to `answer`, through JSON
     script = f"import json, sys\n{code}\nsys.stdout.write(json.dumps(answer))"
     if code.startswith("import torch"):
-        done = program_server.run(script)  # which has torch already
+        done = program_server.run(script)  # this process has imported torch
     else:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -67,19 +67,19 @@ def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, 
     "imports",
     [pytest.param(IMPORTS[name], id=name, marks=[pytest.mark.slow] * (name == "through a loader")) for name in IMPORTS],
 )
-def test_every_sampler_with_a_torch_name_is_torch_s(imports: str) -> None:
-    told = ask_interpreter(imports + ASK)
-    assert {name for name, *_ in told} == set(NAMES)
-    assert all(all(answers) for _, *answers in told), told
+def test_samplers_with_torchs_names_are_instances_of_torchs_classes(imports: str) -> None:
+    found = ask_interpreter(imports + ASK)
+    assert {name for name, *_ in found} == set(NAMES)
+    assert all(all(answers) for _, *answers in found), found
 
 
 @pytest.mark.slow
-def test_torch_is_not_imported_for_it() -> None:
+def test_samplers_do_not_import_torch() -> None:
     assert not ask_interpreter(MAKE + "made = [list(one) for one in make().values()]\nanswer = 'torch' in sys.modules")
 
 
 @pytest.mark.slow
-def test_samplers_work_where_torch_cannot_be_imported() -> None:
+def test_samplers_work_without_torch() -> None:
     code = "sys.modules['torch'] = None" + MAKE + "answer = {name: list(one) for name, one in make().items()}"
     found = ask_interpreter(code)
     assert found == {name: list(one) for name, one in ask_here().items()}
@@ -93,7 +93,7 @@ def ask_here() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("imports", ["", "import torch\n"], ids=["without torch", "with torch"])
-def test_pickles_travel(imports: str) -> None:
+def test_pickles_work_with_and_without_torch(imports: str) -> None:
     here = ask_here()
     code = f"{imports}import pickle\nmade = pickle.loads({pickle.dumps(here)!r})\n"
     found = ask_interpreter(code + "answer = [{name: list(one) for name, one in made.items()}, 'torch' in sys.modules]")
@@ -101,21 +101,21 @@ def test_pickles_travel(imports: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_method_is_torch_s(name: str) -> None:
+def test_no_method_comes_from_torch(name: str) -> None:
     ours = getattr(samplers, name)
-    torch_s = [
+    from_torch = [
         member for member, value in inspect.getmembers(ours, inspect.isfunction) if value.__module__.startswith("torch")
     ]
-    assert torch_s == []
+    assert from_torch == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_constructors_take_torch_s_arguments(name: str) -> None:
+def test_constructors_accept_torchs_arguments(name: str) -> None:
     theirs = list(inspect.signature(getattr(torch_data, name)).parameters)
     assert list(inspect.signature(getattr(samplers, name).__init__).parameters)[1 : len(theirs) + 1] == theirs
 
 
-def test_frameworks_rebuild_them() -> None:
+def test_frameworks_can_rebuild_samplers() -> None:
     data = range(9)
     again = type(samplers.DistributedSampler(data))(data, num_replicas=3, rank=2, shuffle=False)
     assert list(again) == [2, 5, 8]
@@ -127,14 +127,14 @@ def test_frameworks_rebuild_them() -> None:
 
 
 @pytest.mark.slow
-def test_a_class_that_stands_in_the_way_is_named_and_no_import_fails() -> None:
+def test_a_conflicting_subclass_causes_a_warning_and_no_failing_import() -> None:
     program = (
         "import typing, warnings\nfrom feedline import samplers\n"
         "class Mine(typing.Generic[typing.TypeVar('T')], samplers.RandomSampler): pass\n"
-        "with warnings.catch_warnings(record=True) as told:\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    import torch.utils.data\n"
-        "print([str(one.message) for one in told])\n"
+        "print([str(one.message) for one in caught])\n"
         "print(isinstance(samplers.SequentialSampler(range(3)), torch.utils.data.SequentialSampler))\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def test_with_replacement_follows_the_weights(convert: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("weights", "count"), [([1.0, 2.0, 4.0, 0.0, 0.5], 4), ([1.0, 1.0, 3.0, 9.0], 2)])
-def test_without_replacement_is_successive_drawing(weights: list[float], count: int) -> None:
+def test_drawing_without_replacement_is_successive(weights: list[float], count: int) -> None:
     sampler = WeightedRandomSampler(weights, count, False)
     keys = [Key(7, epoch) for epoch in range(8000)]
     found = Counter(tuple(sampler.at(np.arange(count), key).tolist()) for key in keys)
@@ -47,7 +47,7 @@ def successive(weights: list[float], order: tuple[int, ...]) -> float:
 
 
 @given(st.lists(st.floats(0, 1e300), min_size=1).filter(any), st.data())
-def test_without_replacement_repeats_nothing_and_leaves_zeros_out(weights: list[float], data: st.DataObject) -> None:
+def test_drawing_without_replacement_repeats_nothing_and_skips_zeros(weights: list[float], data: st.DataObject) -> None:
     positive = sum(weight > 0 for weight in weights)
     sampler = WeightedRandomSampler(weights, data.draw(st.integers(1, positive)), replacement=False)
     drawn = list(sampler)
@@ -56,7 +56,7 @@ def test_without_replacement_repeats_nothing_and_leaves_zeros_out(weights: list[
 
 
 @pytest.mark.slow
-def test_more_weights_than_torch_takes() -> None:
+def test_accepts_more_weights_than_torch() -> None:
     weights = np.zeros(2**24 + 10, np.float32)
     weights[-3:] = 1
     assert set(WeightedRandomSampler(weights, 100, seed=1)) == {2**24 + 7, 2**24 + 8, 2**24 + 9}
@@ -73,12 +73,12 @@ def test_more_weights_than_torch_takes() -> None:
         ([[1.0]], "shape"),
     ],
 )
-def test_weights_that_mean_nothing_are_refused(weights: list[Any], match: str) -> None:
+def test_rejects_invalid_weights(weights: list[Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         WeightedRandomSampler(weights, 1)
 
 
-def test_more_than_there_are_cannot_be_drawn_without_replacement() -> None:
+def test_rejects_more_draws_than_weights_without_replacement() -> None:
     with pytest.raises(ValueError, match="only 2 of 3 weights"):
         WeightedRandomSampler([1, 0, 1], 3, replacement=False)
 
@@ -86,14 +86,14 @@ def test_more_than_there_are_cannot_be_drawn_without_replacement() -> None:
 @pytest.mark.parametrize(
     ("num_samples", "replacement"), [(0, True), (-3, True), (True, True), (2.0, True), ("2", True), (2, 1), (2, None)]
 )
-def test_refuses_what_torch_refuses(num_samples: Any, replacement: Any) -> None:
+def test_rejects_what_torch_rejects(num_samples: Any, replacement: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
         torch.utils.data.WeightedRandomSampler([1.0, 2.0], num_samples, replacement)
     with pytest.raises(theirs.type):
         WeightedRandomSampler([1.0, 2.0], num_samples, replacement)
 
 
-def test_description_tells_weights_apart() -> None:
+def test_descriptions_of_weights_differ() -> None:
     assert WeightedRandomSampler([1, 2], 2).describe() != WeightedRandomSampler([1, 3], 2).describe()
 
 
@@ -111,7 +111,7 @@ CLASSES = [0] * 700 + [5] * 20 + [-3] * 3
     ],
     ids=["list", "array", "tensor", "strings", "tensors"],
 )
-def test_classes_are_equally_likely_and_so_are_their_samples(labels: Any) -> None:
+def test_classes_and_samples_within_a_class_are_equally_likely(labels: Any) -> None:
     sampler = BalancedSampler(labels, 21_000, seed=1)
     drawn = np.array(list(sampler))
     assert_fits(np.bincount(np.searchsorted([700, 720], drawn, side="right"), minlength=3))
@@ -120,11 +120,11 @@ def test_classes_are_equally_likely_and_so_are_their_samples(labels: Any) -> Non
     assert "3 classes" in repr(sampler)
 
 
-def test_as_many_as_labels_by_default() -> None:
+def test_the_default_count_is_the_number_of_labels() -> None:
     assert len(list(BalancedSampler(CLASSES))) == len(CLASSES)
 
 
 @pytest.mark.parametrize(("labels", "match"), [([], "empty"), ([[1], [2]], "shape")])
-def test_what_is_no_list_of_classes_is_refused(labels: Any, match: str) -> None:
+def test_rejects_invalid_labels(labels: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         BalancedSampler(labels)

@@ -1,4 +1,4 @@
-"""Faults of one line, planted in the core: the simulation must find each of them."""
+"""One-line bugs planted in the core: the simulation must find each of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from feedline.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
 
 
 @dataclass(frozen=True)
-class Plant:
-    """A line of a method, and what stands there instead."""
+class PlantedBug:
+    """A line of a method, and its wrong replacement."""
 
     what: str
     owner: type
@@ -31,19 +31,19 @@ class Plant:
     line: str
     instead: str
     seed: int = 0
-    """Of the first world in which it is looked for."""
+    """The seed of the first world in which it is searched for."""
     drawn: dict[str, Any] = field(default_factory=dict)
-    """What is not drawn in these worlds, if it takes a rare one."""
+    """Settings that are fixed in these worlds, for bugs that show only in rare ones."""
 
-    def grow(self, patches: pytest.MonkeyPatch) -> None:
-        """Put it in its place."""
+    def install(self, patches: pytest.MonkeyPatch) -> None:
+        """Put the bug into the code."""
         function = inspect.unwrap(getattr(self.owner, self.method))
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.line) == 1, f"{self.line!r} is not one line of {self.method}"
         names = dict(vars(sys.modules[function.__module__]))
-        grown: dict[str, Any] = {}  # apart: a method may have the name of a function that it calls
-        exec(compile(source.replace(self.line, self.instead), f"<{self.what}>", "exec"), names, grown)
-        patches.setattr(self.owner, self.method, grown[self.method])
+        defined: dict[str, Any] = {}  # separate from `names`: a method may have the name of a function that it calls
+        exec(compile(source.replace(self.line, self.instead), f"<{self.what}>", "exec"), names, defined)
+        patches.setattr(self.owner, self.method, defined[self.method])
 
 
 STOPPED: dict[str, Any] = {
@@ -59,12 +59,12 @@ STOPPED: dict[str, Any] = {
     "accidents": Accidents(stop=0.3),
     "habits": Habits(),
 }
-"""Worlds in which workers are stopped for good, and their work moves."""
+"""Worlds in which workers stop for good, and their tasks move."""
 
 RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
 
-PLANTS = [
-    Plant(
+PLANTED_BUGS = [
+    PlantedBug(
         "signals that hit workers as they start end the epoch",
         Recovery,
         "end_by",
@@ -77,24 +77,24 @@ PLANTS = [
             "accidents": Accidents(killed_at_start=0.8, death=0.1),
         },
     ),
-    Plant(
-        "a stopped worker gets the work of another again and again",
+    PlantedBug(
+        "a stopped worker repeatedly gets tasks of another",
         Machine,
         "taken_back",
         "self._unresponsive[worker] = None",
         "pass",
         drawn=STOPPED,
     ),
-    Plant(
-        "work moves although batches depend on their worker",
+    PlantedBug(
+        "tasks move although batches depend on their worker",
         Machine,
         "_help_idle_workers",
         "self._moves and ",
         "",
         drawn={**STOPPED, "moves": False},
     ),
-    Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
-    Plant(
+    PlantedBug("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
+    PlantedBug(
         "the slot of a batch that failed is lost",
         Machine,
         "_settle",
@@ -102,8 +102,8 @@ PLANTS = [
         "not flight.wanted",
         seed=0,
     ),
-    Plant("a task that nobody wants keeps its slot", Machine, "taken_back", "self._drop(flight)", "pass", seed=0),
-    Plant(
+    PlantedBug("an unwanted task keeps its slot", Machine, "taken_back", "self._drop(flight)", "pass", seed=0),
+    PlantedBug(
         "a slot is released while its batch is ready",
         Machine,
         "_settle",
@@ -111,13 +111,13 @@ PLANTS = [
         "if True or",
         seed=0,
     ),
-    Plant("batches that nobody wants keep their slots", Epoch, "leave", "list(self.ready.values())", "[]", seed=0),
-    Plant("a death counts twice", Recovery, "end_by", "self._left -= 1", "self._left -= 2", seed=32),
-    Plant("a death is not counted", Machine, "died", "self._counters.restarts += 1", "pass", seed=2),
-    Plant(
-        "an epoch has what is left of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ =", seed=32
+    PlantedBug("unwanted batches keep their slots", Epoch, "leave", "list(self.ready.values())", "[]", seed=0),
+    PlantedBug("a death counts twice", Recovery, "end_by", "self._left -= 1", "self._left -= 2", seed=32),
+    PlantedBug("a death is not counted", Machine, "died", "self._counters.restarts += 1", "pass", seed=2),
+    PlantedBug(
+        "an epoch has only the rest of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ =", seed=32
     ),
-    Plant(
+    PlantedBug(
         "samples that failed count twice",
         FaultBudget,
         "write",
@@ -125,7 +125,7 @@ PLANTS = [
         "self._lost += 2 * fault",
         seed=54,
     ),
-    Plant(
+    PlantedBug(
         "samples that were seen count twice",
         FaultBudget,
         "write",
@@ -133,16 +133,18 @@ PLANTS = [
         "self._seen += 2 * count",
         seed=13,
     ),
-    Plant(
-        "a late answer of a worker that was replaced is taken",
+    PlantedBug(
+        "a late answer of a replaced worker is accepted",
         Machine,
         "_give_again",
         "self._give(flight, flight.task.slot)",
         "self._flights[flight.task.id] = flight; self._hand_over(flight)",
         seed=8,
     ),
-    Plant("a task that was taken back still counts", Machine, "taken_back", "self._take_from(view)", "pass", seed=0),
-    Plant(
+    PlantedBug(
+        "a task that was taken back still counts", Machine, "taken_back", "self._take_from(view)", "pass", seed=0
+    ),
+    PlantedBug(
         "a task that could not be sent still counts",
         Machine,
         "not_given",
@@ -150,7 +152,7 @@ PLANTS = [
         "pass",
         seed=39,
     ),
-    Plant(
+    PlantedBug(
         "a new worker does not count as idle",
         Machine,
         "started",
@@ -158,7 +160,7 @@ PLANTS = [
         "pass",
         seed=0,
     ),
-    Plant(
+    PlantedBug(
         "a task that waits for another worker is forgotten",
         Machine,
         "_hand_over",
@@ -166,16 +168,18 @@ PLANTS = [
         "].copy()",
         seed=2,
     ),
-    Plant("a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=2),
-    Plant(
-        "the leftover of an epoch comes in the next",
+    PlantedBug(
+        "a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=2
+    ),
+    PlantedBug(
+        "batches left over from an epoch come in the next",
         Machine,
         "leave_epoch",
         "flight.whole.wanted = flight.wanted = flight.is_call",
         "pass",
         seed=0,
     ),
-    Plant(
+    PlantedBug(
         "the window is too large by one",
         Machine,
         "fill",
@@ -183,55 +187,59 @@ PLANTS = [
         "epoch.done <= self._window",
         seed=0,
     ),
-    Plant("a batch leaves the window twice", Epoch, "pop", "self.done += 1", "self.done += 2", seed=0),
-    Plant(
-        "a new worker is not told where to go on",
+    PlantedBug("a batch leaves the window twice", Epoch, "pop", "self.done += 1", "self.done += 2", seed=0),
+    PlantedBug(
+        "a new worker does not get its position",
         Machine,
         "_give_again",
         "flight.task.resume = self._owed.pop(worker)",
         "self._owed.pop(worker)",
         seed=5,
     ),
-    Plant(
-        "a new worker is told too late where to go on",
+    PlantedBug(
+        "a new worker gets its position too late",
         Machine,
         "_redo",
         "self._give_again(begun.worker, [begun])",
         "self.epoch.owe(begun.worker, self._owed.pop(begun.worker)) if begun.worker in self._owed else None",
         drawn={"kind": OWN, "ranks": 1, "accidents": Accidents(death=0.1), "habits": Habits(call=0.3)},
     ),
-    Plant(
-        "a new worker goes on one sample too late",
+    PlantedBug(
+        "a new worker continues one sample too late",
         OwnStreamsEpoch,
         "resume_for",
         "- origin.place, least=0",
         "- origin.place + 1, least=0",
         seed=5,
     ),
-    Plant(
-        "a task that moves is given to both",
+    PlantedBug(
+        "a moved task is given to both workers",
         Machine,
         "taken_back",
         "flight.worker = target",
         "flight.worker = target; self.decisions.append((GIVE, worker, flight.task))",
         seed=22,
     ),
-    Plant(
-        "a call comes after tasks that were given later",
+    PlantedBug(
+        "a call comes after tasks that were submitted later",
         Machine,
         "_may_move_from",
         "flight.is_call or",
         "",
         drawn={"kind": MAP, "order": IN_ORDER, "late": 0.1, "depth": 4, "workers": 3, "habits": Habits(call=0.3)},
     ),
-    Plant("batches out of turn are not noted", Progress, "note", "self.early.add(ordinal)", "pass", seed=4),
-    Plant("batches out of turn are made again", Epoch, "next", "while self._already and", "while False and", seed=2),
-    Plant("streams begin with another turn", OwnStreamsEpoch, "open", "deque(in_turn *", "deque(active *", seed=30),
-    Plant(
-        "a stream that has ended is asked again", OwnStreamsEpoch, "end_stream", "flight.wanted = False", "pass", seed=6
+    PlantedBug("batches delivered early are not recorded", Progress, "note", "self.early.add(ordinal)", "pass", seed=4),
+    PlantedBug(
+        "batches delivered early are made again", Epoch, "next", "while self._already and", "while False and", seed=2
     ),
-    Plant(
-        "another sample is blamed than the one that kills",
+    PlantedBug(
+        "streams start with the wrong turn", OwnStreamsEpoch, "open", "deque(in_turn *", "deque(active *", seed=30
+    ),
+    PlantedBug(
+        "a stream that has ended is read again", OwnStreamsEpoch, "end_stream", "flight.wanted = False", "pass", seed=6
+    ),
+    PlantedBug(
+        "the wrong sample is blamed for killing a worker",
         Recovery,
         "_search_on",
         "self._found(suspect, search.found,",
@@ -245,25 +253,32 @@ PLANTS = [
             "accidents": Accidents(),
         },
     ),
-    Plant("a worker that has grown keeps its tasks", Machine, "grown", "self._parked[worker] = []", "pass", seed=2),
-    Plant(
-        "a worker is replaced while it is at work",
+    PlantedBug(
+        "a worker that has grown too large keeps its tasks",
+        Machine,
+        "grown",
+        "self._parked[worker] = []",
+        "pass",
+        seed=2,
+    ),
+    PlantedBug(
+        "a busy worker is replaced",
         Machine,
         "_replace_if_idle",
         "if self.workers[worker].outstanding > len(self._parked[worker])",
         "if False",
         seed=2,
     ),
-    Plant(
-        "nobody fills the place of a batch that is left out",
+    PlantedBug(
+        "the place of a skipped batch is not filled",
         Machine,
         "_pass_over",
         "epoch.pop(ordinal)",
         "None",
         seed=12,
     ),
-    Plant(
-        "samples that are known to fail are asked for",
+    PlantedBug(
+        "samples that are known to fail are requested",
         FaultBudget,
         "treat",
         "treated.skip += (place,)",
@@ -277,38 +292,38 @@ PLANTS = [
             "troubles": Troubles(bad=frozenset({5, 6})),
         },
     ),
-    Plant(
-        "what is waiting when a worker dies is forgotten",
+    PlantedBug(
+        "tasks waiting when a worker dies are forgotten",
         Machine,
         "started",
         "self._give_again(worker, left.waiting)",
         "pass",
         seed=2,
     ),
-    Plant("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass", seed=4),
-    Plant(
-        "where to go on is lost with a task that cannot be sent",
+    PlantedBug("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass", seed=4),
+    PlantedBug(
+        "the position is lost with a task that cannot be sent",
         Machine,
         "not_given",
         "self._attach_to_next_task(flight.worker, flight.task.resume)",
         "pass",
         drawn={**STATEFUL, "batch_size": 2, "samples": 150, "accidents": Accidents(growth=0.3, not_sent=0.1)},
     ),
-    Plant(
-        "a worker is retired before it has done what it had",
+    PlantedBug(
+        "a worker is retired before its tasks are done",
         Machine,
         "_retire_if_idle",
         "self.workers[worker].outstanding",
         "False",
         drawn=RESIZED,
     ),
-    Plant(
-        "a worker that was retired gets tasks",
+    PlantedBug(
+        "a retired worker gets tasks",
         Machine,
         "_send_one",
         "epoch.assign(indices, self.active)",
         "epoch.assign(indices, self.workers)",
         drawn=RESIZED,
     ),
-    Plant("idle workers are not counted anew", Machine, "resize", "self._idle = sum", "_ = sum", drawn=RESIZED),
+    PlantedBug("idle workers are not counted again", Machine, "resize", "self._idle = sum", "_ = sum", drawn=RESIZED),
 ]

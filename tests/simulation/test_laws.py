@@ -1,4 +1,4 @@
-"""The simulation finds faults of one line, each within 10,000 events; the core as it is passes in the same worlds."""
+"""The simulation finds one-line bugs, each within 10,000 events; the unchanged core passes in the same worlds."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import itertools
 import pytest
 
 from feedline.simulation import LawBroken, draw_scenario, simulate
-from tests.simulation.plants import PLANTS, Plant
+from tests.simulation.plants import PLANTED_BUGS, PlantedBug
 
 EVENTS = 1000
-"""Of a world."""
+"""Per world."""
 
 
-def events_until_found(plant: Plant) -> int:
-    """Go through worlds until a law is broken, or 10,000 events have happened."""
+def events_until_found(bug: PlantedBug) -> int:
+    """Simulate worlds until a law is broken, or 10,000 events have happened; return the number of events."""
     events = 0
-    for seed in itertools.count(plant.seed):
+    for seed in itertools.count(bug.seed):
         try:
-            events += simulate(draw_scenario(seed, **plant.drawn), events=EVENTS).events
+            events += simulate(draw_scenario(seed, **bug.drawn), events=EVENTS).events
         except LawBroken as broken:
             return events + int(broken.run.events)
         if events >= 10_000:
@@ -27,19 +27,19 @@ def events_until_found(plant: Plant) -> int:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.what)
-def test_a_fault_of_one_line_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant.grow(monkeypatch)
-    assert events_until_found(plant) < 10_000
+@pytest.mark.parametrize("bug", PLANTED_BUGS, ids=lambda bug: bug.what)
+def test_a_one_line_bug_is_found(bug: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.install(monkeypatch)
+    assert events_until_found(bug) < 10_000
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("seed", sorted({plant.seed for plant in PLANTS}))
-def test_the_core_as_it_is_passes_in_the_same_world(seed: int) -> None:
+@pytest.mark.parametrize("seed", sorted({bug.seed for bug in PLANTED_BUGS}))
+def test_the_unchanged_core_passes_in_the_same_world(seed: int) -> None:
     assert simulate(draw_scenario(seed), events=EVENTS).events >= EVENTS
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.drawn], ids=lambda plant: plant.what)
-def test_the_core_as_it_is_passes_in_the_same_rare_world(plant: Plant) -> None:
-    assert simulate(draw_scenario(plant.seed, **plant.drawn), events=EVENTS).events >= EVENTS
+@pytest.mark.parametrize("bug", [bug for bug in PLANTED_BUGS if bug.drawn], ids=lambda bug: bug.what)
+def test_the_unchanged_core_passes_in_the_same_rare_world(bug: PlantedBug) -> None:
+    assert simulate(draw_scenario(bug.seed, **bug.drawn), events=EVENTS).events >= EVENTS

@@ -1,4 +1,4 @@
-"""Training loops in simulated worlds: what they get, and that it is the same every time."""
+"""Training loops in simulated worlds: what they get, and that every run is the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedline.simulation import Accidents, Habits, InTurn, LawBroken, Scenario, 
 from feedline.simulation.__main__ import report_broken
 
 FRESH_S = 5.0
-"""How long fresh worlds are gone through, seed after seed."""
+"""How long fresh worlds are simulated, seed after seed."""
 
 
 @pytest.mark.parametrize("seed", [3, 17, 29])
@@ -24,7 +24,7 @@ def test_two_runs_of_a_seed_are_the_same(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_fresh_worlds() -> None:
+def test_fresh_worlds_break_no_law() -> None:
     seed, until_s = random.SystemRandom().randrange(1 << 30), time.monotonic() + FRESH_S
     while time.monotonic() < until_s:
         try:
@@ -35,12 +35,12 @@ def test_fresh_worlds() -> None:
         seed += 1
 
 
-def test_an_error_at_the_start_of_a_worker_while_a_state_is_asked_for_is_told_by_the_next_batch() -> None:
+def test_a_start_error_during_a_state_request_is_raised_by_the_next_batch() -> None:
     assert simulate(draw_scenario(270519213), events=2000).raised["NotReady"]
 
 
 @pytest.mark.slow
-def test_everything_happens_in_drawn_worlds() -> None:
+def test_drawn_worlds_cover_every_event() -> None:
     counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
     raised: set[str] = set()
     moves = looks = 0
@@ -55,7 +55,7 @@ def test_everything_happens_in_drawn_worlds() -> None:
     assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
 
 
-def test_a_training_loop_that_is_faster_than_its_workers_waits() -> None:
+def test_a_training_loop_faster_than_its_workers_waits() -> None:
     slow = simulate(Scenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
     quick = simulate(Scenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
     assert slow.stalled > 0.8
@@ -63,15 +63,15 @@ def test_a_training_loop_that_is_faster_than_its_workers_waits() -> None:
     assert quick.samples_per_s > 5 * slow.samples_per_s
 
 
-def test_recorded_times_are_taken_as_they_are() -> None:
+def test_recorded_times_are_used_unchanged() -> None:
     run = simulate(Scenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
     assert run.virtual_s == pytest.approx(0.25 * run.batches, rel=0.02)
 
 
-def test_recorded_times_may_come_in_turn() -> None:
+def test_recorded_times_can_be_used_in_turn() -> None:
     turns = InTurn((0.1, 0.2, 0.3))
     scenario = Scenario(samples=24, workers=1, depth=1, batch_s=turns, step_s=InTurn((0.0, 1.0)), start_s=0.0)
-    run = simulate(scenario, events=12)  # the three batches of an epoch, and a little of the next
+    run = simulate(scenario, events=12)  # the three batches of an epoch, and a part of the next
     assert run.batches >= 3
     first = [line.split()[0] for line in run.trace if "delivered" in line][:3]
     assert [float(at) for at in first] == pytest.approx([0.1, 0.3, 1.3], abs=1e-3)
@@ -84,32 +84,32 @@ def test_workers_that_compute_share_the_cores(computing: float, share: float) ->
     assert run.batches / run.virtual_s == pytest.approx(share / 0.1, rel=0.15)
 
 
-def test_samples_that_kill_are_named() -> None:
+def test_samples_that_kill_workers_are_found() -> None:
     killers = Troubles(killers=frozenset({13}))
     scenario = Scenario(samples=40, restarts=1000, troubles=killers, policy=Policy(otherwise="skip"))
     assert simulate(scenario, events=500).counts["restarts"] >= 3
 
 
-def test_a_budget_that_is_spent_ends_the_epoch() -> None:
+def test_an_exhausted_fault_budget_ends_the_epoch() -> None:
     bad = Troubles(bad=frozenset({2, 3, 4}))
     run = simulate(Scenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200)
     assert run.raised["TooManyBadSamples"] > 0
 
 
 @pytest.mark.slow
-def test_many_workers_and_a_plan_that_never_ends() -> None:
+def test_many_workers_and_a_very_long_plan() -> None:
     run = simulate(Scenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
     assert run.batches > 0
     assert run.epochs == 0
 
 
-def test_a_world_in_which_nobody_would_ever_answer_is_refused() -> None:
+def test_rejects_a_world_that_would_wait_forever() -> None:
     with pytest.raises(BadOption, match="Set a timeout"):
         Scenario(accidents=Accidents(hang=0.1))
 
 
 @pytest.mark.slow
-def test_states_that_are_taken_after_every_batch_give_the_same_rest() -> None:
+def test_states_saved_after_every_batch_resume_exactly() -> None:
     for kind in ("map", "shared stream", "own streams"):
         run = simulate(Scenario(kind=kind, samples=24, habits=Habits(look=1.0), stateful=kind != "map"), events=1500)
         assert run.looks > 20

@@ -1,4 +1,4 @@
-"""The smallest world that breaks a law, and what the command line says of it."""
+"""The smallest world that breaks a law, and what the command line prints about it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import pytest
 from feedline.simulation import LawBroken, draw_scenario, simulate
 from feedline.simulation.__main__ import main
 from feedline.simulation.shrinking import shrink
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import PLANTED_BUGS
 
-PLANT = next(plant for plant in PLANTS if plant.what == "the window is too large by one")
+BUG = next(bug for bug in PLANTED_BUGS if bug.what == "the window is too large by one")
 
 
-def test_what_does_not_matter_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    PLANT.grow(monkeypatch)
+def test_irrelevant_settings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    BUG.install(monkeypatch)
     with pytest.raises(LawBroken) as caught:
-        simulate(draw_scenario(PLANT.seed), events=1000)
-    small = shrink(draw_scenario(PLANT.seed), events=caught.value.run.events)
+        simulate(draw_scenario(BUG.seed), events=1000)
+    small = shrink(draw_scenario(BUG.seed), events=caught.value.run.events)
     assert small.run.scenario.workers == 1
     assert not small.run.scenario.accidents.death
     assert not small.run.scenario.habits.move
 
 
-def test_a_world_without_fault_cannot_be_shrunk() -> None:
+def test_a_world_without_a_bug_cannot_be_shrunk() -> None:
     with pytest.raises(ValueError, match="No law is broken"):
-        shrink(draw_scenario(PLANT.seed), events=100)
+        shrink(draw_scenario(BUG.seed), events=100)
 
 
-def test_the_command_line_tells_how_to_repeat_a_failure(
+def test_the_command_line_says_how_to_repeat_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    PLANT.grow(monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", str(PLANT.seed), "--events", "700"])
+    BUG.install(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", str(BUG.seed), "--events", "700"])
     assert main() == 1
-    told = capsys.readouterr().out
-    assert f"repeat: python -m feedline.simulation --seed {PLANT.seed} --events 700" in told
-    assert "smaller: simulate(Scenario(" in told
-    assert " give " in told
+    output = capsys.readouterr().out
+    assert f"repeat: python -m feedline.simulation --seed {BUG.seed} --events 700" in output
+    assert "smaller: simulate(Scenario(" in output
+    assert " give " in output
 
 
 def test_the_command_line_counts_events(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

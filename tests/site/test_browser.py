@@ -1,4 +1,4 @@
-"""The site as a reader sees it: built strictly, served from this machine, every page in Chromium on two screens."""
+"""The site as a reader sees it: built strictly, served locally, every page in Chromium at two screen sizes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where the newest version is served."""
+    """The address at which the newest version is served."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(site)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -61,8 +61,8 @@ def address(site: Path) -> Iterator[str]:
     thread.join()
 
 
-class _Complaints(list[str]):
-    """What the browser complains about, and requests that leave this machine."""
+class _Problems(list[str]):
+    """Errors and warnings of the browser, and requests to other machines."""
 
     # Any, throughout: Playwright's objects.
     def __init__(self, page: Any) -> None:
@@ -82,19 +82,19 @@ class _Complaints(list[str]):
 
 @pytest.fixture
 def opened(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
-    """A window of a reader whose system asks for light or dark pages; nothing may be complained about."""
+    """A window on a system with a light or dark theme; the browser must report no problem."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(
         color_scheme=scheme, reduced_motion="reduce", viewport={"width": WIDTH, "height": 900}
     )
     page = context.new_page()
-    complaints = _Complaints(page)
+    problems = _Problems(page)
     yield page
     context.close()
-    assert complaints == []
+    assert problems == []
 
 
-def test_no_file_refers_to_scripts_styles_or_pictures_elsewhere(site: Path) -> None:
+def test_no_file_refers_to_scripts_styles_or_pictures_on_other_hosts(site: Path) -> None:
     outside = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
     found = {tag for page in site.rglob("*.html") for tag in outside.findall(page.read_text("utf-8"))}
     assert found == set()
@@ -102,7 +102,7 @@ def test_no_file_refers_to_scripts_styles_or_pictures_elsewhere(site: Path) -> N
     assert [sheet[:80] for sheet in styles if re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet)] == []
 
 
-def test_whoever_names_no_version_gets_the_newest(opened: Any, address: str) -> None:
+def test_an_address_without_a_version_redirects_to_the_newest(opened: Any, address: str) -> None:
     opened.goto(address.rpartition("/")[0] + "/index.html")
     opened.wait_for_url("**/index.html")
     opened.wait_for_selector(".md-version")
@@ -118,7 +118,7 @@ PARTS = 6
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("width", [NARROW, WIDTH])
-def test_every_page_opens_without_complaint_and_fits(
+def test_every_page_opens_without_problems_and_fits_the_screen(
     opened: Any, address: str, pages: list[str], width: int, part: int
 ) -> None:
     opened.set_viewport_size({"width": width, "height": 900})
@@ -184,7 +184,7 @@ CONTRAST = """
 
 @pytest.mark.parametrize("opened", ["light", "dark"], indirect=True)
 @pytest.mark.parametrize("page", SAMPLE)
-def test_text_stands_out_from_its_background(opened: Any, address: str, page: str) -> None:
+def test_text_has_enough_contrast(opened: Any, address: str, page: str) -> None:
     opened.goto(f"{address}/{page}")
     opened.wait_for_timeout(300)  # colours of links and buttons fade in
     assert opened.evaluate(CONTRAST) == {}
@@ -228,7 +228,7 @@ def test_the_keyboard_reaches_content_search_and_navigation(opened: Any, address
     assert any("md-nav__link" in one for one in reached)
 
 
-def test_the_skip_link_leads_to_the_text(opened: Any, address: str) -> None:
+def test_the_skip_link_moves_the_focus_to_the_text(opened: Any, address: str) -> None:
     opened.goto(f"{address}/guide/ray.html")
     opened.keyboard.press("Tab")
     opened.keyboard.press("Enter")

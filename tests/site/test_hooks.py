@@ -1,4 +1,4 @@
-"""What the hooks add to the site: links out of docs/, and a folder per version."""
+"""The hooks of the site: links to files outside docs/, and a folder per version."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ ROOT = Path(__file__).resolve().parents[2]
 LINKS = ("not_found", "anchors", "absolute_links", "unrecognized_links")
 
 
-# Any: MkDocs gives more of a page than this.
-def led(text: str, place: str) -> str:
+# Any: MkDocs passes a full page object.
+def rewritten(text: str, place: str) -> str:
     page: Any = SimpleNamespace(file=SimpleNamespace(src_uri=place))
     return hooks.on_page_markdown(text, page, cast(Any, None), cast(Any, None))
 
 
-def test_links_to_other_files_of_the_repository_lead_to_their_pages() -> None:
-    assert led("[a](../CONTRIBUTING.md)", "index.md") == "[a](project/contributing.md)"
-    assert led("[a](../../CONTRIBUTING.md#code)", "guide/ray.md") == "[a](../project/contributing.md#code)"
-    assert led("[a](../../examples/ray_workers.py)", "guide/ray.md") == "[a](../project/examples/ray-workers.md)"
-    manifest = led("[a](../../examples/clusters/kubernetes.yaml)", "guide/ray.md")
+def test_links_to_other_files_of_the_repository_point_to_their_pages() -> None:
+    assert rewritten("[a](../CONTRIBUTING.md)", "index.md") == "[a](project/contributing.md)"
+    assert rewritten("[a](../../CONTRIBUTING.md#code)", "guide/ray.md") == "[a](../project/contributing.md#code)"
+    assert rewritten("[a](../../examples/ray_workers.py)", "guide/ray.md") == "[a](../project/examples/ray-workers.md)"
+    manifest = rewritten("[a](../../examples/clusters/kubernetes.yaml)", "guide/ray.md")
     assert manifest == "[a](../project/examples/clusters/kubernetes-yaml.md)"
 
 
-def test_links_of_such_files_lead_into_the_site() -> None:
-    assert led("[a](docs/glossary.md)", "project/contributing.md") == "[a](../glossary.md)"
-    assert led("[a](CHANGELOG.md)", "project/security.md") == "[a](changelog.md)"
+def test_links_in_such_files_point_into_the_site() -> None:
+    assert rewritten("[a](docs/glossary.md)", "project/contributing.md") == "[a](../glossary.md)"
+    assert rewritten("[a](CHANGELOG.md)", "project/security.md") == "[a](changelog.md)"
 
 
-def test_other_links_stay() -> None:
+def test_other_links_are_not_changed() -> None:
     for text in ("[a](ray.md)", "[a](https://example.org/x.md)", "[a](../../setup.py)", "[a](#here)"):
-        assert led(text, "guide/ray.md") == text
+        assert rewritten(text, "guide/ray.md") == text
 
 
-def test_code_stays() -> None:
+def test_code_blocks_are_not_changed() -> None:
     text = "```\n[a](../../CONTRIBUTING.md)\n```\n[a](../../CONTRIBUTING.md)"
-    assert led(text, "guide/ray.md") == "```\n[a](../../CONTRIBUTING.md)\n```\n[a](../project/contributing.md)"
+    assert rewritten(text, "guide/ray.md") == "```\n[a](../../CONTRIBUTING.md)\n```\n[a](../project/contributing.md)"
 
 
 def test_versions_are_listed_newest_first_and_the_newest_is_shown(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_versions_are_listed_newest_first_and_the_newest_is_shown(tmp_path: Path
     assert "url=0.10/index.html" in (tmp_path / "index.html").read_text()
 
 
-def test_a_version_that_is_gone_is_not_listed(tmp_path: Path) -> None:
+def test_a_deleted_version_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "0.1").mkdir()
     hooks.publish(tmp_path, "0.1", "0.1.0")
     (tmp_path / "0.1").rmdir()
@@ -67,7 +67,7 @@ def test_a_version_that_is_gone_is_not_listed(tmp_path: Path) -> None:
     assert [one["version"] for one in json.loads((tmp_path / "versions.json").read_text())] == ["0.2"]
 
 
-def test_releases_that_only_fix_faults_share_a_folder() -> None:
+def test_patch_releases_share_a_folder() -> None:
     assert hooks.folder_of("1.2.3") == "1.2"
 
 

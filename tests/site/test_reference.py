@@ -1,4 +1,4 @@
-"""The reference covers everything that is public, and its generated parts are those of the code."""
+"""The reference covers everything public, and its generated parts agree with the code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_every_package_that_lists_its_names_is_covered() -> None:
     assert listed <= set(PACKAGES)
 
 
-def test_every_public_name_has_a_place_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference() -> None:
     assert set(NAMES) - SHOWN == set()
 
 
-def test_the_reference_shows_nothing_twice() -> None:
+def test_the_reference_shows_every_name_once() -> None:
     assert sorted(shown_names()) == sorted(set(shown_names()))
 
 
@@ -54,7 +54,7 @@ def test_every_command_is_described() -> None:
     assert all(command in usage for command in commands)
 
 
-def test_every_error_leads_to_its_advice() -> None:
+def test_every_error_links_to_its_advice() -> None:
     advice = "".join((DOCS / page).read_text("utf-8") for page in ("troubleshooting.md", "warnings.md"))
     troubles = set(re.findall(r"^## (\w+)$", advice, re.MULTILINE))
     linked = set(re.findall(r"\| \[what to do\]\(\.\./\w+\.md#(\w+)\)", PAGES["errors.md"]))
@@ -62,7 +62,7 @@ def test_every_error_leads_to_its_advice() -> None:
     assert linked == {name.lower() for name in named & troubles}
 
 
-def test_every_extra_for_users_is_on_the_page_that_installs() -> None:
+def test_every_extra_for_users_is_on_the_install_page() -> None:
     text = (DOCS / "start/install.md").read_text("utf-8")
     project = (DOCS.parent / "pyproject.toml").read_text("utf-8")
     part = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]

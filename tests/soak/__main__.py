@@ -44,12 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", type=int, default=1200, help="samples of a dataset (1200)")
     parser.add_argument("--step", type=float, default=0.005, metavar="SECONDS", help="time of a training step (0.005)")
     parser.add_argument("--grace", type=float, default=60, metavar="SECONDS", help="time workers have to leave (60)")
-    parser.add_argument("--leak", choices=LEAKS, default="", help="plant a leak, to see that it is noticed")
+    parser.add_argument("--leak", choices=LEAKS, default="", help="plant a leak, to see that it is detected")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a soak; returns the exit status."""
+    """Run a soak; return the exit status."""
     options = _parser().parse_args(argv)
     folder = options.out.resolve()
     if any(Path(folder, name).exists() for name in CONFIGURATIONS):
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tolerance_bytes=round(options.tolerance * (1 << 20)),
     )
     os.environ["FEEDLINE_CACHE"] = str(folder / "cache")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the programs end, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the programs
     return _soak(settings, Console(stderr=True))
 
 
@@ -98,7 +98,7 @@ def _soak(settings: Settings, console: Console) -> int:
 
 
 def _show(trials: Sequence[Trial], settings: Settings, console: Console, over: threading.Event) -> None:
-    """Print a line for each program now and then, and keep the files of the result up to date."""
+    """Print a line about all programs at intervals, and keep the result files up to date."""
     begun = time.monotonic()
     while not over.wait(_LINE_EVERY_S):
         results = [trial.result for trial in trials]

@@ -1,4 +1,4 @@
-"""Counts what the processes of a program hold: memory, descriptors, threads, memory for batches."""
+"""Counts the resources of a program's processes: memory, descriptors, threads, memory for batches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Census:
     """The figures of one moment, summed over all processes of a program."""
 
     seconds: float
-    """Since the soak began."""
+    """Since the start of the soak."""
     life: int
     memory_bytes: int
-    """Each page once, without pages of files: how many processes outside share those would change the figure."""
+    """Each page once, without pages of files, whose share depends on processes outside the program."""
     rss_bytes: int
     batch_bytes: int
     """Memory for batches (memfd and anonymous shared memory), in proportion to the processes that map it."""
@@ -29,7 +29,7 @@ class Census:
 
 
 def members(session: int) -> list[int]:
-    """List the living processes of a session. A program has a session of its own, and its orphans stay in it."""
+    """List the living processes of a session. Each program has its own session, and its orphans stay in it."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -40,7 +40,7 @@ def members(session: int) -> list[int]:
 
 
 def count(session: int, *, seconds: float, life: int) -> Census:
-    """Count what a program holds. Processes that end while they are being read count as gone."""
+    """Count the resources of a program. Processes that end while they are being read do not count."""
     memory = rss = batches = descriptors = threads = processes = 0
     for pid in members(session):
         with contextlib.suppress(OSError):

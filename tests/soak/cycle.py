@@ -12,13 +12,13 @@ from tests.soak.settings import Settings
 
 CALM, SAMPLES, ATTACKS = "calm", "bad samples", "attacks"
 KINDS = (SAMPLES, ATTACKS, CALM)
-"""They take turns, so a program has gone through each of them after its warm-up."""
+"""They take turns, so a program has seen each of them after its warm-up."""
 
 WARM_UP = len(KINDS)
 """Cycles after which a process is as large as it should get: one of each kind."""
 
 _STEPS_BETWEEN_KILLS = 40
-"""A batch whose workers die three times is taken for one that kills: by then, it has been delivered."""
+"""A batch whose workers die three times counts as one that kills them; after so many steps, it has been delivered."""
 
 
 @dataclass(frozen=True)

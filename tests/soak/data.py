@@ -25,7 +25,7 @@ _PICTURES = 64
 _PIXELS = 48
 _MANY_RESTARTS = 10**6
 _BAD = 6
-"""Samples that never come to be. They are the same in every life, so the expected order is one order."""
+"""The number of samples that always raise. They are the same in every life, so there is one expected order."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def bad_samples(settings: Settings, name: str) -> frozenset[int]:
 
 
 def troubles_of(settings: Settings, name: str, more: dict[int, str], folder: Path, trainer_pid: int) -> Troubles:
-    """Return the samples that always raise, and others that cost something now and then."""
+    """Return the samples that always raise, and others that cause trouble sometimes."""
     bad = dict.fromkeys(bad_samples(settings, name), RAISES)
     folder.mkdir(parents=True, exist_ok=True)
     return Troubles({**more, **bad}, str(folder), trainer_pid)
@@ -113,7 +113,7 @@ class Pictures(Dataset[Any]):
 
 
 class FromShard:
-    """Makes a sample of the number that a shard holds."""
+    """Makes a sample from the number in a shard."""
 
     def __init__(self, troubles: Troubles) -> None:
         self.troubles = troubles
@@ -124,7 +124,7 @@ class FromShard:
 
 
 def build_dataset(kind: Configuration, settings: Settings, troubles: Troubles) -> Any:
-    """Make the dataset of a configuration."""
+    """Create the dataset of a configuration."""
     folder = Path(settings.folder, "data")
     if kind.dataset == "items":
         return Items("dicts", settings.size, troubles)
@@ -135,10 +135,10 @@ def build_dataset(kind: Configuration, settings: Settings, troubles: Troubles) -
 
 
 def build_loader(kind: Configuration, settings: Settings, dataset: Any, *, plain: bool = False) -> Any:
-    """Make the loader of a configuration.
+    """Create the loader of a configuration.
 
-    A `plain` one makes the same batches without processes. The order of a stream depends on the number of workers, so
-    it has as many threads; other datasets need none.
+    A `plain` one makes the same batches without processes. As the order of a stream depends on the number of workers,
+    it uses as many threads then; other datasets need none.
     """
     is_stream = kind.dataset == "tar"
     workers, engine = kind.workers, kind.engine
@@ -151,7 +151,7 @@ def build_loader(kind: Configuration, settings: Settings, dataset: Any, *, plain
         "engine": engine,
         "persistent_workers": kind.persistent and workers > 0,
         "multiprocessing_context": None if plain else kind.start_method,
-        # A stream cannot be asked for the same sample again.
+        # A stream cannot repeat a sample.
         "on_error": "skip" if is_stream else Retry(attempts=3, wait_s=0.001, then="skip"),
         "restarts": _MANY_RESTARTS,
         "device": None if plain else kind.device,
@@ -160,7 +160,7 @@ def build_loader(kind: Configuration, settings: Settings, dataset: Any, *, plain
 
 
 def build_evaluation(kind: Configuration, settings: Settings) -> Any:
-    """Make a small loader that runs beside the one for training."""
+    """Create a small loader that runs beside the one for training."""
     items = Items("dicts", settings.size // 8, Troubles())
     options: dict[str, Any] = {"num_workers": 1, "engine": kind.engine}
     return feedline.DataLoader(items, settings.batch_size, **options)

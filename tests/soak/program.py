@@ -3,8 +3,8 @@
     python -m tests.soak.program NAME SETTINGS --report-to DESCRIPTOR
 
 A cycle opens a training loader from the last state, trains with faults, evaluates beside it, and closes all loaders.
-What the process holds is counted after each cycle: always at the same point, when no loader is open. SIGTERM ends the
-program after the current step, SIGKILL at any moment; both times it continues from its last checkpoint.
+The resources of the process are counted after each cycle, always when no loader is open. SIGTERM ends the program after
+the current step, SIGKILL at any moment; in both cases it continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.soak.data import build_dataset, build_evaluation, build_loader, confi
 from tests.soak.settings import Settings
 
 _planted: list[object] = []
-"""What a planted leak keeps."""
+"""Objects kept by a planted leak."""
 _PLANTED_BYTES = 4 << 20
 
 Say = Callable[[dict[str, Any]], None]
@@ -75,28 +75,28 @@ class Training:
         self.say({"resumed": self.step})
 
     def run(self) -> None:
-        """Go through cycles until the program is told to stop."""
+        """Run cycles until the program is asked to stop."""
         for number in itertools.count():
             if self.stops:
                 return
             drawn = draw_cycle(self.settings, self.kind, self.cycle)
             begun = time.monotonic()
-            faults = self._go_through(drawn)
+            faults = self._run_cycle(drawn)
             _plant(self.settings.leak)
             figures = self._figures(number)
             self.say({"cycle": number, "kind": drawn.kind, "seconds": time.monotonic() - begun, **faults, **figures})
             self.cycle += 1
 
-    def _go_through(self, drawn: Cycle) -> dict[str, Any]:
+    def _run_cycle(self, drawn: Cycle) -> dict[str, Any]:
         notes = self.folder / "troubles"
-        shutil.rmtree(notes, ignore_errors=True)  # samples that kill once do so again
+        shutil.rmtree(notes, ignore_errors=True)  # so that samples that kill once do so again
         troubles = troubles_of(self.settings, self.kind.name, drawn.troubles, notes, os.getpid())
         loader = build_loader(self.kind, self.settings, build_dataset(self.kind, self.settings, troubles))
         if self.state is not None:
             loader.load_state_dict(self.state)
         with contextlib.closing(loader), Saboteur() as saboteur:
             self._train(loader, drawn, saboteur)
-            loader.faults.clear()  # the log keeps up to 10,000 faults, and so does the state: it would look like a leak
+            loader.faults.clear()  # log and state keep up to 10,000 faults, which would look like a leak
             self.state = loader.state_dict()
             restarts = loader.stats()["restarted_workers"]
         return {"faults": dict(troubles.happened() + saboteur.happened), "restarts": restarts}
@@ -142,15 +142,15 @@ class Training:
         self.say({"saved": self.step})
 
     def _evaluate(self) -> None:
-        """Go through a second loader while the first one is in the middle of an epoch."""
+        """Iterate over a second loader while the first one is in the middle of an epoch."""
         with contextlib.closing(build_evaluation(self.kind, self.settings)) as loader:
             seen = [index for batch in loader for index in batch["index"].tolist()]
         if seen != list(range(self.settings.size // 8)):
             self.say({"problem": f"the evaluation loader delivered {seen}"})
 
     def _figures(self, number: int) -> dict[str, Any]:
-        """Count what this process holds now that all loaders are closed."""
-        for _ in range(2):  # finalizers that the first one runs let go of more
+        """Count the resources of this process now that all loaders are closed."""
+        for _ in range(2):  # finalizers run by the first collection release more
             gc.collect()
         found = self._leftovers() if self._baseline is not None else []
         ctypes.CDLL(None).malloc_trim(0)
@@ -173,18 +173,18 @@ class Training:
         self._baseline.wait_for_leavers(self._grace_s)
         found = self._named_leftovers()
         if found:
-            self._grace_s = 0.0  # what has stayed once stays: do not wait for it after every cycle
+            self._grace_s = 0.0  # what was left once will stay: do not wait for it after every cycle
         return found
 
     def _named_leftovers(self) -> list[str]:
-        """Name what is there besides the baseline. Names in /dev/shm count if they carry this process's id."""
+        """Name everything that is not in the baseline. Names in /dev/shm count if they contain this process's id."""
         assert self._baseline is not None
         own = f"{os.getpid()}"
         return [name for name in self._baseline.leftovers() if not name.startswith("/dev/shm") or own in name]
 
 
 def _plant(leak: str) -> None:
-    """Keep something that should have been released: the verdict must notice."""
+    """Keep something that should have been released: the verdict must detect it."""
     if leak == "memory":
         _planted.append(bytearray(os.urandom(1024) * (_PLANTED_BYTES // 1024)))
     elif leak == "descriptor":
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--report-to", type=int, required=True)
     options = parser.parse_args()
     settings = Settings.from_json(options.settings)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # workers crash by the hundred
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # hundreds of workers crash
     warnings.simplefilter("error")
     for category, text in ((WorkerWarning, ""), (DeprecationWarning, ".*multi-threaded, use of fork")):
         warnings.filterwarnings("ignore", text, category)
@@ -213,7 +213,7 @@ def main() -> None:
     def say(what: dict[str, Any]) -> None:
         faulthandler.cancel_dump_traceback_later()  # on a busy machine, the pipe stays full for minutes
         os.write(options.report_to, json.dumps(what).encode() + b"\n")
-        # Stacks of all threads, if this is the last step for too long.
+        # Prints the stacks of all threads if the next step takes too long.
         faulthandler.dump_traceback_later(settings.hang_s, exit=True, file=sys.stderr)
 
     training = Training(settings, options.name, say)

@@ -18,7 +18,7 @@ from tests.soak.trial import Result
 from tests.soak.verdict import findings, growth_bytes
 
 _COLUMNS = 12
-"""Points of a chart along the time."""
+"""Points of a chart along the time axis."""
 _FIGURES = {
     "memory_bytes": ("memory of all processes", "MiB", 1 << 20),
     "batch_bytes": ("memory for batches", "MiB", 1 << 20),
@@ -30,7 +30,7 @@ GOOD = "PASSED: every sample came once per epoch in the seeded order; memory, de
 
 # Any: values of JSON.
 def as_json(settings: Settings, results: Sequence[Result]) -> dict[str, Any]:
-    """Return the result in plain values."""
+    """Return the result as plain values."""
     found = [asdict(one) for result in results for one in findings(result, settings.tolerance_bytes)]
     return {
         "ok": not found and all(result.steps for result in results),
@@ -41,7 +41,7 @@ def as_json(settings: Settings, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def as_text(settings: Settings, results: Sequence[Result]) -> str:
-    """Return the result as lines for a person."""
+    """Return the result as text."""
     rows = [["", *(result.name for result in results)]]
     for title, values in _table(results).items():
         rows.append([title, *values])

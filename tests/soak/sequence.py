@@ -1,4 +1,4 @@
-"""Which batches must come, and whether they did: exactly once per epoch, in the seeded order, through every kill."""
+"""The expected batches, and whether they came: exactly once per epoch, in the seeded order, despite all kills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_PROBLEMS = 20
 
 
 class Expected:
-    """The batches of an undisturbed loader, by their number. Those before the last checkpoint are forgotten."""
+    """The batches of an undisturbed loader, by number. Those before the last checkpoint are dropped."""
 
     def __init__(self, batches: Iterator[Record]) -> None:
         self._batches = batches
@@ -28,7 +28,7 @@ class Expected:
         return self._known[step]
 
     def forget(self, before: int) -> None:
-        """Drop what no program can deliver again."""
+        """Drop batches that no program can deliver again."""
         for step in [step for step in self._known if step < before]:
             del self._known[step]
 
@@ -53,7 +53,7 @@ def undisturbed(settings: Settings, name: str, folder: Path) -> Generator[Record
 
 
 class Checker:
-    """Compares what a program delivers, life after life, with what is expected."""
+    """Compares the batches that a program delivers, life after life, with the expected ones."""
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
@@ -68,13 +68,13 @@ class Checker:
         self.problems: list[str] = []
 
     def begin(self, step: int) -> None:
-        """A life begins with this step."""
+        """Note that a life starts with this step."""
         if not self._saved <= step <= self.delivered:
             self._complain(f"resumed at step {step}, although {self._saved} were saved and {self.delivered} delivered")
         self._next = step
 
     def take(self, step: int, record: Record) -> None:
-        """A batch was delivered."""
+        """Check a delivered batch."""
         if step != self._next:
             self._complain(f"step {step} came where step {self._next} was due")
         expected = self._expected[step]
@@ -90,7 +90,7 @@ class Checker:
             self.repeated += 1
 
     def save(self, step: int) -> None:
-        """A checkpoint after this many steps was written."""
+        """Note that a checkpoint after this many steps was written."""
         self._saved = step
         self._expected.forget(step)
 

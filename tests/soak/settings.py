@@ -1,4 +1,4 @@
-"""What a soak does: how long, which configurations, how often their programs are killed."""
+"""The settings of a soak: its duration, its configurations, and how often their programs are killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CONFIGURATIONS = ("items-processes", "items-threads", "tar-processes", "pictures
 """The programs that a soak runs side by side. `data.py` describes each."""
 
 LEAKS = ("memory", "descriptor", "thread")
-"""Leaks that a test may plant into a program, to see that the verdict notices."""
+"""Leaks that a test may plant into a program, to see that the verdict detects them."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Settings:
 
     seed: int
     folder: str
-    """Where data, checkpoints and results lie."""
+    """The folder of data, checkpoints and results."""
     hours: float = 2.0
     """How long the programs train. A soak lasts longer if the kills and the last life need more time."""
     resumes: int = 10
@@ -30,13 +30,13 @@ class Settings:
     step_s: float = 0.005
     """How long a training step takes at least. Without it, four programs would keep every core busy."""
     sample_every_s: float = 5.0
-    """How often processes, descriptors, threads and memory are counted from outside."""
+    """The interval at which processes, descriptors, threads and memory are counted from outside."""
     measured_cycles: int = 12
-    """The least number of cycles after the warm-up that the last life goes through."""
+    """The minimum number of cycles of the last life after its warm-up."""
     grace_s: float = 60.0
-    """How long workers and threads may take to leave after their loader was closed."""
+    """How long workers and threads may take to end after their loader was closed."""
     hang_s: float = 300.0
-    """A program that delivers nothing for so long hangs. Its stacks go into the result."""
+    """A program that delivers nothing for this long counts as hanging. Its stacks go into the result."""
     leak: str = ""
     """A leak to plant, one of `LEAKS`; none if empty."""
     tolerance_bytes: int = field(default=16 << 20)
@@ -44,7 +44,7 @@ class Settings:
 
     @property
     def seconds(self) -> float:
-        """How long, in seconds."""
+        """The duration in seconds."""
         return self.hours * 3600
 
     def as_json(self) -> str:

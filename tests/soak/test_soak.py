@@ -1,4 +1,4 @@
-"""The soak itself: that it passes, and that it would notice leaks and batches that are lost, repeated or different."""
+"""The soak itself: it passes, and it detects leaks and batches that are lost, repeated or different."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = Settings(seed=5, folder="", size=64, batch_size=8, step_s=0.0, grace_s=0
 
 
 def steady(count: int, **changes: Callable[[int], object]) -> list[dict[str, Any]]:
-    """Return cycles of a program that holds steady, but for some figures."""
+    """Return cycles of a steady program, except for some figures."""
     plain = {"private_bytes": 240 * MIB, "batch_bytes": 0, "descriptors": 4, "threads": 1, "processes": 0}
     return [
         {**plain, "at_s": float(place), "leftovers": [], **{name: change(place) for name, change in changes.items()}}
@@ -50,7 +50,7 @@ def test_a_steady_program_passes() -> None:
     assert found_in(steady(60)) == found_in(jumps) == []
 
 
-def test_what_a_program_takes_to_warm_up_does_not_count() -> None:
+def test_growth_during_warm_up_does_not_count() -> None:
     cycles = steady(
         30,
         private_bytes=lambda place: (100 if place < WARM_UP else 240) * MIB,
@@ -70,12 +70,12 @@ def test_what_a_program_takes_to_warm_up_does_not_count() -> None:
         ({"leftovers": lambda place: ["thread 'x'"] if place == 9 else []}, "left behind after a cycle: thread 'x'"),
     ],
 )
-def test_what_grows_is_found(changes: dict[str, Callable[[int], object]], text: str) -> None:
+def test_growth_is_found(changes: dict[str, Callable[[int], object]], text: str) -> None:
     (found,) = found_in(steady(60, **changes))
     assert text in found
 
 
-def test_workers_that_grow_are_found_from_outside() -> None:
+def test_growing_workers_are_found_from_outside() -> None:
     flat = [Census(5.0 * place, 0, 300 * MIB, 0, 0, 50, 5, 3) for place in range(90)]
     grown = [Census(5.0 * place, 0, (300 + 3 * place) * MIB, 0, 0, 50, 5, 3) for place in range(90)]
     assert tree_growth_bytes(flat) == tree_growth_bytes(grown[:5]) == 0
@@ -85,7 +85,7 @@ def test_workers_that_grow_are_found_from_outside() -> None:
     assert "all processes together grew by 180 MiB" in found.what
     starting = [Census(0.1 * place, 0, 3 * place * MIB, 0, 0, 50, 5, 3) for place in range(20)]
     result.censuses = [*starting, *flat[1:]]
-    assert findings(result, 16 * MIB) == [], "what processes take to start does not count"
+    assert findings(result, 16 * MIB) == [], "memory that processes need to start does not count"
 
 
 def records(count: int) -> list[Record]:
@@ -99,7 +99,7 @@ def checked(*events: tuple[str, int] | tuple[str, int, Record]) -> Checker:
     return checker
 
 
-def test_a_life_that_continues_from_its_checkpoint_is_right() -> None:
+def test_a_life_that_continues_from_its_checkpoint_has_no_problems() -> None:
     made = records(10)
     first = [("take", step, made[step]) for step in range(5)]
     again = [("take", step, made[step]) for step in range(3, 10)]
@@ -123,7 +123,7 @@ def test_batches_that_are_lost_repeated_or_different_are_found(events: list[Any]
     assert text in problem
 
 
-def test_every_kind_of_fault_is_drawn_and_a_cycle_is_the_same_every_time() -> None:
+def test_every_kind_of_fault_is_drawn_and_cycles_are_reproducible() -> None:
     settings = Settings(seed=3, folder="")
     kind = configuration("items-processes")
     drawn = [draw_cycle(settings, kind, number) for number in range(60)]
@@ -137,33 +137,33 @@ def test_every_kind_of_fault_is_drawn_and_a_cycle_is_the_same_every_time() -> No
 
 # Any: values of JSON.
 def train(settings: Settings, folder: Path, cycles: int) -> list[dict[str, Any]]:
-    """Run the program with threads in this process; returns what it says."""
-    said: list[dict[str, Any]] = []
+    """Run the program with threads in this process; return its messages."""
+    messages: list[dict[str, Any]] = []
     settings = Settings(**{**vars(settings), "folder": str(folder)})
     (folder / "items-threads").mkdir(exist_ok=True)
 
     def say(what: dict[str, Any]) -> None:
-        said.append(what)
-        training.stops = training.stops or sum("cycle" in one for one in said) == cycles
+        messages.append(what)
+        training.stops = training.stops or sum("cycle" in one for one in messages) == cycles
 
     training = Training(settings, "items-threads", say)
     training.resume()
     training.run()
-    return said
+    return messages
 
 
-def cycles_of(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**one, "at_s": 0.0} for one in said if "cycle" in one]
+def cycles_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**one, "at_s": 0.0} for one in messages if "cycle" in one]
 
 
-def test_a_program_without_leaks_passes_and_delivers_what_is_expected(tmp_path: Path) -> None:
+def test_a_program_without_leaks_passes_and_delivers_the_expected_batches(tmp_path: Path) -> None:
     first = train(SMALL, tmp_path, 3)
-    said = first + train(SMALL, tmp_path, 3 + WARM_UP)
-    assert found_in(cycles_of(said[len(first) :])) == []
+    messages = first + train(SMALL, tmp_path, 3 + WARM_UP)
+    assert found_in(cycles_of(messages[len(first) :])) == []
     settings = Settings(**{**vars(SMALL), "folder": str(tmp_path)})
     batches = undisturbed(settings, "items-threads", tmp_path / "undisturbed")
     checker = Checker(Expected(batches))
-    for one in said:
+    for one in messages:
         if "step" in one:
             checker.take(one["step"], Record(tuple(one["indices"]), one["checksum"]))
         elif "resumed" in one:
@@ -171,18 +171,18 @@ def test_a_program_without_leaks_passes_and_delivers_what_is_expected(tmp_path: 
     batches.close()
     assert checker.problems == []
     assert checker.delivered > 30
-    assert sum(one["faults"].get(RAISES, 0) for one in cycles_of(said)) > 0
-    assert said[len(first)]["resumed"] > 0
+    assert sum(one["faults"].get(RAISES, 0) for one in cycles_of(messages)) > 0
+    assert messages[len(first)]["resumed"] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("leak", "text"), [("memory", "memory grew by"), ("descriptor", "descriptors rose")])
 def test_a_planted_leak_is_found(tmp_path: Path, leak: str, text: str) -> None:
     try:
-        said = train(Settings(**{**vars(SMALL), "leak": leak}), tmp_path, 3 * WARM_UP)
+        messages = train(Settings(**{**vars(SMALL), "leak": leak}), tmp_path, 3 * WARM_UP)
     finally:
         _release()
-    assert any(text in found for found in found_in(cycles_of(said))), cycles_of(said)
+    assert any(text in found for found in found_in(cycles_of(messages))), cycles_of(messages)
 
 
 def _release() -> None:
@@ -195,7 +195,7 @@ def _release() -> None:
     _planted.clear()
 
 
-def test_the_report_names_what_failed_and_the_page_is_complete(tmp_path: Path) -> None:
+def test_the_report_names_failures_and_the_page_is_self_contained(tmp_path: Path) -> None:
     settings = Settings(seed=1, folder=str(tmp_path), configurations=("items-threads",))
     result = result_of(steady(30, threads=lambda place: 1 + place))
     result.censuses = [Census(30.0 * place, 0, 300 * MIB, 0, 0, 50, 5, 3) for place in range(20)]
@@ -221,8 +221,8 @@ def run(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_configurations_are_killed_resumed_and_pass(tmp_path: Path) -> None:
-    code, saved, said = run(tmp_path / "soak", "--resumes", "2")
-    assert code == 0, said
+    code, saved, messages = run(tmp_path / "soak", "--resumes", "2")
+    assert code == 0, messages
     assert saved["ok"]
     assert [one["name"] for one in saved["configurations"]] == list(CONFIGURATIONS)
     for one in saved["configurations"]:
@@ -231,7 +231,7 @@ def test_all_configurations_are_killed_resumed_and_pass(tmp_path: Path) -> None:
         firsts = [life["first_step"] for life in one["lives"]]
         assert firsts == sorted(firsts)
         assert one["samples"] > 160
-    assert "PASSED" in said
+    assert "PASSED" in messages
 
 
 @pytest.mark.slow
@@ -241,9 +241,9 @@ def test_all_configurations_are_killed_resumed_and_pass(tmp_path: Path) -> None:
 )
 def test_a_leak_in_a_real_program_fails_the_soak(tmp_path: Path, leak: str, text: str) -> None:
     options = ("--resumes", "0", "--configurations", "items-processes", "--grace", "1", "--leak", leak)
-    code, saved, said = run(tmp_path / "soak", *options)
-    assert code == 1, said
-    assert any(text in one["what"] for one in saved["findings"]), said
+    code, saved, messages = run(tmp_path / "soak", *options)
+    assert code == 1, messages
+    assert any(text in one["what"] for one in saved["findings"]), messages
 
 
 def test_the_result_of_another_soak_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +254,6 @@ def test_the_result_of_another_soak_is_not_overwritten(tmp_path: Path, capsys: p
     assert "another soak" in capsys.readouterr().err
 
 
-def test_settings_travel_as_text() -> None:
+def test_settings_survive_json() -> None:
     assert Settings.from_json(SMALL.as_json()) == SMALL
     assert len(list(itertools.chain(SMALL.configurations))) == len(CONFIGURATIONS)

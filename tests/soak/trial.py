@@ -1,7 +1,7 @@
 """One configuration of a soak: starts its program, checks what it delivers, kills it, and starts it again.
 
 The kills come in the first half of the time, at moments drawn from the seed. The last life is long, so that slow leaks
-show, and ends by SIGTERM: nothing may be left behind then.
+show, and ends with SIGTERM: nothing may be left behind then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SILENCE_S = 60.0
 """How long a program may be silent beyond the time after which it should have ended itself."""
 _TAIL_CHARS = 4000
 _KILLS_SHARE = 0.5
-"""The share of the time in which a program is killed again and again."""
+"""The share of the time in which a program is killed repeatedly."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Life:
 
 @dataclass
 class Result:
-    """What came of one configuration."""
+    """The result of one configuration."""
 
     name: str
     lives: list[Life] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Result:
 
     # Any: values of JSON.
     def as_json(self) -> dict[str, Any]:
-        """Return it in plain values."""
+        """Return the result as plain values."""
         return asdict(self)
 
 
@@ -88,7 +88,7 @@ class Trial:
         self._checker = Checker(Expected(batches))
 
     def run(self) -> Result:
-        """Run all lives of the program. What goes wrong is in the result."""
+        """Run all lives of the program. The result contains all problems."""
         self._begun = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -99,7 +99,7 @@ class Trial:
             self.result.problems.append(f"{type(exc).__name__}: {exc}")
             raise
         finally:
-            with contextlib.suppress(ValueError):  # the generator is at work if its loader raised
+            with contextlib.suppress(ValueError):  # the generator is still running if its loader raised
                 self._batches.close()  # ends its loader
             self._note()
         return self.result
@@ -118,7 +118,7 @@ class Trial:
         return time.monotonic() - self._begun
 
     def _live(self, number: int) -> bool:
-        """Run the program once; returns False if it ended by itself, which it must not."""
+        """Run the program once; return False if it ended by itself, which it must not."""
         life = Life(number)
         self.result.lives.append(life)
         is_last = number == self.settings.resumes
@@ -137,7 +137,7 @@ class Trial:
         return True
 
     def _follow(self, program: Program, life: Life, kill_after_s: float | None) -> None:
-        """Take in what the program reports until it ends; kill it, or tell it to stop, when it is time."""
+        """Process the program's messages until it ends; kill it, or ask it to stop, when it is time."""
         first_s, counted_s, is_ending = None, 0.0, False
         for message in program.messages():
             now = time.monotonic()
@@ -183,7 +183,7 @@ class Trial:
 
 
 class Program:
-    """A training program, from its start until it and all that it has started are gone."""
+    """A training program, from its start until it and all processes that it started have ended."""
 
     def __init__(self, settings: Settings, name: str, folder: Path) -> None:
         self._errors = (folder / "errors.txt").open("w+")
@@ -229,15 +229,15 @@ class Program:
 
     # Any: values of JSON.
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield what the program reports until it ends or is silent for too long; {} if there is nothing for a while.
+        """Yield the program's messages until it ends or is silent for too long; {} if there is none for a while.
 
         Workers inherit the pipe and may outlive the program, so its own end counts, not that of the pipe.
         """
-        heard, spoke_s = b"", time.monotonic()
+        buffered, last_message_s = b"", time.monotonic()
         waiter = select.poll()
         waiter.register(self._near, select.POLLIN)
         waiter.register(self._pidfd, select.POLLIN)
-        while time.monotonic() - spoke_s < self._silence_s:
+        while time.monotonic() - last_message_s < self._silence_s:
             ready = dict(waiter.poll(_POLL_S * 1000))
             data = self._read() if self._near in ready else b""
             if not data and self._pidfd in ready:
@@ -245,8 +245,8 @@ class Program:
             if not data:
                 yield {}
                 continue
-            spoke_s = time.monotonic()
-            *lines, heard = (heard + data).split(b"\n")
+            last_message_s = time.monotonic()
+            *lines, buffered = (buffered + data).split(b"\n")
             yield from map(json.loads, lines)
 
     def _read(self) -> bytes:
@@ -256,7 +256,7 @@ class Program:
             return b""
 
     def end(self, grace_s: float) -> str:
-        """Wait until the program and its workers are gone, and say how it ended."""
+        """Wait until the program and its workers have ended, and return how it ended."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -270,11 +270,11 @@ class Program:
         return f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
 
     def left(self, is_clean: bool) -> list[str]:
-        """List what the program has left: processes and, if it ended by itself, temporary files."""
+        """List what the program left behind: processes and, if it ended by itself, temporary files."""
         files = sorted(os.listdir(self._temporary)) if is_clean else []
         return self._left + [f"temporary file {name}" for name in files]
 
     def tail(self) -> str:
-        """Return the end of what the program and its workers have written."""
+        """Return the end of the output of the program and its workers."""
         self._errors.seek(0)
         return self._errors.read()[-_TAIL_CHARS:]

@@ -1,4 +1,4 @@
-"""Whether a program held steady: pure functions of what was counted."""
+"""Whether a program was steady: pure functions of the counted figures."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.soak.cycle import WARM_UP
 from tests.soak.trial import Result
 
 _ENDS = 3
-"""Cycles at either end whose counts are compared."""
+"""The number of cycles at each end whose counts are compared."""
 
 _TREE_BYTES = 64 << 20
-"""How much all processes of a program may grow. More than one process, because workers are counted at any moment."""
+"""How much all processes of a program may grow. More than a single process, as workers are counted at any moment."""
 
 _FEW = 9
 """Fewer censuses do not show a trend."""
 
 _MOST_PAIRS = 400
-"""Points between which slopes are taken: a million pairs of points take seconds."""
+"""The most points between which slopes are computed: a million pairs take seconds."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a program did not hold steady."""
+    """Something that was not steady."""
 
     configuration: str
     what: str
@@ -61,7 +61,7 @@ def tree_growth_bytes(censuses: Sequence[Census]) -> int:
 
 
 def warm_censuses(result: Result) -> list[Census]:
-    """List what was counted from outside in the last life after its warm-up: until then, processes still start."""
+    """List the censuses of the last life after its warm-up: until then, processes still start."""
     cycles = result.lives[-1].cycles if result.lives else []
     if len(cycles) < WARM_UP:
         return []

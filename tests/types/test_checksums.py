@@ -15,7 +15,7 @@ from feedline.types.checksums import BlockSums, Checked, as_text, check_seal, fr
 
 
 @given(pieces=st.lists(st.binary(max_size=20)), block=st.integers(1, 9))
-def test_blocks_do_not_depend_on_pieces(pieces: list[bytes], block: int) -> None:
+def test_block_checksums_do_not_depend_on_the_pieces(pieces: list[bytes], block: int) -> None:
     sums = BlockSums(block)
     for piece in pieces:
         sums.add(piece)
@@ -25,7 +25,7 @@ def test_blocks_do_not_depend_on_pieces(pieces: list[bytes], block: int) -> None
     assert from_text(as_text(sums.finish())).tolist() == expected
 
 
-def test_each_block_is_read_once_and_only_if_asked_for() -> None:
+def test_each_block_is_read_once_and_only_when_checked() -> None:
     data, read = [b"a", b"b", b"c"], list[int]()
     sums = [zlib.crc32(one) for one in data]
     sums[2] += 1
@@ -48,7 +48,7 @@ def test_each_block_is_read_once_and_only_if_asked_for() -> None:
     place=st.integers(0),
     bit=st.integers(0, 7),
 )
-def test_changed_facts_are_noticed_or_mean_the_same(metadata: dict[str, object], place: int, bit: int) -> None:
+def test_changed_metadata_is_detected_or_means_the_same(metadata: dict[str, object], place: int, bit: int) -> None:
     content = bytearray(json.dumps(sealed({"feedline": 1, **metadata})).encode())
     check_seal("a", bytes(content), is_own=True)
     before = json.loads(content)
@@ -66,5 +66,5 @@ def test_changed_facts_are_noticed_or_mean_the_same(metadata: dict[str, object],
 
 
 @pytest.mark.parametrize("stored", ["", "a comment", "[1, 2]", '{"fields": 3}', b"\xff\xfe"])
-def test_what_others_wrote_is_left_alone(stored: str | bytes) -> None:
+def test_metadata_of_other_programs_is_not_checked(stored: str | bytes) -> None:
     check_seal("a", stored)

@@ -48,7 +48,7 @@ def through_pickle(value: Any) -> Any:
 
 
 @given(indices)
-def test_a_plain_index_is_plain_and_stays_as_it_is(index: Any) -> None:
+def test_plain_index_returns_plain_values_and_is_idempotent(index: Any) -> None:
     plain = plain_index(index)
     assert is_plain(plain)
     assert repr(plain_index(plain)) == repr(plain)
@@ -120,19 +120,19 @@ class Unshowable:
     ],
     ids=named,
 )
-def test_what_becomes_of_an_index(index: Any, plain: Any) -> None:
+def test_indices_become_plain_values(index: Any, plain: Any) -> None:
     found = plain_index(index)
     assert found == plain
     assert type(found) is type(plain)
 
 
-def test_large_arrays_are_told_apart() -> None:
+def test_keys_of_large_arrays_differ() -> None:
     one, other = np.zeros(5000, int), np.zeros(5000, int)
     other[2500] = 1
-    assert index_key(one) != index_key(other), "their reprs are the same"
+    assert index_key(one) != index_key(other), "although their reprs are the same"
 
 
-def test_an_index_that_cannot_be_shown_is_no_failure_of_its_own() -> None:
+def test_an_index_whose_repr_fails_causes_no_error() -> None:
     assert "Unshowable object at" in plain_index(Unshowable())
 
 
@@ -150,12 +150,12 @@ def test_an_index_that_cannot_be_shown_is_no_failure_of_its_own() -> None:
     ],
     ids=named,
 )
-def test_a_damaged_index(packed: Any) -> None:
+def test_rejects_a_damaged_index(packed: Any) -> None:
     with pytest.raises(BadState, match=r"damaged: .* is not a sample index"):
         unpack_index(packed)
 
 
-# -- taken by value ---
+# -- copies by value --
 
 
 class Pair(NamedTuple):
@@ -174,7 +174,7 @@ class Crop:
 
 
 class Mark:
-    """Can be hashed, and is looked up."""
+    """A hashable object without a copy of its own."""
 
 
 class Stubborn(list[int]):
@@ -202,7 +202,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_was_taken_does_not_change_with_what_was_yielded(name: str) -> None:
+def test_a_taken_index_does_not_change_with_the_yielded_one(name: str) -> None:
     make, change = CHANGES[name]
     yielded = make()
     kept = taken(yielded)
@@ -216,7 +216,7 @@ def test_what_was_taken_does_not_change_with_what_was_yielded(name: str) -> None
 @pytest.mark.parametrize(
     "value", [3, "a", b"a", None, 2.5, range(3), np.int64(3), (1, "a"), (1, (2, 3)), Mark(), frozenset({1}), slice]
 )
-def test_what_nobody_changes_stays_the_same_object(value: Any) -> None:
+def test_immutable_indices_are_not_copied(value: Any) -> None:
     assert taken(value) is value
 
 
@@ -225,16 +225,16 @@ def test_blocks_of_feedlines_own_plans_are_not_copied() -> None:
     assert taken(block) is block
 
 
-def test_a_slice_is_as_good_as_itself() -> None:
+def test_a_taken_slice_equals_the_original() -> None:
     assert taken(slice(2, 5)) == slice(2, 5)
 
 
-def test_what_cannot_be_copied_is_used_as_it_is() -> None:
+def test_indices_that_cannot_be_copied_are_used_directly() -> None:
     stubborn = Stubborn([1])
     assert taken(stubborn) is stubborn
 
 
-def test_each_is_taken_when_it_comes() -> None:
+def test_each_index_is_copied_when_it_is_yielded() -> None:
     buffer = [0]
 
     def numbers() -> Iterator[list[int]]:

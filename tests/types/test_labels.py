@@ -28,14 +28,14 @@ from feedline.types.labels import classes_of
     ],
     ids=repr,
 )
-def test_numbers_name_the_labels(labels: Any) -> None:
+def test_labels_become_numbers_and_sorted_names(labels: Any) -> None:
     numbers, names = classes_of(labels)
     assert numbers.dtype == np.int64
     assert names[numbers].tolist() == list(labels)
     assert names.tolist() == sorted(set(names.tolist()))
 
 
-def test_no_labels() -> None:
+def test_an_empty_list_of_labels() -> None:
     numbers, names = classes_of([])
     assert len(numbers) == len(names) == 0
 
@@ -54,13 +54,13 @@ def test_no_labels() -> None:
         (iter([1]), "not a sequence"),
     ],
 )
-def test_what_is_no_list_of_labels(labels: Any, message: str) -> None:
+def test_rejects_invalid_labels(labels: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         classes_of(labels, "classes")
 
 
 class Photos:
-    """A dataset that must not be read as a whole: it is large, and knows no end."""
+    """A dataset that must not be read completely: it is large, and never raises IndexError."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -69,7 +69,7 @@ class Photos:
         return 1000
 
     def __getitem__(self, index: int) -> tuple[float, int]:
-        assert index == 0, "a look at one sample is enough"
+        assert index == 0, "only one sample should be read"
         return 0.5, 3
 
 
@@ -87,7 +87,7 @@ class TorchPhotos(Photos, torch.utils.data.Dataset[Any]):
     ],
     ids=["plain", "torch", "with targets", "list of samples"],
 )
-def test_a_dataset_is_not_read_for_labels_but_refused(dataset: Any, hint: str) -> None:
+def test_rejects_a_dataset_as_labels_without_reading_it(dataset: Any, hint: str) -> None:
     with pytest.raises(BadOption, match=rf"labels is a \w+, which is a dataset.* one value for each.*{hint}"):
         BalancedSampler(dataset)
     with pytest.raises(BadOption, match=r"lengths is a .* which is a dataset.* one value for each sample"):
@@ -96,7 +96,7 @@ def test_a_dataset_is_not_read_for_labels_but_refused(dataset: Any, hint: str) -
         WeightedRandomSampler(dataset, 4)
 
 
-def test_labels_of_a_type_of_their_own_are_labels() -> None:
+def test_labels_may_be_of_a_custom_sequence_type() -> None:
     class Column(Photos):
         def __getitem__(self, index: int) -> int:  # type: ignore[override]  # a label, not a photo
             return range(1000)[index]

@@ -1,4 +1,4 @@
-"""Which rank this is."""
+"""Finding out the rank of this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(monkeypatch: pytest.MonkeyPatch, variables: str) -> None:
-    """Set variables that are written as in a shell."""
+    """Set environment variables written as in a shell."""
     for pair in variables.split():
         monkeypatch.setenv(*pair.split("=", 1))
 
@@ -37,11 +37,11 @@ def join_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> N
     monkeypatch.setattr(distributed, "get_world_size", lambda: world_size)
 
 
-def test_alone_without_a_launcher() -> None:
+def test_there_is_one_rank_without_a_launcher() -> None:
     assert own_share(None, None, "pad") == Share(0, 1, "pad")
 
 
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert own_share(None, None, "drop") == Share(2, 4, "drop")
@@ -59,7 +59,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0", "0", "world_size=0"),
     ],
 )
-def test_bad_environment(rank: str, world_size: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_bad_environment(rank: str, world_size: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world_size)
     with pytest.raises(BadOption, match=match):
@@ -67,7 +67,7 @@ def test_bad_environment(rank: str, world_size: str, match: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
-def test_half_an_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_an_incomplete_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "2")
     with pytest.raises(BadOption, match="both are needed"):
         own_share(None, None, "pad")
@@ -78,7 +78,7 @@ def test_a_world_of_one_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_share(None, None, "pad") == Share(0, 1, "pad")
 
 
-def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_group_has_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     join_group(monkeypatch, 5, 8)
@@ -86,7 +86,7 @@ def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Jax:
-    """As much of JAX as is looked at. `tests/frameworks_real/test_jax.py` has the real one."""
+    """The part of JAX that is used. `tests/frameworks_real/test_jax.py` tests the real one."""
 
     def __init__(self, *, initialized: bool) -> None:
         self.distributed = SimpleNamespace(is_initialized=lambda: initialized)
@@ -95,7 +95,7 @@ class Jax:
         raise AssertionError("it would start the devices")
 
 
-def test_processes_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_processes_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     state = SimpleNamespace(global_state=SimpleNamespace(process_id=1, num_processes=3))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -107,10 +107,10 @@ def test_processes_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rank_if_known() == (1, 3)
     join_group(monkeypatch, 5, 8)
     with pytest.warns(DataWarning, match="rank 5 of 8, and jax.distributed that it is rank 1 of 3"):
-        assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group comes first"
+        assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group has precedence"
 
 
-def test_real_process_group(tmp_path: Path) -> None:
+def test_a_real_process_group(tmp_path: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
         assert own_share(None, None, "exact") == Share(0, 1, "exact")
@@ -132,16 +132,18 @@ SRUN = "SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_STEP_NUM_TASKS=11 SLURM_STEP_ID=0 S
         (MPICH, (1, 5), 5),
         (f"{SRUN} SLURM_NODEID=1", (9, 11), 4),
         (f"{SRUN} SLURM_NODEID=2 PMIX_RANK=9", (9, 11), 3),
-        (f"{SRUN} SLURM_NODEID=3", (9, 11), 1),  # makes no sense: nothing is known of this node
+        (f"{SRUN} SLURM_NODEID=3", (9, 11), 1),  # inconsistent: this node is unknown
         ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=all", (1, 2), 1),
         (f"{SRUN} {MPICH} {OPEN_MPI} {TORCHRUN}", (2, 8), 4),  # srun starts mpirun, which starts torchrun
         (f"{SRUN} {MPICH} {OPEN_MPI}", (3, 6), 3),
         (f"{SRUN} {MPICH}", (1, 5), 5),
-        (f"{SRUN} WORLD_SIZE=11", (9, 11), 4),  # what job scripts export beside what srun says
+        (f"{SRUN} WORLD_SIZE=11", (9, 11), 4),  # exported by job scripts, besides srun's variables
         (f"{SRUN} SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=7", (9, 11), 4),
     ],
 )
-def test_launchers(variables: str, rank: tuple[int, int], local: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_launchers_are_recognised(
+    variables: str, rank: tuple[int, int], local: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(monkeypatch, variables)
     assert rank_if_known() == rank
     assert own_share(None, None, "pad") == Share(*rank, "pad")
@@ -152,15 +154,15 @@ def test_launchers(variables: str, rank: tuple[int, int], local: int, monkeypatc
     "variables",
     [
         "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_TASKS_PER_NODE=4",  # a batch script
-        "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_JOB_NUM_NODES=2",  # the shell of salloc, where it runs on the login node
-        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=4294967290",  # and on a node
+        "SLURM_JOB_ID=7 SLURM_NTASKS=4 SLURM_JOB_NUM_NODES=2",  # salloc on the login node
+        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=4294967290",  # salloc on a compute node
         "SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=8 SLURM_PROCID=0 SLURM_NTASKS=1",
         "PMI_FD=5 PMIX_NAMESPACE=slurm.pmix.7.0",
         "OMPI_COMM_WORLD_SIZE=4",
         "WORLD_SIZE=1",
     ],
 )
-def test_what_is_no_rank(variables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_do_not_make_a_rank(variables: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, variables)
     assert rank_if_known() is None
     assert own_share(None, None, "pad") == Share(0, 1, "pad")
@@ -176,7 +178,9 @@ def test_what_is_no_rank(variables: str, monkeypatch: pytest.MonkeyPatch) -> Non
         ("PMI_RANK=a PMI_SIZE=6", "PMI_RANK='a' is not an integer"),
     ],
 )
-def test_launchers_that_make_no_sense(variables: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_inconsistent_variables_of_launchers(
+    variables: str, match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(monkeypatch, variables)
     with pytest.raises(BadOption, match=match):
         own_share(None, None, "pad")
@@ -184,10 +188,10 @@ def test_launchers_that_make_no_sense(variables: str, match: str, monkeypatch: p
         BadOption, match=f"The environment has {variables.split('=')[0] if 'SLURM' not in match else ''}"
     ):
         rank_if_known()
-    assert share_if_known() == Share(), "nobody asked for ranks"
+    assert share_if_known() == Share(), "ranks are optional here"
 
 
-def test_a_group_smaller_than_what_was_started_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warns_once_about_a_group_with_fewer_ranks_than_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, "RANK=3 WORLD_SIZE=4")
     join_group(monkeypatch, 1, 2)
     with pytest.warns(
@@ -200,7 +204,9 @@ def test_a_group_smaller_than_what_was_started_is_told_once(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("variables", [SRUN, OPEN_MPI, "PMIX_RANK=3", "RANK=3", "RANK=0 WORLD_SIZE=16"])
-def test_a_group_of_all_that_were_started_or_of_more_is_right(variables: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_with_at_least_as_many_ranks_as_started_causes_no_warning(
+    variables: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(monkeypatch, variables)
     join_group(monkeypatch, 5, 16)
     with warnings.catch_warnings():

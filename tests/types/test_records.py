@@ -1,4 +1,4 @@
-"""Samples as bytes: what goes in comes out, bit for bit, and nothing else is believed."""
+"""Samples as bytes: they are decoded exactly, and invalid bytes are rejected."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ samples = st.recursive(
 )
 
 
-@given(samples | st.text('adlt"0', min_size=1, max_size=4))  # strings that look like the head of a record
+@given(samples | st.text('adlt"0', min_size=1, max_size=4))  # strings that look like the start of a record
 @example("dog")
 @example("d12")
-def test_what_goes_in_comes_out(sample: Any) -> None:
+def test_decoding_returns_the_encoded_sample(sample: Any) -> None:
     assert_same(decode(encode(sample)), sample)
 
 
 @given(samples, st.data())
-def test_a_record_that_was_cut_off_is_refused(sample: Any, data: st.DataObject) -> None:
+def test_rejects_a_truncated_record(sample: Any, data: st.DataObject) -> None:
     record = encode(sample)
     end = data.draw(st.integers(0, max(0, len(record.rstrip(b"\0")) - 1)))
     try:
         found = decode(record[:end])
     except CorruptSource:
         return
-    assert_same(found, sample)  # what is missing was padding, or zeros at the very end
+    assert_same(found, sample)  # only padding, or zeros at the very end, are missing
 
 
 @given(st.binary())
@@ -69,13 +69,13 @@ def test_a_record_that_was_cut_off_is_refused(sample: Any, data: st.DataObject) 
 @example(b'FDL1\x18\0\0\0["a","<f8",[-1,-1]]      ')
 @example(b'FDL1\x18\0\0\0["a","<f8",[9999999999]] ')
 @example(b'FDL1\x0b\0\0\0["b",-100] ')
-def test_bytes_that_are_no_record_are_refused_or_harmless(data: bytes) -> None:
+def test_rejects_bytes_that_are_not_a_record(data: bytes) -> None:
     with pytest.raises(CorruptSource):
         decode(data)
 
 
 @given(samples, st.data())
-def test_a_flipped_bit_never_does_anything_but_change_values(sample: Any, data: st.DataObject) -> None:
+def test_a_flipped_bit_changes_values_or_is_rejected(sample: Any, data: st.DataObject) -> None:
     record = bytearray(encode(sample))
     record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
@@ -85,7 +85,7 @@ def test_a_flipped_bit_never_does_anything_but_change_values(sample: Any, data: 
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int8, np.bool_, np.uint64, np.complex64])
-def test_numpys_scalars_stay_scalars(kind: type[np.generic]) -> None:
+def test_numpy_scalars_stay_scalars(kind: type[np.generic]) -> None:
     found = decode(encode(kind(1)))
     assert type(found) is kind
     assert found == kind(1)
@@ -103,16 +103,16 @@ def test_numpys_scalars_stay_scalars(kind: type[np.generic]) -> None:
         torch.tensor([1 + 2j]).conj(),
     ],
 )
-def test_tensors(tensor: torch.Tensor) -> None:
+def test_tensors_are_decoded_as_tensors(tensor: torch.Tensor) -> None:
     found = decode(encode({"x": tensor}))["x"]
     assert type(found) is torch.Tensor
     assert found.dtype == tensor.dtype
     assert found.shape == tensor.shape
     assert torch.equal(found, tensor)
-    found[...] = 0  # its own memory
+    found[...] = 0  # it owns its memory
 
 
-def test_arrays_are_views_that_cannot_be_written_to() -> None:
+def test_arrays_are_read_only_views() -> None:
     record = np.frombuffer(encode({"x": np.arange(1000)}), np.uint8)
     found = decode(record)["x"]
     assert np.shares_memory(found, record)
@@ -120,7 +120,7 @@ def test_arrays_are_views_that_cannot_be_written_to() -> None:
         found[0] = 1
 
 
-def test_odd_floats() -> None:
+def test_special_floats_are_kept() -> None:
     found = decode(encode([math.nan, math.inf, -math.inf, -0.0, 1e308, 5.0]))
     assert math.isnan(found[0])
     assert found[1:] == [math.inf, -math.inf, -0.0, 1e308, 5.0]
@@ -145,7 +145,7 @@ class Point(NamedTuple):
         (torch.nn.Parameter(torch.ones(1)), ["Parameter"]),
     ],
 )
-def test_what_a_record_cannot_hold_is_named(sample: Any, words: list[str]) -> None:
+def test_the_error_names_values_that_a_record_cannot_contain(sample: Any, words: list[str]) -> None:
     with pytest.raises(NotARecord) as caught:
         encode(sample)
     for word in words:
@@ -157,8 +157,8 @@ def header_of(record: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("form", [dict, tuple])
-def test_samples_that_differ_in_numbers_and_words_have_one_header(form: type) -> None:
-    """Which is what makes reading them quick: it is taken apart once."""
+def test_samples_that_differ_only_in_values_have_the_same_header(form: type) -> None:
+    """This makes reading them fast: the header is parsed once."""
     both = [
         {"x": np.full((2, 3), number), "label": number, "score": number / 7, "name": f"n{number}", "raw": b"ab"}
         for number in (3, 7)
@@ -166,12 +166,12 @@ def test_samples_that_differ_in_numbers_and_words_have_one_header(form: type) ->
     samples = both if form is dict else [tuple(sample.values()) for sample in both]
     one, other = map(encode, samples)
     assert header_of(one) == header_of(other)
-    for _ in range(3):  # read in full, then taken apart, then at once
+    for _ in range(3):  # parsed completely, then compiled, then read directly
         for record, sample in zip((one, other), samples, strict=True):
             assert_same(decode(record), sample)
 
 
-def test_what_was_written_before_numbers_were_buffers_is_read() -> None:
+def test_records_of_an_older_format_can_be_read() -> None:
     header = b'["d",["x","label","score","name"],[["a","<i2",[2]],7,0.5,"n"]]'
     record = b"FDL1" + len(header).to_bytes(4, "little") + header + bytes(-len(header) % 8) + b"\1\0\2\0\0\0\0\0"
     for _ in range(3):
@@ -183,14 +183,14 @@ def test_what_was_written_before_numbers_were_buffers_is_read() -> None:
 @pytest.mark.parametrize(
     "value", [1 << 63, -(1 << 63) - 1, (1 << 63) - 1, -(1 << 63), -0.0, float("inf"), "", "\ud800", "ä"]
 )
-def test_odd_fields(value: Any) -> None:
+def test_unusual_values_of_fields_are_kept(value: Any) -> None:
     for sample in ({"a": value, "b": 1}, (value, 2)):
         for _ in range(3):
             assert_same(decode(encode(sample)), sample)
     assert np.isnan(decode(encode({"a": float("nan")}))["a"])
 
 
-def test_arrays_in_memory_of_ones_own_may_be_written_to() -> None:
+def test_arrays_over_owned_memory_are_writeable() -> None:
     for sample in ({"x": np.arange(3)}, [np.arange(3)]):
         for _ in range(3):
             found = decode(bytearray(encode(sample)), owned=True)
@@ -204,14 +204,14 @@ def test_arrays_in_memory_of_ones_own_may_be_written_to() -> None:
     [
         b'["T","float32",[1000000000000]]',  # a tensor of terabytes
         b'["T","float32",[-1]]',
-        b'["a","<f4,(",[1]]',  # of which NumPy makes a SyntaxError
+        b'["a","<f4,(",[1]]',  # NumPy raises a SyntaxError
         b'["a","|V0",[1000000000000]]',
         b"[" * 100_000,  # a RecursionError
         b'["a","<f4",[36893488147419103232]]',
     ],
 )
-def test_whatever_libraries_make_of_a_damaged_header_is_a_damaged_record(header: bytes) -> None:
+def test_errors_of_libraries_about_a_damaged_header_become_corrupt_source(header: bytes) -> None:
     record = b"FDL1" + len(header).to_bytes(4, "little") + header
-    for _ in range(3):  # what comes again is read in another way
+    for _ in range(3):  # repeated headers are read in another way
         with pytest.raises(CorruptSource, match="damaged or cut off"):
             decode(record + bytes(64))

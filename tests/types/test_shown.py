@@ -30,12 +30,12 @@ from feedline.types.shown import HIDDEN, identity_of, printable, shown_address, 
         ("password", "***"),
     ],
 )
-def test_what_is_shown(url: str, shown: str) -> None:
+def test_secrets_in_urls_are_hidden(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
 
 @given(st.text(min_size=1))
-def test_no_password_is_shown(password: str) -> None:
+def test_passwords_in_urls_are_hidden(password: str) -> None:
     written = quote(password, safe="")
     expected = "redis://***@host:1/0?***"
     assert shown_url(f"redis://ada:{written}@host:1/0?password={written}") == expected
@@ -51,7 +51,7 @@ def test_no_password_is_shown(password: str) -> None:
         ("s3://ada:pw@bucket/a.tar", "s3://***@bucket/a.tar"),
     ],
 )
-def test_what_is_shown_of_paths(address: str, shown: str) -> None:
+def test_secrets_in_addresses_are_hidden(address: str, shown: str) -> None:
     assert shown_address(address) == shown
 
 
@@ -67,7 +67,7 @@ def test_what_is_shown_of_paths(address: str, shown: str) -> None:
         "access_token=1",
     ],
 )
-def test_an_address_is_the_same_whoever_asks_and_with_which_signature(options: str) -> None:
+def test_identity_ignores_users_and_signatures(options: str) -> None:
     plain = "https://host/a.tar"
     assert identity_of(plain) == identity_of(f"https://ada:pw@host/a.tar?{options}") == plain
     assert identity_of(f"{plain}?id=1&{options}") == identity_of(f"{plain}?id=1")
@@ -77,19 +77,19 @@ def test_an_address_is_the_same_whoever_asks_and_with_which_signature(options: s
 @pytest.mark.parametrize(
     "option", ["id", "st", "sp", "se", "sig2", "policy", "expires", "signature", "tokenizer", "token", "x-amz-meta-id"]
 )
-def test_options_that_are_of_no_signature_tell_addresses_apart(option: str) -> None:
+def test_other_query_options_are_part_of_the_identity(option: str) -> None:
     plain = "https://host/a.tar"
     assert identity_of(f"{plain}?{option}=1") != identity_of(f"{plain}?{option}=2")
     assert option not in identity_of(f"{plain}?{option}=1").removeprefix(plain)
     assert shown_url(f"{plain}?{option}=1") == f"{plain}?{HIDDEN}"
 
 
-def test_a_part_of_a_path_that_is_not_shown_tells_addresses_apart() -> None:
+def test_hidden_parts_of_a_path_are_part_of_the_identity() -> None:
     assert identity_of("https://host/get;file=1") != identity_of("https://host/get;file=2")
 
 
 @given(st.text())
-def test_what_is_printed_steers_no_terminal(text: str) -> None:
+def test_printable_text_cannot_control_the_terminal(text: str) -> None:
     shown = printable(text)
     assert all(sign.isprintable() or sign == "\n" for sign in shown)
     assert shown == text or not text.isprintable()

@@ -1,4 +1,4 @@
-"""Sizes that people write, in every option that is a number of bytes."""
+"""Sizes as users write them, in every option that is a number of bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from feedline.types.sizes import VARIABLE, SampleSize, byte_count, check_size, m
         ("1gib", 1 << 30), (None, None),
     ],
 )  # fmt: skip
-def test_sizes(text: int | str | None, size: int | None) -> None:
+def test_sizes_are_parsed(text: int | str | None, size: int | None) -> None:
     assert byte_count("memory", text) == size
 
 
@@ -32,12 +32,12 @@ NONSENSE = ["", "GB", "-1GB", "4 XB", "5iB", -3, True, 1.5, "1e3", [1]]
 
 
 @pytest.mark.parametrize("text", [*NONSENSE, 0, "0.1B"])
-def test_what_is_no_size(text: Any) -> None:
+def test_rejects_invalid_sizes(text: Any) -> None:
     with pytest.raises(BadOption, match=r"memory=.* such as '4GB'"):
         byte_count("memory", text)
 
 
-def test_the_least() -> None:
+def test_rejects_sizes_below_the_minimum() -> None:
     assert byte_count("cache_bytes", 0, least=0) == 0
     with pytest.raises(BadOption, match="cache_bytes=5 is less than 6"):
         byte_count("cache_bytes", 5, least=6)
@@ -51,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def torch_loader(**options: Any) -> Any:
-    dataset: Any = [1]  # which is one, whatever torch's types say
+    dataset: Any = [1]  # a list is a dataset, although torch's types say otherwise
     return feedline.DataLoader(dataset, **options)
 
 
@@ -70,7 +70,7 @@ OPTIONS: dict[str, Callable[[Any, Path], Any]] = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_takes_text_and_refuses_nonsense_alike(option: str, file: Path) -> None:
+def test_every_option_accepts_text_and_rejects_nonsense_alike(option: str, file: Path) -> None:
     make = OPTIONS[option]
     sizes: list[Any] = [64_000_000, np.int64(64_000_000), "64MB", "61.5 MiB"]
     for size in sizes:
@@ -84,7 +84,7 @@ def test_every_option_takes_text_and_refuses_nonsense_alike(option: str, file: P
             make(size, file)
 
 
-def test_text_is_what_counts(file: Path) -> None:
+def test_sizes_given_as_text_take_effect(file: Path) -> None:
     assert HDF5Dataset(file, cache_bytes="2KiB").cache_bytes == 2048
     assert CachedDataset([1], memory="1.5MB").stats()["memory_limit"] == 1_500_000
     loader = torch_loader(num_workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
@@ -94,7 +94,7 @@ def test_text_is_what_counts(file: Path) -> None:
     assert (view_of(own).settings().memory_budget, view_of(own).settings().worker_bytes) == (64_000_000, 2 << 30)
 
 
-def test_sizes_that_files_declare() -> None:
+def test_sizes_declared_by_files_are_checked() -> None:
     check_size("a.npy", 100, held=100, limit=100)
     with pytest.raises(CorruptSource, match=r"a\.npy declares 101 bytes, but only 100 are there: .*cut off or damaged"):
         check_size("a.npy", 101, held=100, limit=1000)
@@ -104,7 +104,7 @@ def test_sizes_that_files_declare() -> None:
         check_size(lambda: "a.png", 300, limit=200, option="MAX_PIXELS", unit="pixels")
 
 
-def test_the_fields_of_a_sample_count_together() -> None:
+def test_the_limit_applies_to_all_fields_of_a_sample_together() -> None:
     total = SampleSize(100, "max_field_bytes=")
     total.add("a", 60)
     assert total.left == 40

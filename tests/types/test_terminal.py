@@ -27,7 +27,7 @@ def screens(file: io.StringIO, *, is_terminal: bool = False) -> list[Screen]:
 
 @pytest.mark.parametrize("text", FOREIGN)
 @pytest.mark.parametrize("place", [0, 1])
-def test_strings_are_printed_as_they_are(text: str, place: int) -> None:
+def test_strings_are_printed_unchanged(text: str, place: int) -> None:
     file = io.StringIO()
     screen = screens(file)[place]
     screen.line(text, (text, "red"), indent=2)
@@ -37,7 +37,7 @@ def test_strings_are_printed_as_they_are(text: str, place: int) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 @pytest.mark.parametrize("place", [0, 1])
-def test_bars_print_descriptions_as_they_are(text: str, place: int) -> None:
+def test_bars_print_descriptions_unchanged(text: str, place: int) -> None:
     file = io.StringIO()
     with screens(file, is_terminal=True)[place].bar() as bar:
         bar.begin(text, 3, unit="samples")
@@ -46,7 +46,7 @@ def test_bars_print_descriptions_as_they_are(text: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_row_is_one_line_of_a_file_and_figures_are_on_the_right(place: int) -> None:
+def test_rows_are_single_lines_in_a_file_and_numbers_are_right_aligned(place: int) -> None:
     file = io.StringIO()
     long = "found " * 40 + "end"
     table = Table("T", ["what", "CPU\nus"], [[long, "1"], ["b", "23"]], numbers=[1], ends={0, 1}, folds=False)
@@ -58,13 +58,13 @@ def test_a_row_is_one_line_of_a_file_and_figures_are_on_the_right(place: int) ->
     assert ends == {" 1", "23"}
 
 
-def test_heads_stand_right_above_their_columns() -> None:
+def test_headers_are_directly_above_their_columns() -> None:
     file = io.StringIO()
     PlainScreen(file=file).table(Table("T", ["what", "CPU\nus"], [["a", "1"]]))
     assert file.getvalue() == "T\n       CPU\nwhat   us\n----------\na      1\n"
 
 
-def test_the_plain_bar_is_drawn_over_and_leaves_nothing() -> None:
+def test_the_plain_bar_is_overwritten_and_erased() -> None:
     file = io.StringIO()
     screen = PlainScreen(file=file, is_terminal=True)
     with screen.bar() as bar:
@@ -75,13 +75,13 @@ def test_the_plain_bar_is_drawn_over_and_leaves_nothing() -> None:
     written = file.getvalue()
     assert "packing  40/100  " in written
     assert "samples/s" in written
-    assert "100/100" in written, "the end is drawn, however soon it comes"
+    assert "100/100" in written, "the end is always drawn"
     assert "above\n" in written
     assert written.endswith("\r")
     assert not written.split("\r")[-2].strip()
 
 
-def test_the_plain_bar_fits_a_terminal_and_is_silent_in_a_file() -> None:
+def test_the_plain_bar_fits_the_terminal_and_writes_nothing_to_a_file() -> None:
     file = io.StringIO()
     for is_terminal in (True, False):
         with PlainScreen(file=file, is_terminal=is_terminal).bar() as bar:
@@ -92,7 +92,7 @@ def test_the_plain_bar_fits_a_terminal_and_is_silent_in_a_file() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_bar_that_stays_says_how_far_it_came_also_in_a_file(place: int) -> None:
+def test_a_persistent_bar_writes_its_last_state_even_to_a_file(place: int) -> None:
     file = io.StringIO()
     with screens(file)[place].bar(stays=True) as bar:
         bar.begin("precompute", 50)
@@ -100,7 +100,7 @@ def test_a_bar_that_stays_says_how_far_it_came_also_in_a_file(place: int) -> Non
     assert re.fullmatch(r"precompute .*50/50 .*9 MB/s.*\n", file.getvalue())
 
 
-def test_rich_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_rich()
     assert isinstance(open_screen(), RichScreen)
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
@@ -110,7 +110,7 @@ def test_rich_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(open_screen(), PlainScreen)
 
 
-def test_consoles_and_text_columns_are_made_here_only() -> None:
+def test_rich_objects_are_created_in_one_module_only() -> None:
     makers = {"Console", "Progress", "TextColumn", "Panel", "from_markup", "rich_print"}
     found = [
         f"{path.relative_to(SOURCES)}:{node.lineno}"

@@ -22,7 +22,7 @@ def test_both_loaders_get_the_same_arguments() -> None:
         assert options.get("prefetch_factor", "-") == case["prefetch"]
 
 
-def test_what_is_not_asked_for_is_left_to_the_loaders() -> None:
+def test_options_that_are_not_given_keep_the_loaders_defaults() -> None:
     (case, side, options), *_ = grid.Grid([1], ["thread"]).settings()
     assert (case, side) == ({"workers": 1}, Side("torch"))
     assert options == {"num_workers": 1, "persistent_workers": True}
@@ -39,11 +39,11 @@ def test_what_is_not_asked_for_is_left_to_the_loaders() -> None:
         np.zeros((2, 0)),
     ],
 )
-def test_any_batch_can_be_touched(batch: Any) -> None:  # Any: whatever users make
+def test_touch_accepts_any_batch(batch: Any) -> None:  # Any: batches of every kind
     steady.touch(batch)
 
 
-def test_nothing_that_could_be_measured() -> None:
+def test_the_error_when_no_setting_could_be_measured_names_the_reason() -> None:
     failures = {"torch workers=1": grid.Failure("OSError: gone", "in open_it"), "b": grid.Failure("c", "d")}
     raised, late = grid.nothing_measured(failures, 5.0), grid.nothing_measured({}, 0.5)
     assert (raised.reason, raised.traceback) == ("raises", "in open_it")
@@ -61,8 +61,8 @@ def test_only_whole_rounds_are_compared() -> None:
     ]
 
 
-def test_nothing_is_begun_that_would_not_end_in_time() -> None:
-    """Each measurement takes five seconds of a clock that only they move."""
+def test_no_measurement_starts_that_would_exceed_the_time_limit() -> None:
+    """Each measurement advances a fake clock by five seconds."""
     now = [0.0]
 
     def measured(seconds: float) -> Callable[[], Figures]:

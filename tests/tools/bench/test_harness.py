@@ -18,7 +18,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert [figures["share"] for figures in ours.rounds] == [0.5, 0.25]
 
 
-def test_disturbed_rounds_do_not_count_while_there_are_quiet_ones() -> None:
+def test_disturbed_rounds_are_ignored_while_there_are_quiet_ones() -> None:
     ours, theirs = outcome("feedline", 2.0, 8.0), outcome("torch", 1.0, 1.0)
     theirs.rounds[1]["disturbed"] = 1.0
     assert harness.ratio(ours, theirs, "ms") == Spread(2.0, 2.0, 2.0)
@@ -41,7 +41,7 @@ def test_entries_take_turns_and_every_other_round_goes_backwards() -> None:
     assert order == ["warm a", "warm b", "a", "b", "b", "a", "a", "b"]
 
 
-def test_measurement_that_others_disturb_is_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_measurements_are_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.bench.load.wait_for_quiet", lambda *_, **__: None)
     loads = iter([0.5, 0.3, 0.05])
     quiet = harness.undisturbed(lambda: {"other_cores": next(loads)}, Settings(repeats=3))
@@ -51,7 +51,7 @@ def test_measurement_that_others_disturb_is_repeated_and_marked(monkeypatch: pyt
     assert (noisy["other_cores"], noisy["disturbed"]) == (0.3, 1.0)
 
 
-def test_load_is_read_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_read_before_and_after_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = iter([0.1, 0.4, None, 0.4])
     monkeypatch.setattr("feedline.tools.bench.load.load_of_others", lambda: next(loads))
     assert harness.watched(lambda: {"ms": 1.0}) == {"ms": 1.0, "other_cores": 0.4}

@@ -11,15 +11,15 @@ from feedline.tools.bench import load
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 
 
-def test_own_work_is_not_other_load() -> None:
-    # The machine was busy for 5 s, 4 of them ours, in 2 s on the wall.
+def test_own_cpu_time_does_not_count_as_load_of_others() -> None:
+    # The machine was busy for 5 s, 4 of them ours, in 2 s of wall-clock time.
     assert load.other_cores(5.0, 4.0, 2.0) == 0.5
     assert load.other_cores(5.0, 6.0, 2.0) == 0.0
     assert load.other_cores(None, 4.0, 2.0) is None
     assert load.other_cores(0.02, 0.0, 0.1) is None, "mostly rounding"
 
 
-def test_own_processes_are_read() -> None:
+def test_cpu_time_and_memory_of_this_process_are_read() -> None:
     (own, *_) = load.process_tree()
     assert own == os.getpid()
     before = load.cpu_seconds([own])

@@ -11,7 +11,7 @@ from feedline.tools.bench.machine import collect_details
 from feedline.tools.cli.findings import find
 
 
-def test_this_machine_can_be_looked_at() -> None:
+def test_details_of_this_machine_are_collected() -> None:
     machine = collect_details()
     assert machine.cores >= 1
     assert machine.torch is not None
@@ -19,17 +19,17 @@ def test_this_machine_can_be_looked_at() -> None:
     assert json.loads(json.dumps(dataclasses.asdict(machine)))["feedline"] == feedline.__version__
 
 
-def test_looking_settles_no_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collecting_details_does_not_fix_the_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.get_start_method", None)
     assert collect_details().start_method in ("fork", "forkserver", "spawn")
 
 
-def test_torch_is_asked_for_without_being_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_details_are_collected_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert collect_details().torch is None
 
 
-def test_a_broken_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError("libtorch.so: not found")
 

@@ -28,7 +28,7 @@ def outcomes() -> list[Outcome]:
     ]
 
 
-def test_every_base_is_compared(outcomes: list[Outcome]) -> None:
+def test_outcomes_are_compared_with_every_baseline(outcomes: list[Outcome]) -> None:
     found = rows.compare(outcomes[3], outcomes, COLUMNS)
     assert found["torch"] == {"samples_per_s": Spread(12, 12, 12), "first_ms": Spread(1, 1, 1)}
     assert found["torch_best"]["samples_per_s"].median == 6
@@ -37,7 +37,7 @@ def test_every_base_is_compared(outcomes: list[Outcome]) -> None:
     assert set(rows.compare(outcomes[2], outcomes, COLUMNS)) == {"torch_best", "own_inline"}
 
 
-def test_rows_hold_the_machine_every_round_and_no_path(outcomes: list[Outcome], tmp_path: Path) -> None:
+def test_rows_contain_the_machine_and_every_round_but_no_path(outcomes: list[Outcome], tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     rows.publish("tiny", outcomes, Namespace(json=str(file), data=Path("/home/somebody"), rounds=2), columns=COLUMNS)
     text = file.read_text(encoding="utf-8")
@@ -51,14 +51,16 @@ def test_rows_hold_the_machine_every_round_and_no_path(outcomes: list[Outcome], 
     assert rest[-1]["ratios"]["torch"]["samples_per_s"]["median"] == 12
 
 
-def test_rows_on_standard_output_come_without_a_table(
+def test_standard_output_has_only_rows_when_json_goes_there(
     outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows.publish("tiny", outcomes, Namespace(json="-"), columns=COLUMNS)
     assert all(json.loads(line) for line in capsys.readouterr().out.splitlines())
 
 
-def test_table(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_ratios_and_disturbed_rounds(
+    outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
     rows.publish("tiny", outcomes, Namespace(json=None), columns=COLUMNS)
     text = capsys.readouterr().out
     for part in ("median of 2 interleaved rounds", "12.0", "x torch's", "x own", "feedline"):
@@ -70,7 +72,7 @@ def test_table(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> N
     assert "quiet machine" in text
 
 
-def test_rounds_that_do_not_end_in_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_do_not_finish_in_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
 
     def measured() -> dict[str, float | None]:

@@ -13,7 +13,7 @@ def opened(length: int = 50) -> LoaderLike:
     return loader
 
 
-def test_batches_are_counted_between_the_margins() -> None:
+def test_only_batches_between_the_margins_are_counted() -> None:
     figures = Steady(opened, touch, 1, Span(0.0, batches=10, warmup=4)).measure()
     assert figures["batches"] == 10
     assert figures["first_batch"] == 5
@@ -25,16 +25,16 @@ def test_short_epochs_are_added_up() -> None:
     assert figures["batches"] == 10
 
 
-def test_margin_covers_what_workers_made_ahead() -> None:
+def test_the_margin_covers_prefetched_batches() -> None:
     assert Span(1.0, warmup=8).margin(0) == 8
     assert Span(1.0, warmup=8).margin(4) == 16
     assert Span(1.0, warmup=8).margin(4, prefetch=8) == 64
 
 
-def test_too_short_an_epoch_is_refused() -> None:
+def test_rejects_epochs_that_are_too_short() -> None:
     with pytest.raises(ValueError, match="an epoch of 9 batches leaves nothing to count"):
         Steady(lambda: opened(9), touch, 1, Span(0.0, warmup=4)).measure()
 
 
-def test_memory_is_read_untimed() -> None:
+def test_peak_memory_is_measured() -> None:
     assert (Steady(opened, touch, 1, Span(0.0, warmup=4)).peak_pss_mb() or 1) > 0

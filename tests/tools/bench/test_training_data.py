@@ -10,7 +10,7 @@ from feedline.tools.bench.training_data import ByHand, write_images
 
 
 @pytest.mark.slow
-def test_the_same_images_lie_in_a_folder_and_in_shards(tmp_path: Path) -> None:
+def test_folder_and_shards_contain_the_same_images(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("cv2")
     write_images(tmp_path, 12)

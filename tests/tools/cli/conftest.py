@@ -12,16 +12,16 @@ from feedline.tools.cli.demo_training import build_network
 
 @pytest.fixture(scope="session", autouse=True)
 def first_training_step() -> None:
-    """Let torch's convolution library open, once per process, the file that it keeps open for profilers.
+    """Run one training step, so that torch's convolution library opens the file that it keeps open for profilers.
 
-    Otherwise the first test that trains would seem to leave it behind.
+    Otherwise the first test that trains would seem to leave that file open.
     """
     build_network()(torch.zeros(2, 3, 224, 224)).sum().backward()
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Twelve pictures in two folders, of two formats and different sizes."""
+    """Twelve pictures in two folders, in two formats and different sizes."""
     root = tmp_path / "pictures"
     for number in range(12):
         folder = root / ("cat" if number % 2 else "dög")

@@ -15,7 +15,7 @@ MAIN_PID = os.getpid()
 
 
 class Sleeping:
-    """Waits for each sample, as one that comes over a network."""
+    """Sleeps for each sample, as if it came over a network."""
 
     def __len__(self) -> int:
         return 20
@@ -26,7 +26,7 @@ class Sleeping:
 
 
 class Ready(Sleeping):
-    """Has nothing to do."""
+    """Returns samples at once."""
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
         return np.full(16, index, np.float32)
@@ -48,4 +48,4 @@ class RaisingInWorkers(Ready):
 
 
 def loader() -> DataLoader[NDArray[np.float32]]:
-    return DataLoader(Sleeping(), batch_size=5)  # type: ignore[arg-type]  # torch takes any that has a length
+    return DataLoader(Sleeping(), batch_size=5)  # type: ignore[arg-type]  # torch takes anything with a length

@@ -1,4 +1,4 @@
-"""`feedline pack`, as the tests run it."""
+"""Runs `feedline pack` for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A demo that learns nothing and measures little: for tests of what it prints, and of how it ends.
+"""A demo that does not learn and hardly measures, for tests of its output and its end.
 
 PyTorch's optimizers import its compiler, which takes two seconds of a core.
 """
@@ -14,4 +14,4 @@ optimizers = types.SimpleNamespace(AdamW=lambda *_, **__: None)
 demo_training.torch = types.SimpleNamespace(manual_seed=demo_training.torch.manual_seed, optim=optimizers)
 demo_training.Training._step = lambda *_: 0
 """
-"""What to run before the demo."""
+"""Code to run before the demo."""

@@ -20,10 +20,10 @@ from tests import program_server
 OWN = Path(__file__).parent / "own_datasets.py"
 PROGRAM = """
 import os, sys
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU there are rows with pinned memory besides
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with a GPU, there would also be rows with pinned memory
 from feedline.tools.bench import grid
 from feedline.tools.cli.main import main
-grid._LONGEST_S = 0.05  # of each setting, however much time there is for all
+grid._LONGEST_S = 0.05  # per setting, regardless of --seconds
 sys.exit(main())
 """
 
@@ -49,7 +49,7 @@ def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_what_is_written_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_draws_the_rows_that_bench_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--json", "--rounds", "1", "--seconds", "0.05"]) == 0
     text = capsys.readouterr().out
     assert json.loads(text.splitlines()[0])["kind"] == "machine"
@@ -61,16 +61,16 @@ def test_what_is_written_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(point.y > 0 for point in points)
 
 
-# -- a dataset of the user's -------------------------------------------------------------------------------------------
+# -- the user's own dataset --------------------------------------------------------------------------------------------
 
 
-def benched(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     return program_server.run(PROGRAM, "bench", *arguments)
 
 
-def test_an_own_dataset_beside_torch(tmp_path: Path) -> None:
+def test_a_user_dataset_is_measured_beside_torch(tmp_path: Path) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "bench.svg"
-    done = benched(
+    done = run_bench(
         f"{OWN}:Sleeping", "--batch-size", 5, "--workers", 0, 2, "--rounds", 1, "--seconds", 100, "--json", rows,
         "--plot", picture,
     )  # fmt: skip
@@ -87,9 +87,9 @@ def test_an_own_dataset_beside_torch(tmp_path: Path) -> None:
     assert {"torch", *engines, "workers", "samples/s", "Memory of all processes"} <= set(texts)
 
 
-def test_a_grid_of_a_loader(tmp_path: Path) -> None:
+def test_a_user_loader_is_measured_with_every_prefetch_factor(tmp_path: Path) -> None:
     picture = tmp_path / "bench.svg"
-    done = benched(
+    done = run_bench(
         f"{OWN}:loader", "--workers", 1, "--prefetch", 1, 2, "--engine", "thread", "--rounds", 1, "--seconds", 100,
         "--plot", picture, "--json",
     )  # fmt: skip
@@ -105,8 +105,8 @@ def test_a_grid_of_a_loader(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_loader_raises_leaves_the_others() -> None:
-    done = benched(f"{OWN}:RaisingInWorkers", "--workers", 0, 1, "--rounds", 1, "--seconds", 100, "--json")
+def test_a_setting_that_raises_is_skipped_and_the_others_are_measured() -> None:
+    done = run_bench(f"{OWN}:RaisingInWorkers", "--workers", 0, 1, "--rounds", 1, "--seconds", 100, "--json")
     assert done.returncode == 0
     sides = {row["side"] for row in map(json.loads, done.stdout.splitlines()) if row["kind"] == "summary"}
     assert sides == {"torch", "feedline/inline", "feedline/thread"}

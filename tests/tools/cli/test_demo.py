@@ -1,4 +1,4 @@
-"""The demo trains with both loaders, compares them, and leaves a report of that very run."""
+"""The demo trains with both loaders, compares them, and writes a report of that run."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ QUICK = ("--images", IMAGES, "--rounds", 1, "--seconds", 0.02)
 
 
 class Ran(NamedTuple):
-    """What a demo has printed, and where it ran."""
+    """The output of a demo, and the folder it ran in."""
 
     out: str
     folder: Path
 
     def cells(self) -> list[list[str]]:
-        """The rows of the table; cells are further apart than words."""
+        """The rows of the table; two or more spaces separate cells."""
         lines = self.out.partition("Median of")[2].partition("again: images")[0].splitlines()[3:]
         return [re.split(r"\s{2,}", line.strip()) for line in lines]
 
@@ -70,7 +70,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def check_scratch(folder: Path) -> None:
     left = [path.name for path in (folder / "scratch").iterdir()]
-    # torch creates these by itself; a worker of its loader that is killed leaves the second.
+    # torch creates these itself; a killed worker of its loader leaves the second one behind.
     assert [name for name in left if not name.startswith(("torchinductor", "pymp-"))] == []
 
 
@@ -83,24 +83,24 @@ def check_rows(rows: list[list[str]]) -> None:
     assert re.fullmatch(r"[\d.]+ s, 0 again", ours[5])
     assert re.fullmatch(r"\w+Error at \d+", torchs[6])
     assert ours[6] == f"all {IMAGES} images"
-    assert [len(row) for row in rows] == [4, 3, 4, 4, 4, 4, 3]  # with a ratio wherever there is one
+    assert [len(row) for row in rows] == [4, 3, 4, 4, 4, 4, 3]  # rows that have a ratio have one cell more
 
 
 def test_every_row_has_the_figures_of_both_loaders(ran: Ran) -> None:
     check_rows(ran.cells())
 
 
-def test_both_loaders_are_shown_at_work(ran: Ran) -> None:
+def test_progress_of_both_loaders_is_printed(ran: Ran) -> None:
     epochs = re.findall(r"epoch 1  (\w+) .* 4/4 +[\d,]+ images/s, waits \d+ %, accuracy \d+ %", ran.out)
     assert epochs == ["torch", "feedline"]
 
 
-def test_nothing_is_left_but_the_report(ran: Ran) -> None:
+def test_only_the_report_is_left_behind(ran: Ran) -> None:
     assert sorted(path.name for path in ran.folder.iterdir()) == ["feedline-demo.html", "scratch"]
     check_scratch(ran.folder)
 
 
-def test_the_report_is_of_the_run(ran: Ran) -> None:
+def test_the_report_shows_this_run(ran: Ran) -> None:
     page = (ran.folder / "feedline-demo.html").read_text("utf-8")
     assert ran.out.split()[-1] == (ran.folder / "feedline-demo.html").as_uri()
     text = page.partition('type="application/octet-stream">')[2].partition("</script>")[0]
@@ -111,7 +111,7 @@ def test_the_report_is_of_the_run(ran: Ran) -> None:
 
 
 @pytest.mark.slow
-def test_the_link_opens_the_report_of_the_run(ran: Ran, window: Any) -> None:
+def test_the_printed_link_opens_the_report_of_this_run(ran: Ran, window: Any) -> None:
     window.goto(ran.out.split()[-1])
     window.wait_for_selector("html[data-ready=yes]")
     rows = window.locator("#compared tbody tr").all()
@@ -122,12 +122,14 @@ def test_the_link_opens_the_report_of_the_run(ran: Ran, window: Any) -> None:
 
 
 @pytest.mark.slow
-def test_workers_may_be_spawned(tmp_path: Path) -> None:
+def test_the_demo_works_with_spawned_workers(tmp_path: Path) -> None:
     check_rows(run(tmp_path, method="spawn").cells())
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    short = Path(tempfile.mkdtemp(prefix="d-"))  # torch's workers open sockets in it, whose paths may not be long
+def test_ctrl_c_leaves_no_files_behind(tmp_path: Path) -> None:
+    short = Path(
+        tempfile.mkdtemp(prefix="d-")
+    )  # torch's workers open sockets in it, and paths of sockets have to be short
     (short / "scratch").mkdir()
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, (tmp_path / "err").open("w") as err, os.fdopen(ours) as output:
@@ -146,7 +148,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
             lines = list[str]()
             while not any(
                 line.startswith("epoch 1") for line in lines[-1:]
-            ):  # workers of torch's loader, or feedline's
+            ):  # workers of torch's or feedline's loader are running
                 lines.append(output.readline())
                 assert lines[-1], f"It ended: {lines}, {(tmp_path / 'err').read_text()}"
             os.kill(program.pid, signal.SIGINT)
@@ -163,10 +165,10 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "why"), [(".", "that is a folder"), ("missing/page.html", "missing does not exist or is not writable")]
 )
-def test_a_report_that_cannot_be_written_is_refused_at_once(
+def test_an_unwritable_report_path_is_rejected_before_the_demo_starts(
     out: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "draw", None)  # is not reached
+    monkeypatch.setattr(demo, "draw", None)  # must not be reached
     assert main(["demo", "-o", str(tmp_path / out)]) == 1
     err = capsys.readouterr().err
     assert f"{why}. Choose another file with -o." in err
@@ -186,7 +188,7 @@ def test_a_full_disk_is_reported_when_pictures_are_drawn(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_costs_the_report_but_not_the_table(
+def test_the_table_is_printed_when_the_disk_is_too_full_for_the_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: True)
@@ -214,7 +216,7 @@ def outcomes(figure: str, torchs: list[float], ours: list[float]) -> tuple[Outco
         ("seconds", [8, 8], [4, 2], ["8", "3", "3.00 [2.00..4.00]"]),
     ],
 )
-def test_above_one_is_better_and_what_is_slower_is_shown(
+def test_ratios_above_one_are_better_and_slower_results_are_shown_too(
     figure: str, torchs: list[float], ours: list[float], cells: list[str]
 ) -> None:
     assert demo._row("what", figure, "{:.0f}", *outcomes(figure, torchs, ours)) == ["what", *cells]
@@ -232,7 +234,7 @@ def test_memory_is_shown_where_it_can_be_measured(peaks: tuple[Any, Any], row: l
 
 
 @pytest.mark.parametrize(("shared", "names"), [(64 << 20, 1), (None, 2), (8 << 30, 2)])
-def test_large_batches_are_left_out_where_torch_has_no_room_for_them(
+def test_large_batches_are_left_out_if_shared_memory_is_too_small_for_torch(
     shared: int | None, names: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "shared_bytes", lambda: shared)

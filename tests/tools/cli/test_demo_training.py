@@ -14,7 +14,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batches:
-    """A loader of two batches, for whose order it draws a number."""
+    """A loader with two batches that draws a random number per epoch, as a shuffling loader does."""
 
     def __init__(self) -> None:
         self.num_workers = 0
@@ -36,7 +36,7 @@ def seen(epoch: Epoch) -> tuple[int, int]:
     return epoch.images, epoch.right
 
 
-def test_an_epoch_counts_images_and_waits(generators_as_they_were: None) -> None:
+def test_an_epoch_counts_images_and_waiting_time(generators_as_they_were: None) -> None:
     training, reports = Training(Batches()), list[tuple[int, int]]()
     epoch = training.epoch(lambda epoch: reports.append(seen(epoch)))
     assert [images for images, _ in reports] == [3, 5]
@@ -47,7 +47,7 @@ def test_an_epoch_counts_images_and_waits(generators_as_they_were: None) -> None
     assert str(Epoch(images=50, right=25, seconds=2.0, waited_s=1.5)) == "25 images/s, waits 75 %, accuracy 50 %"
 
 
-def test_every_loader_has_the_same_network_and_orders(generators_as_they_were: None) -> None:
+def test_every_loader_gets_the_same_network_and_random_numbers(generators_as_they_were: None) -> None:
     loaders = Batches(), Batches()
     trainings, found = [Training(loader) for loader in loaders], []
     for _ in range(3):  # in turns
@@ -57,7 +57,7 @@ def test_every_loader_has_the_same_network_and_orders(generators_as_they_were: N
     assert len(set(loaders[0].drawn)) == 3
 
 
-def test_memory_is_the_most_that_was_seen(monkeypatch: pytest.MonkeyPatch, generators_as_they_were: None) -> None:
+def test_memory_is_the_highest_reading(monkeypatch: pytest.MonkeyPatch, generators_as_they_were: None) -> None:
     sizes = [70_000_000, 50_000_000]
     monkeypatch.setattr("feedline.tools.bench.load.pss_bytes", lambda: sizes.pop(0))
     assert peak_mb(Batches) == 70.0

@@ -1,4 +1,4 @@
-"""Epochs that are interrupted, with the real loaders."""
+"""Interrupted epochs, with the real loaders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 64
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
-    """Samples that contain their number twice; `read` counts how many were read."""
+    """Samples that contain their index twice; `read` counts how often each was read."""
 
     def __init__(self) -> None:
         self.read = torch.zeros(COUNT, dtype=torch.int64).share_memory_()
@@ -43,7 +43,7 @@ def opened(numbers: Numbers) -> Open:
     return open_
 
 
-def test_torch_reads_again_and_feedline_does_not(numbers: Numbers, opened: Open) -> None:
+def test_torch_reads_samples_again_after_resuming_and_feedline_does_not(numbers: Numbers, opened: Open) -> None:
     resuming = Resuming(opened)
     assert resuming.batch_count == 12
     read = []
@@ -53,7 +53,7 @@ def test_torch_reads_again_and_feedline_does_not(numbers: Numbers, opened: Open)
         read.append(int(numbers.read.sum()))
     again, resumed = read
     assert again >= 13 * 4
-    assert 4 <= resumed <= 16  # the batches that come next, at most until the end of the epoch
+    assert 4 <= resumed <= 16  # the next batches, at most until the end of the epoch
     assert [entry.side.library for entry in resuming.entries()] == [TORCH, FEEDLINE]
 
 
@@ -64,7 +64,7 @@ def test_a_wrong_batch_after_resuming_is_an_error(opened: Open, monkeypatch: pyt
         resuming.entries()[1].measure()
 
 
-def test_a_killed_worker_ends_the_epoch_of_torch_only(opened: Open) -> None:
+def test_a_killed_worker_ends_the_epoch_only_with_torch(opened: Open) -> None:
     seen: list[int] = []
 
     def watched(side: Side, **more: object) -> object:
@@ -89,4 +89,4 @@ def test_a_killed_worker_ends_the_epoch_of_torch_only(opened: Open) -> None:
     assert re.fullmatch(rf"\w+Error at {len(seen)}", ended)
     assert len(seen) < COUNT
     assert kill_worker(watched, Side(FEEDLINE)) == f"all {COUNT} images"
-    assert seen == list(range(COUNT))  # nothing lost, nothing twice
+    assert seen == list(range(COUNT))  # nothing lost, nothing repeated

@@ -31,7 +31,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_each_finding_is_one_line_of_the_table_and_then_what_to_do() -> None:
+def test_each_finding_is_a_line_of_the_table_and_its_fix_follows() -> None:
     code = "DataLoader(dataset, batch_sampler=feedline.samplers.LengthBucketBatchSampler(lengths, 32), num_workers=8)"
     padding = Finding(
         "padding", "47% of a batch is padding.", "Make batches of samples of similar length.",
@@ -44,15 +44,15 @@ def test_each_finding_is_one_line_of_the_table_and_then_what_to_do() -> None:
         "    lengths = [1, 2]",
         f"    {code}",
         "  Samples have from 8 to 2,000 elements.",
-    ], "and the code is in one piece, though it is wider than the terminal"
+    ], "the code is not wrapped, although it is wider than the terminal"
 
 
-def test_a_row_is_one_line_in_a_file_however_long_it_is() -> None:
+def test_long_rows_are_not_wrapped_in_a_file() -> None:
     problem = " ".join(["found"] * 30)
     assert any(problem in line for line in lines_of(draw(Finding("cores", problem))))
 
 
-def test_a_narrow_terminal_cuts_nothing() -> None:
+def test_text_is_wrapped_but_not_cut_in_a_narrow_terminal() -> None:
     text = draw(Finding("cores", "found " * 30, "change " * 30), Finding("torch", "2.13"), is_terminal=True)
     assert "…" not in text
     assert max(map(len, lines_of(text))) <= 80
@@ -60,39 +60,39 @@ def test_a_narrow_terminal_cuts_nothing() -> None:
     assert text.count("change") == 30
 
 
-def test_what_could_not_be_decided_is_said() -> None:
+def test_undecided_findings_are_shown() -> None:
     unsure = Finding(NOT_SURE, "Not sure about waiting: the machine is too noisy.", "Run it on a quiet machine.")
     assert "not-sure: Run it on a quiet machine." in draw(unsure)
 
 
-def test_what_was_found_is_not_taken_for_markup() -> None:
+def test_findings_are_not_interpreted_as_markup() -> None:
     text = draw(Finding("[red]x[/red]", "[bold]y"), lines=("[/z] w",))
     assert "[red]x[/red]" in text
     assert "[bold]y" in text
     assert "[/z] w" in text
 
 
-def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_about_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     for subject in ("cores", "memory", "open files", "process engine", "torch"):
         assert subject in out
 
 
-def test_the_machine_for_programs_needs_no_extra(
+def test_json_about_the_machine_needs_no_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for package in ("rich", "PIL", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["doctor", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["machine"]["torch"] is None
-    assert set(told["findings"][0]) == {
+    output = json.loads(capsys.readouterr().out)
+    assert output["machine"]["torch"] is None
+    assert set(output["findings"][0]) == {
         "name", "problem", "fix", "code", "gain", "is_serious", "evidence", "severity",
     }  # fmt: skip
 
 
-def saved(folder: Path) -> Path:
+def save_state(folder: Path) -> Path:
     loader = Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
     assert list(loader) == [["seven"]]
     path = folder / "state.json"
@@ -100,8 +100,8 @@ def saved(folder: Path) -> Path:
     return path
 
 
-def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", str(saved(tmp_path))]) == 0
+def test_findings_about_a_saved_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(save_state(tmp_path))]) == 0
     out = capsys.readouterr().out
     assert "Faults in state.json" in out
     assert "KeyError" in out
@@ -109,16 +109,16 @@ def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "cores" not in out
 
 
-def test_a_file_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json", str(saved(tmp_path))]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["faults"]["lost"] == [8]
-    assert told["findings"][0]["name"] == "state"
-    assert told["findings"][0]["problem"] == "at the end of epoch 0"
-    assert told["findings"][0]["severity"] == "fine"
+def test_json_about_a_saved_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", str(save_state(tmp_path))]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["faults"]["lost"] == [8]
+    assert output["findings"][0]["name"] == "state"
+    assert output["findings"][0]["problem"] == "at the end of epoch 0"
+    assert output["findings"][0]["severity"] == "fine"
 
 
-def test_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_about_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(200, workers=2)
     recording.settings["cores"] = 8
     for name in ("run.json", "run.json.gz"):
@@ -128,15 +128,15 @@ def test_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert out.startswith("data-bound: training waited")
         assert "too-few-workers" in out
         assert main(["doctor", "--json", str(tmp_path / name)]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert [finding["name"] for finding in told["findings"]] == ["too-few-workers"]
-        assert told["run"]["verdict"] == recording.stats().verdict
+        output = json.loads(capsys.readouterr().out)
+        assert [finding["name"] for finding in output["findings"]] == ["too-few-workers"]
+        assert output["run"]["verdict"] == recording.stats().verdict
     recording.counters["restarted_workers"] = 2
     recording.save(tmp_path / "run.json")
     assert main(["doctor", str(tmp_path / "run.json")]) == 3
 
 
-def test_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run.json", "run.json.gz"):
         recording_of(20).save(tmp_path / name)
         data = (tmp_path / name).read_bytes()
@@ -145,7 +145,7 @@ def test_a_recording_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "was cut off" in capsys.readouterr().err
 
 
-def test_a_file_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_pickle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"PK\x03\x04rest")
     assert main(["doctor", str(path)]) == 1
@@ -160,31 +160,31 @@ DATASETS = Path(__file__).parents[1] / "tune" / "broken.py"
 PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
 
 
-def examined(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_doctor(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return program_server.run(PROGRAM, "doctor", *arguments, cwd=cwd)
 
 
-def test_a_dataset() -> None:
-    done = examined(f"{DATASETS}:Plain", "--seconds", 3)
+def test_findings_about_a_dataset() -> None:
+    done = run_doctor(f"{DATASETS}:Plain", "--seconds", 3)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Plain: 100 samples" in done.stdout
     assert "Found nothing to change" in done.stdout
 
 
-def test_something_serious() -> None:
-    done = examined(f"{DATASETS}:Serious", "--seconds", 2)
+def test_a_serious_finding_sets_the_exit_code() -> None:
+    done = run_doctor(f"{DATASETS}:Serious", "--seconds", 2)
     assert done.returncode == 3
     assert "copied-random" in done.stdout
     assert "feedline.rng()" in done.stdout
 
 
-def test_a_dataset_for_programs() -> None:
-    done = examined(f"{DATASETS}:Talking", "--json", "--seconds", 2)
+def test_json_about_a_dataset() -> None:
+    done = run_doctor(f"{DATASETS}:Talking", "--json", "--seconds", 2)
     assert done.returncode == 0
-    told = json.loads(done.stdout)
-    assert told["measured"]["samples"] == 100
-    assert told["findings"] == []
-    assert "hello" in done.stderr, "what the dataset prints is no part of the result"
+    output = json.loads(done.stdout)
+    assert output["measured"]["samples"] == 100
+    assert output["findings"] == []
+    assert "hello" in done.stderr, "the dataset's own output is not part of the result"
 
 
 @pytest.mark.parametrize(
@@ -198,37 +198,39 @@ def test_a_dataset_for_programs() -> None:
         ("missing", 1, "has no 'missing'", ""),
     ],
 )
-def test_datasets_that_cannot_be_tried(name: str, status: int, text: str, traceback: str) -> None:
-    # What hangs is waited for; the others end by themselves.
-    done = examined(f"{DATASETS}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
+def test_datasets_that_cannot_be_measured_are_explained(name: str, status: int, text: str, traceback: str) -> None:
+    # Only the dataset that hangs is waited for; the others end by themselves.
+    done = run_doctor(f"{DATASETS}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
     assert done.returncode == status
     assert done.stdout == ""
     *before, last = done.stderr.splitlines()
     assert last.startswith("feedline: ")
     assert text in last
     assert traceback in "\n".join(before)
-    assert "tools/tune/probing" not in done.stderr, "frames of feedline's own are no help"
+    assert "tools/tune/probing" not in done.stderr, "feedline's own frames do not help the user"
 
 
 @pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
-def test_what_is_neither_a_dataset_nor_a_file_of_faults(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_arguments_that_are_neither_a_dataset_nor_a_file_of_faults(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["doctor", what]) == 1
     assert "is neither a recording nor a file of faults. Name a dataset as" in capsys.readouterr().err
 
 
-def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
+def test_a_failing_import_shows_the_users_traceback(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import json\n\ndef load():\n    return json.loads('{')\n\ndata = load()\n")
     for source in ("mine:data", f"{tmp_path / 'mine.py'}:data"):
-        done = examined(source, cwd=tmp_path)
+        done = run_doctor(source, cwd=tmp_path)
         assert done.returncode == 4
         assert "in load" in done.stderr
         assert "JSONDecodeError" in done.stderr
-    done = examined("not_there:data", cwd=tmp_path)
+    done = run_doctor("not_there:data", cwd=tmp_path)
     assert done.returncode == 1
     assert "no module 'not_there'" in done.stderr
 
 
-def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_running(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import os, threading\nclass Slow:\n    def __len__(self): return 9\n    def __getitem__(self, index):\n"
         "        open('running', 'w').write(str(os.getpid()))\n        threading.Event().wait()\n"
@@ -239,7 +241,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
         program = program_server.start(
             PROGRAM, ["doctor", "mine:Slow", "--json"], stdin=null, stdout=null, stderr=null, cwd=tmp_path
         )
-    pid = (tmp_path / "running").read_text()  # waits for it
+    pid = (tmp_path / "running").read_text()  # blocks until the dataset runs
     os.kill(program.pid, signal.SIGINT)
     assert program.wait(60) == 130
     assert not Path(f"/proc/{pid}").exists()

@@ -21,7 +21,7 @@ WHOLE = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0}).a
 
 
 class Files:
-    """Samples of which some cannot be had."""
+    """A dataset in which some samples raise."""
 
     def __len__(self) -> int:
         return 12
@@ -42,7 +42,7 @@ def fault(index: Any, error: Exception, action: str = "skip", stage: str = "fetc
     return Fault.of(Failure(index, error, stage, 1, worker=0), action, time=1.7e9)
 
 
-def held(*faults: Fault) -> FaultFile:
+def file_of(*faults: Fault) -> FaultFile:
     log = FaultLog()
     for one in faults:
         log.append(one)
@@ -54,7 +54,7 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_state_that_was_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
+def test_reads_faults_from_a_state_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
     state = used_loader().state_dict()
     path = tmp_path / "state.json"
     path.write_text(json.dumps({"step": 3, "loader": state} if wrapped else state))
@@ -68,7 +68,7 @@ def test_a_state_that_was_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
     assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
 
 
-def test_a_table_of_faults(tmp_path: Path) -> None:
+def test_reads_faults_from_a_csv_file(tmp_path: Path) -> None:
     loader = used_loader()
     path = tmp_path / "faults.csv"
     loader.faults.to_csv(path)
@@ -78,8 +78,8 @@ def test_a_table_of_faults(tmp_path: Path) -> None:
     assert "in quarantine" not in by_name(find(file))
 
 
-def test_a_table_keeps_texts_of_several_lines_and_indices_of_all_kinds(tmp_path: Path) -> None:
-    log = held(fault("a/b.png", OSError('two\nlines, "quoted"')), fault((1, "x"), KeyError(-1), "raise")).log
+def test_csv_keeps_multiline_messages_and_indices_of_all_kinds(tmp_path: Path) -> None:
+    log = file_of(fault("a/b.png", OSError('two\nlines, "quoted"')), fault((1, "x"), KeyError(-1), "raise")).log
     log.append(Fault.of(Failure("=a", OSError("'@b"), "fetch", 1, None), "skip", time=1.7e9))
     log.append(Fault.of(Failure(-3, OSError(), "fetch", 2, None), "replace", time=1.7e9, replacement=4))
     path = tmp_path / "faults.csv"
@@ -90,7 +90,7 @@ def test_a_table_keeps_texts_of_several_lines_and_indices_of_all_kinds(tmp_path:
     assert read_back[2:] == log[2:]
 
 
-def test_what_programs_get(tmp_path: Path) -> None:
+def test_json_description_of_faults(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps(used_loader().state_dict()))
     details = json.loads(json.dumps(describe(read(path))))
@@ -109,7 +109,7 @@ def test_a_state_without_faults_says_so(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Leaves a trace when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -119,7 +119,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 5, "torch"])
-def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None:
+def test_a_pickle_is_rejected_without_unpickling_it(tmp_path: Path, protocol: int | str) -> None:
     path, trace = tmp_path / "state.pt", tmp_path / "trace"
     if isinstance(protocol, str):
         torch.save({"loader": Trap(trace)}, path)
@@ -131,7 +131,7 @@ def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "no column 'time'"),
         (b"\xff\xfe\x00", "neither JSON nor CSV"),
@@ -146,20 +146,22 @@ def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None
         (b"time,index,error,action\n2026-11-15T09:10:40+00:00,1,OSError\n", "line 2"),
     ],
 )
-def test_what_is_neither_is_refused_with_the_reason(tmp_path: Path, content: bytes, told: str) -> None:
+def test_files_that_are_neither_a_state_nor_a_table_are_rejected_with_the_reason(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BadState, match=told) as refused:
+    with pytest.raises(BadState, match=message) as refused:
         read(path)
     assert str(refused.value).count(str(path)) == 1
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadState, match="No such file"):
         read(tmp_path / "nothing")
 
 
-def test_an_unknown_action_in_a_table_is_refused(tmp_path: Path) -> None:
+def test_rejects_unknown_actions_in_a_table(tmp_path: Path) -> None:
     path = tmp_path / "faults.csv"
     used_loader().faults.to_csv(path)
     path.write_text(path.read_text().replace("skip", "ignore"))
@@ -167,36 +169,36 @@ def test_an_unknown_action_in_a_table_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_many_faults_of_one_kind_have_something_in_common() -> None:
+def test_a_fix_is_suggested_if_most_faults_are_of_one_kind() -> None:
     alike = [fault(index, FileNotFoundError(f"/mnt/{index}")) for index in range(9)]
-    advice = by_name(find(held(*alike, fault(9, ValueError()))))["faults"].fix
+    advice = by_name(find(file_of(*alike, fault(9, ValueError()))))["faults"].fix
     assert advice is not None
     assert "9 of 10 are FileNotFoundError" in advice
     mixed = [*alike[:5], *(fault(index, ValueError()) for index in range(5, 10))]
-    assert by_name(find(held(*mixed)))["faults"].fix is None
-    assert by_name(find(held(*alike[:3])))["faults"].fix is None
+    assert by_name(find(file_of(*mixed)))["faults"].fix is None
+    assert by_name(find(file_of(*alike[:3])))["faults"].fix is None
 
 
-def test_samples_that_killed_are_named_apart() -> None:
-    findings = by_name(find(held(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
+def test_samples_that_killed_workers_are_listed_separately() -> None:
+    findings = by_name(find(file_of(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
     assert findings["killed workers"].evidence == "1: 5"
     assert "faulthandler" in str(findings["killed workers"].fix)
 
 
-def test_long_lists_are_cut() -> None:
-    found = by_name(find(held(*[fault(index, OSError()) for index in range(100)])))["samples lost"].evidence
+def test_long_lists_are_shortened() -> None:
+    found = by_name(find(file_of(*[fault(index, OSError()) for index in range(100)])))["samples lost"].evidence
     assert found.startswith("100: 0, 1, 2")
     assert found.endswith("19, ...")
 
 
-def test_faults_that_are_only_counted_are_told() -> None:
+def test_the_number_of_dropped_entries_is_reported() -> None:
     log = FaultLog(most_entries=2)
     for index in range(5):
         log.append(fault(index, OSError()))
     assert "3 older ones are only counted" in by_name(find(FaultFile(log, None)))["faults"].evidence
 
 
-def test_what_a_file_says_does_not_steer_the_terminal() -> None:
-    file = held(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
+def test_text_from_a_file_cannot_control_the_terminal() -> None:
+    file = file_of(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
     texts = [*first_lines(file), *(f"{finding.problem} {finding.evidence}" for finding in find(file))]
     assert all(text.isprintable() for text in texts)

@@ -1,4 +1,4 @@
-"""Every command prints text that is not feedline's without markup and emoji."""
+"""Every command prints foreign text as it is, without interpreting markup or emoji codes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
 
 
-def of_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
     main(arguments)
-    said = capsys.readouterr()
-    return said.out + said.err
+    captured = capsys.readouterr()
+    return captured.out + captured.err
 
 
 class Failing(list[int]):
-    """A sample that raises this text."""
+    """A dataset whose first sample raises an error with this text."""
 
     def __init__(self, text: str) -> None:
         super().__init__([0, 1])
@@ -61,23 +61,23 @@ def test_inspect_and_pack(text: str, capsys: pytest.CaptureFixture[str]) -> None
     path = place(f"{text}.npz")
     fields: dict[str, Any] = {text: np.arange(3)}
     np.savez(path, **fields)
-    assert of_command(capsys, "inspect", str(path)).count(text) >= 3  # the path, the field and the line
-    np.savez(path, x=np.arange(3))  # a field's name is part of file names, in formats that `pack` writes
-    packed = of_command(capsys, "pack", str(path), f"{text}.parquet", "--workers", "0")
+    assert output_of(capsys, "inspect", str(path)).count(text) >= 3  # the path, the field and the line
+    np.savez(path, x=np.arange(3))  # some formats of `pack` use field names in file names
+    packed = output_of(capsys, "pack", str(path), f"{text}.parquet", "--workers", "0")
     assert f"{text}.parquet" in packed
     place(f"{text}.txt").write_text(text)
-    assert f"{text}.txt" in of_command(capsys, "inspect", f"{text}.txt")
-    assert text in of_command(capsys, "inspect", f"{text}.none")
+    assert f"{text}.txt" in output_of(capsys, "inspect", f"{text}.txt")
+    assert text in output_of(capsys, "inspect", f"{text}.none")
 
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_recordings(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = place(f"{text}.json")
     recording_of(120).save(path)
-    assert path.name in of_command(capsys, "doctor", str(path))
-    assert path.stem in of_command(capsys, "report", str(path))
+    assert path.name in output_of(capsys, "doctor", str(path))
+    assert path.stem in output_of(capsys, "report", str(path))
     for command in ("doctor", "report", "what-if"):
-        assert f"{text}.none" in of_command(capsys, command, f"{text}.none")
+        assert f"{text}.none" in output_of(capsys, command, f"{text}.none")
 
 
 @pytest.mark.parametrize("text", FOREIGN)
@@ -86,7 +86,7 @@ def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     loader = Loader(Failing(text), on_error="skip")
     list(loader)
     loader.faults.to_csv(path)
-    printed = of_command(capsys, "doctor", str(path))
+    printed = output_of(capsys, "doctor", str(path))
     assert path.name in printed
     assert f"ValueError: {text}" in printed
 
@@ -100,7 +100,7 @@ def test_findings(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", FOREIGN)
-def test_the_table_of_bench(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_table(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome({"data": text, "workers": 0}, Side("torch"), [{"samples_per_s": 1.0}, {"samples_per_s": 2.0}])
     rows.publish(f"feedline bench {text}", [outcome], Namespace(json=None), columns=(rows.SAMPLES,))
     printed = " ".join(capsys.readouterr().out.split())
@@ -110,7 +110,7 @@ def test_the_table_of_bench(text: str, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("text", FOREIGN)
-def test_bars(text: str) -> None:
+def test_progress_bars(text: str) -> None:
     out = io.StringIO()
     with Bar(screen=open_screen(file=out, is_terminal=True)) as bar:
         bar.show(Stage(text, 1, 10))
@@ -120,4 +120,4 @@ def test_bars(text: str) -> None:
 @pytest.mark.parametrize("text", FOREIGN)
 @pytest.mark.parametrize("command", ["bench", "tune", "doctor", "profile", "run"])
 def test_names_that_do_not_exist(command: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text in of_command(capsys, command, f"nowhere_{text}:x" if command in ("bench", "tune") else f"{text}.py")
+    assert text in output_of(capsys, command, f"nowhere_{text}:x" if command in ("bench", "tune") else f"{text}.py")

@@ -26,9 +26,9 @@ from tests.tools.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
 def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
     capsys.readouterr()
     status = main(["inspect", str(path), "--json", *options])
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    details: dict[str, Any] = json.loads(said.out)
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    details: dict[str, Any] = json.loads(captured.out)
     return details
 
 
@@ -48,7 +48,9 @@ def jpeg(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+def test_describes_and_verifies_what_pack_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
     details = inspect(capsys, packed.path, "--verify")
     assert details["samples"] == 50
@@ -62,34 +64,36 @@ def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("format_", SHARDED)
-def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+def test_describes_and_verifies_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
     details = inspect(capsys, tmp_path / "out", "--verify")
     assert (details["samples"], details["files"]) == (50, 3)
 
 
-def test_remote_files_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_size_is_shown_for_remote_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     system = pytest.importorskip("fsspec").filesystem("memory")
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "a.parquet")
     system.put(str(tmp_path / "a.parquet"), "/inspected/a.parquet")
     assert main(["inspect", "memory://inspected/*.parquet"]) == 0
-    said = capsys.readouterr().out
-    assert "map-style" in said
-    assert "0 bytes" not in said
+    output = capsys.readouterr().out
+    assert "map-style" in output
+    assert "0 bytes" not in output
     system.rm("/inspected", recursive=True)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_tables_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+def test_prints_a_table_and_the_line_that_loads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
     assert main(["inspect", str(packed.path)]) == 0
-    said = capsys.readouterr().out
-    assert "uint8 arrays of shape (6, 5, 3)" in said
-    assert "feedline.Loader(" in said
+    output = capsys.readouterr().out
+    assert "uint8 arrays of shape (6, 5, 3)" in output
+    assert "feedline.Loader(" in output
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+def test_verify_finds_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
     options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
     packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0, **options)
     path = packed.path / "vector.npy" if packed.path.is_dir() else packed.path
@@ -102,7 +106,7 @@ def test_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], forma
     assert "damaged" in fails(capsys, packed.path, "--verify")
 
 
-def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_hdf5_file_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "foreign.hdf5"
     with h5py.File(path, "w") as store:
         store.create_dataset("group/images", data=np.zeros((30, 8, 8), np.uint8), chunks=(5, 8, 8), compression="gzip")
@@ -113,14 +117,16 @@ def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert details["verified"] == 30
     with h5py.File(path, "a") as store:
         store["other"] = np.arange(7)
-    said = fails(capsys, path)
-    assert "same length" in said
-    assert "with --fields (fields=)" in said
+    message = fails(capsys, path)
+    assert "same length" in message
+    assert "with --fields (fields=)" in message
     assert inspect(capsys, path, "--fields", "group/images,labels")["samples"] == 30
 
 
 @pytest.mark.parametrize("subdir", [True, False])
-def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subdir: bool) -> None:
+def test_an_lmdb_database_that_pack_did_not_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], subdir: bool
+) -> None:
     path = tmp_path / "foreign.lmdb"
     with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
         for number in range(10):
@@ -131,7 +137,7 @@ def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subd
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
-def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+def test_tar_files_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz" if ending.endswith("gz") else "w") as archive:
         for number in range(5):
@@ -155,7 +161,7 @@ def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], endin
     assert inspect(capsys, path, "--verify")["samples"] == 5
 
 
-def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet_and_arrow_files_that_pack_did_not_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
     details = inspect(capsys, tmp_path / "a.parquet")
@@ -170,7 +176,7 @@ def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (details["format"], details["samples"]) == ("arrow", 3)
 
 
-def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_of_images_and_of_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(jpeg(3))
@@ -184,16 +190,18 @@ def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+def test_verify_rejects_files_that_are_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
     packed = feedline.pack(Mixed(200), tmp_path / SINGLE[format_], format=format_, workers=0)
     path = packed.path / "image.npy" if packed.path.is_dir() else packed.path
     whole = path.read_bytes()
     for size in (0, 3, 100, len(whole) // 2):
         path.write_bytes(whole[:size])
         status = main(["inspect", str(packed.path), "--json", "--verify"])
-        said = capsys.readouterr()
-        assert status == 1, f"{size} bytes of {len(whole)} were taken for whole: {said.out}"
-        assert "Traceback" not in said.err
+        captured = capsys.readouterr()
+        assert status == 1, f"{size} bytes of {len(whole)} were accepted as complete: {captured.out}"
+        assert "Traceback" not in captured.err
 
 
 def test_rich_is_not_needed(
@@ -206,14 +214,14 @@ def test_rich_is_not_needed(
     assert "samples   9\n" in capsys.readouterr().out
 
 
-def test_text_of_a_file_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_a_file_is_not_interpreted_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
     assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0
     assert "[red]x[/red]" in capsys.readouterr().out
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b1m\r\u202e"
-"""What sets the title of a terminal, clears it, begins a colour, goes back and turns letters round."""
+"""Control codes: set the terminal's title, clear it, start a colour, return the cursor, reverse the text direction."""
 
 
 def evil_stores(folder: Path) -> list[Path]:
@@ -233,16 +241,16 @@ def evil_stores(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int) -> None:
+def test_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int) -> None:
     path = evil_stores(tmp_path)[number]
     for command in (["inspect", str(path)], ["pack", str(path), str(tmp_path / "out" / "x.h5")]):
         main(command)
-        said = capsys.readouterr()
-        assert (said.out + said.err).strip()
-        assert not [sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"]
+        captured = capsys.readouterr()
+        assert (captured.out + captured.err).strip()
+        assert not [sign for sign in captured.out + captured.err if not sign.isprintable() and sign != "\n"]
 
 
-def test_warnings_do_not_steer_the_terminal(
+def test_warnings_cannot_control_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = warnings.formatwarning

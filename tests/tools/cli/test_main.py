@@ -27,7 +27,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["bench", "--seconds", "-1"],
     ],
 )
-def test_wrong_use_explains_itself(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
@@ -47,7 +47,9 @@ def test_missing_package_names_the_install_line(
     assert captured.out == ""
 
 
-def test_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_keyboard_interrupt_exits_without_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -56,6 +58,6 @@ def test_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_the_command_is_a_module_too() -> None:
+def test_the_command_also_runs_as_a_module() -> None:
     done = program_server.run("import runpy\nrunpy.run_module('feedline', run_name='__main__')", "--version")
     assert (done.returncode, done.stdout) == (0, f"feedline {feedline.__version__}\n")

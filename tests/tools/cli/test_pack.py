@@ -59,7 +59,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("format_", [name for name in FORMATS if name != "npy"])
-def test_pictures_are_packed_as_they_are(tmp_path: Path, pictures: Path, format_: str) -> None:
+def test_pictures_are_packed_unchanged(tmp_path: Path, pictures: Path, format_: str) -> None:
     out = tmp_path / SINGLE[format_]
     run(pictures, out)
     samples = taken(out, 100)
@@ -82,7 +82,7 @@ def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
-def test_the_libraries_themselves_read_what_was_written(tmp_path: Path, module: str) -> None:
+def test_the_formats_own_libraries_can_read_the_output(tmp_path: Path, module: str) -> None:
     source = f"{module}:points"
     for out in ("a.h5", "a.lmdb", "a.parquet", "a.tar"):
         run(source, tmp_path / out)
@@ -100,7 +100,7 @@ def test_the_libraries_themselves_read_what_was_written(tmp_path: Path, module: 
 
 
 @pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
-def test_datasets_in_python(tmp_path: Path, module: str, name: str) -> None:
+def test_packs_datasets_classes_and_functions_of_a_module(tmp_path: Path, module: str, name: str) -> None:
     run(f"{module}:{name}", tmp_path / "a.lmdb")
     assert len(taken(tmp_path / "a.lmdb", 100)) == 40
 
@@ -113,14 +113,14 @@ def test_datasets_in_python(tmp_path: Path, module: str, name: str) -> None:
         ("a,b\n1\n", "row 2: Expected 2 columns, got 1"),
     ],
 )
-def test_a_table_that_cannot_be_packed(
+def test_csv_files_that_cannot_be_packed_are_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
     assert re.search(message, fails(capsys, tmp_path / "t.csv", tmp_path / "a.lmdb"))
 
 
-def test_files_that_are_no_pictures(tmp_path: Path) -> None:
+def test_packs_files_that_are_not_pictures(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     (folder / "below").mkdir(parents=True)
     for number in range(3):
@@ -132,7 +132,7 @@ def test_files_that_are_no_pictures(tmp_path: Path) -> None:
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("first", FORMATS)
 @pytest.mark.parametrize("second", ["lmdb", *(pytest.param(one, marks=pytest.mark.slow) for one in ("hdf5", "tar"))])
-def test_from_format_to_format(tmp_path: Path, module: str, first: str, second: str) -> None:
+def test_repacks_from_one_format_to_another(tmp_path: Path, module: str, first: str, second: str) -> None:
     run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)
     run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
     one, other = (taken(tmp_path / name, 40) for name in (f"first-{SINGLE[first]}", f"second-{SINGLE[second]}"))
@@ -140,29 +140,31 @@ def test_from_format_to_format(tmp_path: Path, module: str, first: str, second: 
 
 
 @pytest.mark.parametrize("first", ["hdf5", "tar", "parquet"])
-def test_from_shards_to_one_file(tmp_path: Path, module: str, first: str) -> None:
+def test_repacks_shards_into_one_file(tmp_path: Path, module: str, first: str) -> None:
     run(f"{module}:points", tmp_path / "shards", "--format", first, "--samples-per-shard", "13")
     run(tmp_path / "shards", tmp_path / "all.lmdb", "--fields", "x,name")
     assert canonical(taken(tmp_path / "shards", 40)) == canonical(taken(tmp_path / "all.lmdb", 40))
 
 
-def test_the_form_of_samples_goes_on(tmp_path: Path, module: str) -> None:
+def test_repacking_keeps_the_form_of_samples(tmp_path: Path, module: str) -> None:
     run(f"{module}:pairs", tmp_path / "a.tar")
     run(tmp_path / "a.tar", tmp_path / "b.lmdb")
     assert stored_in(tmp_path / "b.lmdb")["form"] == "tuple"
 
 
-def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_ends_with_a_line_that_loads_the_output(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(f"{module}:points", tmp_path / "a.h5")
-    said = capsys.readouterr()
-    assert "40 samples" in said.out
-    assert "all were read back" in said.out
-    line = said.out.strip().splitlines()[-1].strip()
+    captured = capsys.readouterr()
+    assert "40 samples" in captured.out
+    assert "all were read back" in captured.out
+    line = captured.out.strip().splitlines()[-1].strip()
     names: dict[str, Any] = {}
     exec(f"import feedline, feedline.datasets\n{line.replace('workers=4', 'workers=0')}", names)
     assert sum(len(batch["name"]) for batch in names["loader"]) == 40
     names["loader"].dataset.close()
-    assert said.err == ""
+    assert captured.err == ""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.Cap
         ("empty", "no files"),
     ],
 )
-def test_sources_that_are_none(
+def test_rejects_sources_that_cannot_be_packed(
     tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], source: str, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -184,12 +186,14 @@ def test_sources_that_are_none(
     assert not (tmp_path / "a.lmdb").exists()
 
 
-def test_an_output_inside_of_its_source(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_an_output_inside_its_source(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "lies in" in fails(capsys, pictures, pictures / "a.lmdb")
     assert "lies in" in fails(capsys, pictures, pictures, "--format", "npy", "--overwrite")
 
 
-def test_a_broken_picture_is_named_or_left_out(
+def test_a_broken_picture_is_named_or_skipped(
     tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = pictures / "cat" / "01.png"
@@ -197,14 +201,16 @@ def test_a_broken_picture_is_named_or_left_out(
     assert "cat/01.png" in fails(capsys, pictures, tmp_path / "a.lmdb", "--resize", "8")
     (pictures / "dög" / "00.jpg").write_bytes(b"not at all")
     run(pictures, tmp_path / "a.lmdb", "--resize", "8", "--on-error", "skip", "--restart")
-    said = capsys.readouterr()
-    assert "2 samples were left out:" in said.out
-    assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", said.out)
-    assert said.err == ""
+    captured = capsys.readouterr()
+    assert "2 samples were left out:" in captured.out
+    assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", captured.out)
+    assert captured.err == ""
     assert len(taken(tmp_path / "a.lmdb", 100)) == 10
 
 
-def test_samples_that_do_not_fit(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_that_cannot_be_packed_is_named(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "Sample 1 cannot be packed" in fails(capsys, f"{module}:broken", tmp_path / "a.lmdb")
 
 
@@ -212,7 +218,7 @@ def test_samples_that_do_not_fit(tmp_path: Path, module: str, capsys: pytest.Cap
     "arguments",
     [["a"], ["a", "b", "--quality", "0"], ["a", "b", "--samples-per-shard", "x"], ["a", "b", "--resize", "16 x"]],
 )
-def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["pack", *arguments])
     assert "usage: feedline pack" in capsys.readouterr().err
@@ -245,7 +251,9 @@ def test_the_bar_shows_samples_speed_and_time() -> None:
     assert "samples/s" in out.getvalue()
 
 
-def test_fields_of_a_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_of_a_file_that_pack_did_not_write_can_be_selected_and_renamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["train/x"], file["train/y"], file["mean"] = np.zeros((5, 2)), np.arange(5), np.zeros(2)
     assert "same length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
@@ -258,7 +266,7 @@ def test_fields_of_a_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", ["Needs", "fails", "number", "missing"])
-def test_objects_that_are_no_datasets(
+def test_objects_that_are_not_datasets_are_rejected_in_one_line(
     tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     with open(f"{module}.py", "a") as file:

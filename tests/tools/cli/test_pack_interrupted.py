@@ -54,7 +54,7 @@ def group_is_empty(group: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "everybody", "stop_at"),
+    ("workers", "whole_group", "stop_at"),
     [
         pytest.param("2", True, 150, id="terminal"),
         pytest.param("2", True, 3, id="at once"),
@@ -62,30 +62,32 @@ def group_is_empty(group: int) -> bool:
         pytest.param("0", False, 150, id="no workers", marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at: int) -> None:
-    """A real signal to real processes: one line, status 130, nobody left; then the same command again."""
+def test_ctrl_c_stops_packing_and_the_same_command_resumes_it(
+    tmp_path: Path, workers: str, whole_group: bool, stop_at: int
+) -> None:
+    """A real signal to real processes: one line, status 130, no process left; then the same command again."""
     process = start(tmp_path, "--workers", workers, stop_at=stop_at)
     while not (tmp_path / "reached").exists():
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
         assert process.poll() is None, process.communicate()
-    (os.killpg if everybody else os.kill)(process.pid, signal.SIGINT)
-    said, complaint = process.communicate(timeout=100)  # it does not wait for the sample, which never comes
-    assert process.returncode == 130, complaint
-    assert said == ""
-    lines = [line for line in complaint.splitlines() if line.startswith("feedline: ")]
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=100)  # does not wait for the blocked sample
+    assert process.returncode == 130, errors
+    assert output == ""
+    lines = [line for line in errors.splitlines() if line.startswith("feedline: ")]
     is_kept = stop_at > 100
     assert lines == [
         "feedline: Interrupted. Run the same command again to resume after the last complete shard."
         if is_kept
         else "feedline: Interrupted before a shard was complete. Run the same command again to start over."
     ]
-    assert "Traceback" not in complaint
+    assert "Traceback" not in errors
     assert group_is_empty(process.pid), "workers are gone"
     assert (tmp_path / "out.packing").exists() == is_kept
     assert not (tmp_path / "out").exists()
     second = start(tmp_path, "--workers", workers, stop_at=-1)
-    said, complaint = second.communicate(timeout=100)
-    assert second.returncode == 0, complaint
-    assert ("were packed by the interrupted run" in said) == is_kept
+    output, errors = second.communicate(timeout=100)
+    assert second.returncode == 0, errors
+    assert ("were packed by the interrupted run" in output) == is_kept
     assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

@@ -28,11 +28,11 @@ def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> Non
     assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
     run(pictures, tmp_path / "b.h5", "--resize", "16")
     kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in taken(tmp_path / "b.h5", 12)}
-    assert kinds == {"JPEG", "PNG"}, "without --encode, what they are"
+    assert kinds == {"JPEG", "PNG"}, "without --encode, formats stay as they are"
 
 
 def loaded(line: str) -> Any:
-    """Return the loader that a printed line makes, without its workers and its shuffling."""
+    """Return the loader that a printed line creates, without workers and shuffling."""
     names: dict[str, Any] = {}
     exec(f"import feedline, feedline.datasets\n{line.replace('shuffle=True, workers=4', 'workers=0')}", names)
     return names["loader"]
@@ -50,7 +50,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_jpeg_and_png_in_tar_files(
     tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
-    """Each member is called what it is, and the printed line, and that of inspect, reads all of them."""
+    """Members have the extension of their format; the lines that pack and inspect print load all of them."""
     out = tmp_path / ("out" if options else "out.tar")
     run(pictures, out, "--format", "tar", *options)
     originals = [path.read_bytes() for path in sorted(pictures.rglob("*.*")) if path.suffix in (".jpg", ".png")]
@@ -69,7 +69,7 @@ def test_jpeg_and_png_in_tar_files(
 
 @pytest.fixture
 def colours(tmp_path: Path) -> Path:
-    """Pictures of one size, in all colours that cameras, scanners and drawing programs leave."""
+    """Pictures of one size, in all colour modes that cameras, scanners and drawing programs produce."""
     root = tmp_path / "colours"
     root.mkdir()
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 20, 3), np.uint8))
@@ -79,14 +79,14 @@ def colours(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("options", "shape"), [([], (16, 20, 3)), (["--resize", "10x8"], (8, 10, 3))])
-def test_pictures_of_all_colours_become_pixels(
+def test_pictures_of_all_colour_modes_become_rgb_pixels(
     tmp_path: Path, colours: Path, options: list[str], shape: tuple[int, ...]
 ) -> None:
     run(colours, tmp_path / "out", "--format", "npy", "--encode", "raw", "--fields", "image", *options)
     assert np.load(tmp_path / "out" / "image.npy").shape == (7, *shape)
 
 
-def test_a_picture_without_black_and_white_is_named(
+def test_a_picture_with_an_undefined_value_range_is_named(
     tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Image.new("F", (20, 16)).save(colours / "7.tiff")
@@ -95,21 +95,25 @@ def test_a_picture_without_black_and_white_is_named(
     assert re.search(r"1 sample was left out:\n  sample 7 \(.*colours/7.tiff\): .*32-bit", capsys.readouterr().out)
 
 
-def test_pictures_that_do_not_fit(tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_of_different_sizes_are_named_or_skipped(
+    tmp_path: Path, colours: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in range(20, 35):
         Image.new("RGB", (number, 16)).save(colours / f"9{number}.png")
     message = fails(capsys, colours, tmp_path / "a.h5", "--encode", "raw")
     assert re.search(r"\(16, 20, 3\) in sample 0 \(.*/0.jpg\), and .*\(16, 21, 3\) in sample 8 \(.*/921.png\)", message)
     assert "--resize" in message
     run(colours, tmp_path / "a.h5", "--encode", "raw", "--on-error", "skip")
-    said = capsys.readouterr().out
-    assert "8 samples, " in said
-    assert "14 samples were left out:" in said
-    assert "... and 4 more" in said
-    assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", said)
+    output = capsys.readouterr().out
+    assert "8 samples, " in output
+    assert "14 samples were left out:" in output
+    assert "... and 4 more" in output
+    assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", output)
 
 
-def test_files_that_are_left_out_are_told(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_files_left_out_is_reported(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (pictures / "notes.xyz").touch()
     run(pictures, tmp_path / "a.lmdb")
     assert "2 other files in the folder" in capsys.readouterr().out
@@ -123,7 +127,7 @@ def test_files_that_are_left_out_are_told(tmp_path: Path, pictures: Path, capsys
     assert json.loads(capsys.readouterr().out)["left out"] == 0
 
 
-def test_compressed_shards_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packs_a_folder_of_compressed_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(2):
         with tarfile.open(tmp_path / "shards" / f"{number}.tar.gz", "w:gz") as archive:

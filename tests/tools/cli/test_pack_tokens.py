@@ -39,19 +39,19 @@ def texts(path: str) -> list[str]:
 
 def test_tokens_of_a_python_dataset(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode")
-    said = capsys.readouterr().out
-    assert "tokens of 300 documents" in said
-    assert "all were read back" in said
-    assert "feedline.text.TokenDataset('a.bin', block=2048)" in said
+    output = capsys.readouterr().out
+    assert "tokens of 300 documents" in output
+    assert "all were read back" in output
+    assert "feedline.text.TokenDataset('a.bin', block=2048)" in output
     assert texts("a.bin") == [f"text {number}" for number in range(300)]
 
 
-def test_options(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_applied(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--field", "title", "--append-eos", "33", "--token-type", "uint16", "--tokens-per-shard", "400")
     run(f"{module}:texts", "--tokens", "out", "--tokenizer", f"{module}.py:encode", *options, "--no-verify")
-    said = capsys.readouterr().out
-    assert "shards" in said
-    assert "not read back" in said
+    output = capsys.readouterr().out
+    assert "shards" in output
+    assert "not read back" in output
     assert texts("out") == [f"title {number}!" for number in range(300)]
     assert len(os.listdir("out")) > 2
     found = verify("out/tokens-00000.bin")
@@ -61,7 +61,7 @@ def test_options(module: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_engines(module: str, engine: str) -> None:
+def test_thread_and_process_engines_write_the_same_tokens(module: str, engine: str) -> None:
     command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
     assert main(["pack", *command, "--workers", "2", "--engine", engine]) == 0
     assert texts("a.bin") == [f"text {number}" for number in range(300)]
@@ -76,7 +76,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.ray
-def test_on_a_cluster(module: str, tmp_path: Path) -> None:
+def test_tokens_are_packed_on_a_ray_cluster(module: str, tmp_path: Path) -> None:
     command = [f"{module}:texts", "--tokens", "a.bin", "--tokenizer", f"{module}:encode", "--quiet"]
     options = ["--workers", "2", "--engine", "ray"]
     ended = program_server.run(ON_RAY, "pack", *command, *options, cwd=tmp_path, timeout_s=250, finalizes=True)
@@ -99,11 +99,11 @@ def test_on_a_cluster(module: str, tmp_path: Path) -> None:
         (("M:texts", "--tokens", "a.bin", "--tokenizer", "M:encode", "--append-eos", "auto"), "which one it is"),
     ],
 )
-def test_what_cannot_work(
+def test_options_that_do_not_fit_together_are_rejected(
     module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    said = fails(capsys, *(option.replace("M:", f"{module}:") for option in options))
-    assert message in " ".join(said.split())
+    message_shown = fails(capsys, *(option.replace("M:", f"{module}:") for option in options))
+    assert message in " ".join(message_shown.split())
     assert os.listdir() == [f"{module}.py"] or "__pycache__" in os.listdir()
 
 
@@ -115,13 +115,15 @@ def test_what_cannot_work(
         (("out.h5", "--tokens", "a.bin"), "not allowed with argument"),
     ],
 )
-def test_wrong_use(module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str) -> None:
+def test_wrong_arguments_print_the_usage(
+    module: str, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(SystemExit):
         main(["pack", f"{module}:texts", *options])
     assert message in capsys.readouterr().err
 
 
-def test_a_tokenizer_file(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tokenizer_file_is_used_and_recorded(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
     vocabulary = {"<unk>": 0, "<|endoftext|>": 1, "text": 2, **{str(number): 3 + number for number in range(300)}}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))

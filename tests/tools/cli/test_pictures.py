@@ -26,7 +26,7 @@ def test_every_run_draws_the_same_files(folder: Path) -> None:
     assert len(set(a)) == COUNT
 
 
-def test_both_datasets_have_the_same_samples_apart_from_the_crop(folder: Path) -> None:
+def test_both_datasets_have_the_same_samples_except_for_the_crop(folder: Path) -> None:
     usual: Any = UsualPictures(folder)
     ours: Any = picture_folder(folder)
     assert len(usual) == len(ours) == COUNT
@@ -41,7 +41,7 @@ def test_both_datasets_have_the_same_samples_apart_from_the_crop(folder: Path) -
         assert not torch.equal(image, again)
 
 
-def test_datasets_can_be_sent_to_a_worker(folder: Path) -> None:
+def test_datasets_can_be_pickled(folder: Path) -> None:
     for dataset in (UsualPictures(folder), picture_folder(folder)):
         sent: Any = pickle.loads(pickle.dumps(dataset))
         assert int(sent[5][1]) == 5 % len(PATTERNS)

@@ -1,4 +1,4 @@
-"""`feedline profile`: programs end as they would by themselves, and what their training waited for is told."""
+"""`feedline profile`: programs end as they would without it, and it reports what their training waited for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
     if "drop" in words:
         dataset = weakref.ref(train.dataset)
         del train
-        assert dataset() is None, "nobody keeps what the program drops"
+        assert dataset() is None, "nothing keeps what the program drops"
     os.chdir("/")
     if "forks" in words:
         child = os.fork()
@@ -105,13 +105,15 @@ def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: l
     assert stats.total.waits["fetch"] > 0
     lines = out.splitlines()
     assert stats.verdict in " ".join(lines)
-    assert sum(line.startswith("Squares, train.py:") for line in lines) == 3, "one that trains, two that validate"
+    assert sum(line.startswith("Squares, train.py:") for line in lines) == 3, (
+        "one loader that trains, two that validate"
+    )
     assert "24" in next(line for line in lines if line.startswith("Squares")).split()
     assert lines[-2:] == [str(program.parent / f"train-profile{end}") for end in (".json.gz", ".html")]
     assert "<title>feedline report" in (program.parent / "train-profile.html").read_text("utf-8")
 
 
-def test_figures_of_the_machine_are_of_the_recorded_time(program: Path) -> None:
+def test_system_figures_cover_the_recorded_time(program: Path) -> None:
     assert run(str(program), cwd=program.parent)[0] == 0
     recording = Recording.load(program.parent / "train-profile.json.gz")
     at = [moment for moment in recording.system["at"] if moment is not None]
@@ -121,7 +123,7 @@ def test_figures_of_the_machine_are_of_the_recorded_time(program: Path) -> None:
 
 
 @pytest.mark.parametrize(("word", "expected"), [("exit", 7), ("fail", 1), ("stop", 130)])
-def test_a_program_that_fails_keeps_its_code_and_is_told_of(program: Path, word: str, expected: int) -> None:
+def test_a_failing_program_keeps_its_exit_code_and_is_reported(program: Path, word: str, expected: int) -> None:
     code, out, err = run("-o", "run", "-m", "train", word, cwd=program.parent)
     assert code == expected
     assert str(program.parent / "run.html") in out
@@ -135,14 +137,14 @@ def test_a_program_that_fails_keeps_its_code_and_is_told_of(program: Path, word:
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["nothing"], 4), (["nothing", "end"], 4), (["nothing", "exit"], 7)])
-def test_a_program_without_a_loader(program: Path, words: list[str], expected: int) -> None:
+def test_a_program_without_a_loader_is_an_error(program: Path, words: list[str], expected: int) -> None:
     code, out, err = run(str(program), *words, cwd=program.parent)
     assert (code, out) == (expected, "")
     assert ("without iterating over any DataLoader" in err) is (expected == 4)
     assert not list(program.parent.glob("*-profile*"))
 
 
-def test_a_program_that_records_itself_goes_on(program: Path) -> None:
+def test_a_program_that_records_itself_can_be_profiled(program: Path) -> None:
     (program.parent / "own.py").write_text(OWN)
     code, out, err = run("own.py", cwd=program.parent)
     assert (code, err) == (0, "")
@@ -159,14 +161,14 @@ with feedline.record(loader, "own.json"):
 """
 
 
-def test_loaders_inside_of_workers_are_left_alone(program: Path) -> None:
+def test_loaders_inside_workers_are_not_profiled(program: Path) -> None:
     code, out, err = run(str(program), "workers", "nested", cwd=program.parent)
     assert (code, err) == (0, "")
     assert "Nested, train.py:" in out
     assert out.count("Squares, ") == 2
 
 
-def test_a_rank_has_files_of_its_own(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_writes_its_own_files(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, out, _ = run("-o", str(program.parent), str(program), cwd=program.parent, first=QUIET)
@@ -176,23 +178,25 @@ def test_a_rank_has_files_of_its_own(program: Path, monkeypatch: pytest.MonkeyPa
     assert all(Path(file).exists() for file in files)
 
 
-QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"  # the ranks of this test do not share data out
+QUIET = "import warnings\nwarnings.simplefilter('ignore')\n"  # the ranks of this test do not split the data
 
 
-def test_a_recording_that_grows_too_large_ends_and_says_so(program: Path) -> None:
+def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
     few = "import feedline.tools.cli.profile as profile\nprofile._MOST_ROWS, profile._MOST_LOADERS = 10, 2\n"
     code, out, _ = run(str(program), cwd=program.parent, first=few)
     assert code == 0
     recording = Recording.load(program.parent / "train-profile.json.gz")
-    assert len(recording.rows["got"]) == 12, "those of the epoch in which it became too large"
+    assert len(recording.rows["got"]) == 12, "the epoch in which it became too large is complete"
     assert recording.log[0].startswith("Of 24 batches, only the first 12 are recorded")
     assert recording.log[0] in out
     assert "1 epochs of other loaders are not recorded" in out
-    assert "24" in next(line for line in out.splitlines() if line.startswith("Squares")).split(), "which are counted"
+    assert "24" in next(line for line in out.splitlines() if line.startswith("Squares")).split(), (
+        "all batches are counted"
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "No program was given. Write feedline profile"),
         (["nowhere.py"], "no file nowhere.py"),
@@ -200,25 +204,29 @@ def test_a_recording_that_grows_too_large_ends_and_says_so(program: Path) -> Non
         (["--compare", "-o", "no/where/run", "{program}"], "Create it, or choose another one"),
     ],
 )
-def test_bad_input(program: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_explained(
+    program: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["profile", *(word.format(program=program) for word in words)]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not watchers
 
 
-def test_a_place_that_cannot_be_written_to_any_more(program: Path) -> None:
+def test_an_output_that_can_no_longer_be_written_is_reported(program: Path) -> None:
     (program.parent / "run.html").mkdir()
     code, _, err = run("-o", "run", str(program), cwd=program.parent)
     assert code == 1
     assert "The results could not be written" in err
-    assert run("-o", "run", str(program), "exit", cwd=program.parent)[0] == 7, "the program's own code counts more"
+    assert run("-o", "run", str(program), "exit", cwd=program.parent)[0] == 7, (
+        "the program's own exit code has precedence"
+    )
 
 
-# -- with torch's loader beside it -----------------------------------------------------------------------------------
+# -- compared with torch's loader ------------------------------------------------------------------------------------
 
 
 def forked(command: list[str]) -> int:
-    """Do what `_call` does, in a process that has imported torch already."""
+    """Do what `_call` does, in a process that has already imported torch."""
     assert command[:3] == [sys.executable, "-m", "feedline"]
     done = program_server.run(COMMAND, *command[3:])
     sys.stderr.write(done.stderr)
@@ -231,7 +239,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_both_loaders_side_by_side(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_loaders_are_compared(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--compare", "-o", str(program.parent / "both"), str(program), "workers"]) == 0
     lines = capsys.readouterr().out.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("Squares, train.py:"))
@@ -255,14 +263,14 @@ def test_a_program_that_fails_is_not_compared(
 
 
 @pytest.mark.slow
-def test_both_loaders_in_processes_of_their_own(program: Path) -> None:
+def test_compare_runs_each_loader_in_its_own_process(program: Path) -> None:
     code, out, err = run("--compare", "-o", "both", str(program), cwd=program.parent)
     assert (code, err) == (0, "")
     assert "feedline / torch" in out
 
 
 class Clock:
-    """Time that passes when a test says so, in place of the module `time`."""
+    """Replaces the module `time`; time passes only when a test says so."""
 
     now = 10**9
 
@@ -300,5 +308,5 @@ def test_torchs_loader_is_timed(module: str, monkeypatch: pytest.MonkeyPatch) ->
     assert name.startswith("Slow, test_profile.py:")
     assert figures.batches == 8
     assert figures.wait_s == pytest.approx(0.16)
-    assert figures.seconds - figures.wait_s == pytest.approx(0.16), "the body of the loop is not waiting"
+    assert figures.seconds - figures.wait_s == pytest.approx(0.16), "the loop's body does not count as waiting"
     assert figures.start_s == pytest.approx(0.04)

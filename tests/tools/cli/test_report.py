@@ -1,4 +1,4 @@
-"""`feedline report`: what it writes, and what it says of files that are no recordings."""
+"""`feedline report`: what it writes, and how it rejects files that are not recordings."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def short_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.tune.what_if.GRID_BATCHES", 20)
 
 
-def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_next_to_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(60)
     recording.save(tmp_path / "run.json.gz")
     assert main(["report", str(tmp_path / "run.json.gz")]) == 0
@@ -23,14 +23,14 @@ def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.Captu
     assert "<title>feedline report" in (tmp_path / "run.html").read_text("utf-8")
 
 
-def test_recordings_with_a_number_each_have_a_page(tmp_path: Path) -> None:
+def test_numbered_recordings_get_separate_pages(tmp_path: Path) -> None:
     for number in (1, 2):
         recording_of(20).save(tmp_path / f"run.{number}.json")
         assert main(["report", str(tmp_path / f"run.{number}.json")]) == 0
     assert sorted(page.name for page in tmp_path.glob("*.html")) == ["run.1.html", "run.2.html"]
 
 
-def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = recording_of(60, workers=2)
     recording.settings["cores"] = 8
     recording.save(tmp_path / "run.json")
@@ -40,14 +40,14 @@ def test_what_to_change_is_on_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert line.startswith("too-few-workers: Training waits")
 
 
-def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_page_is_written_to_the_given_path(tmp_path: Path) -> None:
     recording_of(60).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "other.html")]) == 0
     assert (tmp_path / "other.html").stat().st_size > 30_000
 
 
 @pytest.mark.parametrize("content", ["", "{}", "no JSON", '{"format": "feedline recording"'])
-def test_a_file_that_is_no_recording_is_refused(
+def test_rejects_files_that_are_not_recordings(
     tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.json").write_text(content)
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_recording_is_refused(
         ('"epochs":[', f'"epochs":[{"[" * 9999}'),
     ],
 )
-def test_a_damaged_recording_ends_with_a_sentence(
+def test_a_damaged_recording_is_reported_in_one_sentence(
     tmp_path: Path, before: str, after: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recording_of(20).save(tmp_path / "run.json")
@@ -72,24 +72,24 @@ def test_a_damaged_recording_ends_with_a_sentence(
     assert before in text
     (tmp_path / "run.json").write_text(text.replace(before, after, 1))
     assert main(["report", str(tmp_path / "run.json")]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("feedline: ")
-    assert "run.json is" in told
+    message = capsys.readouterr().err
+    assert message.startswith("feedline: ")
+    assert "run.json is" in message
     assert not (tmp_path / "run.html").exists()
 
 
-def test_a_recording_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "run.json")]) == 1
     assert "No such file" in capsys.readouterr().err
 
 
-def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1
     assert "could not be written" in capsys.readouterr().err
 
 
-def test_a_trace_is_written_besides(tmp_path: Path) -> None:
+def test_a_trace_is_written_as_well(tmp_path: Path) -> None:
     recording_of(20).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), "--trace", str(tmp_path / "trace.json")]) == 0
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -97,7 +97,7 @@ def test_a_trace_is_written_besides(tmp_path: Path) -> None:
     assert (tmp_path / "run.html").exists()
 
 
-def test_page_and_trace_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_trace_cannot_be_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
     out = str(tmp_path / "out")
     assert main(["report", str(tmp_path / "run.json"), "-o", out, "--trace", out]) == 1
@@ -105,7 +105,7 @@ def test_page_and_trace_are_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
-def test_the_recording_is_not_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recording_is_not_overwritten(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
     assert main(["report", str(tmp_path / "run.json"), option, str(tmp_path / "run.json")]) == 1
     assert "is the recording itself" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`feedline run`: programs that are not changed get feedline's loader, and end as they would by themselves."""
+"""`feedline run`: unchanged programs get feedline's loader, and end as they would without it."""
 
 import sys
 from pathlib import Path
@@ -49,12 +49,12 @@ def test_an_unchanged_program_gets_feedlines_loader(program: Path, workers: int,
     assert out == f"feedline.loader.torch {SQUARES} ['a', '--help'] __main__\n"
 
 
-def test_a_module_is_run_like_a_file(program: Path) -> None:
+def test_a_module_can_be_run(program: Path) -> None:
     code, out, _ = run("run", "-m", "train", "1", "fork", cwd=program.parent)
     assert (code, out) == (0, f"feedline.loader.torch {SQUARES} [] __main__\n")
 
 
-def test_what_follows_two_dashes_is_the_program(program: Path) -> None:
+def test_everything_after_two_dashes_belongs_to_the_program(program: Path) -> None:
     code, out, _ = run("run", "--", "train.py", "1", "fork", "--", cwd=program.parent)
     assert (code, out) == (1, f"feedline.loader.torch {SQUARES} ['--'] __main__\n")
 
@@ -105,7 +105,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_programs_own_exception_is_told_without_our_frames(program: Path) -> None:
+def test_tracebacks_of_the_program_do_not_show_feedlines_frames(program: Path) -> None:
     code, _, err = run("run", str(program), "1", "fork", "--fail", cwd=program.parent)
     assert code == 1
     assert "LookupError: no square" in err
@@ -115,7 +115,7 @@ def test_the_programs_own_exception_is_told_without_our_frames(program: Path) ->
     assert "tools/cli/script.py" not in err
 
 
-def test_a_syntax_error_is_told_as_python_tells_it(tmp_path: Path) -> None:
+def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
     (tmp_path / "torn.py").write_text("def f(:\n")
     code, _, err = run("run", "torn.py", cwd=tmp_path)
     assert code == 1
@@ -123,7 +123,7 @@ def test_a_syntax_error_is_told_as_python_tells_it(tmp_path: Path) -> None:
     assert "SyntaxError" in err
 
 
-def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
+def test_torchs_loader_is_restored_afterwards(tmp_path: Path) -> None:
     import torch.utils.data
 
     (tmp_path / "empty.py").write_text(
@@ -135,7 +135,7 @@ def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "No program"),
         (["--"], "No program"),
@@ -144,12 +144,12 @@ def test_the_loader_is_torchs_again_afterwards(tmp_path: Path) -> None:
         (["-m", "tests"], "a package without a module __main__"),
     ],
 )
-def test_a_program_that_is_not_there(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_program_is_reported(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *words]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_it_as_it_ends_others(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_program_with_status_130(tmp_path: Path) -> None:
     stop = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     (tmp_path / "stop.py").write_text(f"{stop}os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()")
     assert run("run", "stop.py", cwd=tmp_path) == (130, "", "")

@@ -19,7 +19,7 @@ BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"
 PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
 
 
-def tuned(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_tune(*arguments: object) -> subprocess.CompletedProcess[str]:
     return program_server.run(PROGRAM, "tune", *arguments)
 
 
@@ -31,8 +31,8 @@ def is_gone(pid: str) -> bool:
         return True
 
 
-def test_a_dataset_is_tried_and_the_best_setting_printed(tmp_path: Path) -> None:
-    done = tuned(f"{OWN}:Ready", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
+def test_the_best_setting_for_a_dataset_is_printed(tmp_path: Path) -> None:
+    done = run_tune(f"{OWN}:Ready", "--batch-size", 5, "--seconds", 5, "--plot", tmp_path / "tune.svg")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"loader = DataLoader\(dataset, batch_size=5, shuffle=True, num_workers=(\d+)", done.stdout)
     assert "from feedline import DataLoader\n" in done.stdout
@@ -41,9 +41,9 @@ def test_a_dataset_is_tried_and_the_best_setting_printed(tmp_path: Path) -> None
 
 
 @pytest.mark.real_time
-def test_workers_are_found_for_a_dataset_that_waits() -> None:
+def test_workers_are_suggested_for_a_dataset_that_waits() -> None:
     def check() -> None:
-        done = tuned(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
+        done = run_tune(f"{OWN}:Sleeping", "--batch-size", 5, "--seconds", 5)
         found = re.search(r"num_workers=(\d+)", done.stdout)
         assert found is not None
         assert int(found[1]) >= 2
@@ -53,41 +53,41 @@ def test_workers_are_found_for_a_dataset_that_waits() -> None:
 
 
 @pytest.mark.real_time
-def test_no_workers_for_a_slow_training_step() -> None:
+def test_no_workers_are_suggested_for_a_slow_training_step() -> None:
     def check() -> None:
-        done = tuned(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
+        done = run_tune(f"{OWN}:Ready", "--batch-size", 2, "--step-ms", 200, "--seconds", 10, "--json")
         assert (done.returncode, done.stderr) == (0, "")
-        told = json.loads(done.stdout)
-        assert told["setting"]["workers"] == 0
-        assert told["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
-        assert len(told["tried"]) == 1
-        assert told["batch_bytes"] == 2 * 16 * 4
+        output = json.loads(done.stdout)
+        assert output["setting"]["workers"] == 0
+        assert output["code"].endswith("loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=0)")
+        assert len(output["tried"]) == 1
+        assert output["batch_bytes"] == 2 * 16 * 4
 
     try_again(check)
 
 
 @pytest.mark.slow
-def test_a_loader() -> None:
-    done = tuned(f"{OWN}:loader", "--seconds", 4, "--json")
+def test_the_best_setting_for_a_loader_keeps_its_other_arguments() -> None:
+    done = run_tune(f"{OWN}:loader", "--seconds", 4, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"]
-    assert told["code"].endswith("# and the other arguments of your loader, unchanged")
+    output = json.loads(done.stdout)
+    assert "DataLoader(dataset, batch_size=5, num_workers=" in output["code"]
+    assert output["code"].endswith("# and the other arguments of your loader, unchanged")
 
 
 @pytest.mark.slow
 def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
-    done = tuned(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
+    done = run_tune(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout)["setting"]["workers"] == 0, "what could be measured counts"
+    assert json.loads(done.stdout)["setting"]["workers"] == 0, "settings that could be measured count"
     assert re.search(r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr)
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
 
 
-def test_what_workers_raise_is_told() -> None:
-    done = tuned(f"{OWN}:RaisingInWorkers", "--seconds", 4, "--json")
+def test_errors_in_workers_are_reported_and_the_setting_is_skipped() -> None:
+    done = run_tune(f"{OWN}:RaisingInWorkers", "--seconds", 4, "--json")
     assert done.returncode == 0
     assert all(one["engine"] != "process" for one in json.loads(done.stdout)["tried"])
     assert "Skipped 1 worker (process): OSError: the file is locked" in done.stderr
@@ -104,8 +104,10 @@ def test_what_workers_raise_is_told() -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["tune", "bench"])
-def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, text: str, traceback: str) -> None:
-    # What hangs is waited for; the others end by themselves.
+def test_datasets_that_cannot_be_measured_are_explained(
+    command: str, name: str, status: int, text: str, traceback: str
+) -> None:
+    # Only the dataset that hangs is waited for; the others end by themselves.
     done = program_server.run(PROGRAM, command, f"{BROKEN}:{name}", "--seconds", 0.5 if name == "Hanging" else 60)
     assert done.returncode == status
     assert done.stdout == ""
@@ -127,7 +129,7 @@ def test_datasets_that_cannot_be_tried(command: str, name: str, status: int, tex
         (["bench", "a:b", "--engine", "magic"], "invalid choice"),
     ],
 )
-def test_options_that_are_wrong(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_explained(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2

@@ -1,4 +1,4 @@
-"""Programs that are run with settings tried on their loaders."""
+"""`feedline tune --script` runs programs and tries settings on their loaders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from own_datasets import Ready, Sleeping
 """
 
 
-def tuned(
+def run_tune(
     folder: Path, program: str, *options: object, words: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     path = folder / "train.py"
@@ -42,26 +42,26 @@ for batch in DataLoader(Sleeping(), batch_size=5, sampler=again_and_again, num_w
 
 @pytest.mark.slow
 def test_settings_are_tried_on_a_program(tmp_path: Path) -> None:
-    done = tuned(tmp_path, TRAINS, "--seconds", 8, "--json", words=("--epochs", "3"))
+    done = run_tune(tmp_path, TRAINS, "--seconds", 8, "--json", words=("--epochs", "3"))
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)  # and nothing that the program has printed
-    assert told["tried"][0]["engine"] == "inline"
-    assert "DataLoader(dataset, batch_size=5, num_workers=" in told["code"], "the loader that most time is spent with"
-    assert told["batch_bytes"] == 5 * 16 * 4
+    output = json.loads(done.stdout)  # contains nothing that the program printed
+    assert output["tried"][0]["engine"] == "inline"
+    assert "DataLoader(dataset, batch_size=5, num_workers=" in output["code"], "the loader that takes the most time"
+    assert output["batch_bytes"] == 5 * 16 * 4
 
 
 @pytest.mark.real_time
-def test_the_best_for_the_step_of_a_program(tmp_path: Path) -> None:
+def test_workers_are_suggested_if_the_programs_steps_wait(tmp_path: Path) -> None:
     def check() -> None:
-        told = json.loads(tuned(tmp_path, TRAINS, "--seconds", 12, "--json").stdout)
-        assert told["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
-        assert told["setting"]["workers"] >= 1
+        output = json.loads(run_tune(tmp_path, TRAINS, "--seconds", 12, "--json").stdout)
+        assert output["tried"][0]["stall"] > 0.1  # half of the time, unless other programs make the steps longer
+        assert output["setting"]["workers"] >= 1
 
     try_again(check)
 
 
-def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
-    done = tuned(tmp_path, TRAINS, f"{OWN}:Ready", "--seconds", 6)
+def test_only_loaders_of_the_named_dataset_are_tuned(tmp_path: Path) -> None:
+    done = run_tune(tmp_path, TRAINS, f"{OWN}:Ready", "--seconds", 6)
     assert done.returncode == 0, done.stderr
     assert "DataLoader(dataset, batch_size=2, num_workers=" in done.stdout
     assert "training waits" in done.stdout
@@ -79,9 +79,11 @@ def test_only_loaders_of_the_dataset_that_is_named(tmp_path: Path) -> None:
         ("os._exit(9)", 7, "The program ended its process with status 9", ""),
     ],
 )
-def test_programs_that_cannot_be_tuned(tmp_path: Path, program: str, status: int, text: str, before: str) -> None:
-    # What hangs is waited for; the others end by themselves.
-    done = tuned(tmp_path, program, "--seconds", 2 if status == 6 else 60)
+def test_programs_that_cannot_be_tuned_are_explained(
+    tmp_path: Path, program: str, status: int, text: str, before: str
+) -> None:
+    # Only the program that hangs is waited for; the others end by themselves.
+    done = run_tune(tmp_path, program, "--seconds", 2 if status == 6 else 60)
     assert (done.returncode, done.stdout) == (status, "")
     *more, last = done.stderr.splitlines()
     assert last.startswith("feedline: ")
@@ -90,7 +92,7 @@ def test_programs_that_cannot_be_tuned(tmp_path: Path, program: str, status: int
 
 
 @pytest.mark.slow
-def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> None:
+def test_settings_that_make_the_program_fail_are_skipped(tmp_path: Path) -> None:
     program = """
     class RaisingInWorkers(Ready):
         def __getitem__(self, index):
@@ -102,7 +104,7 @@ def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> Non
     while True:
         list(DataLoader(RaisingInWorkers(), batch_size=2))
     """
-    done = tuned(tmp_path, program, "--seconds", 8, "--json")
+    done = run_tune(tmp_path, program, "--seconds", 8, "--json")
     assert done.returncode == 0, done.stderr
     assert {one["engine"] for one in json.loads(done.stdout)["tried"]} <= {"inline", "thread"}
     assert re.search(r"Skipped 1 worker \(process\): The program failed", done.stderr)
@@ -119,7 +121,7 @@ def test_settings_with_which_a_program_fails_are_left_out(tmp_path: Path) -> Non
         (["--script", "-m", "no_such_module"], "There is no module no_such_module"),
     ],
 )
-def test_what_was_asked_for_wrongly(arguments: list[object], text: str) -> None:
+def test_wrong_arguments_are_explained(arguments: list[object], text: str) -> None:
     done = program_server.run(PROGRAM, "tune", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert text in done.stderr

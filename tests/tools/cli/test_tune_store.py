@@ -1,4 +1,4 @@
-"""What training from a store costs, before anything is fetched."""
+"""`feedline tune` estimates what training from remote shards costs, without fetching them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_costs_of_each_way_to_shuffle_are_estimated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with web_server(folder) as server:
         address = f"{server.address}/shard-{{000..019}}.tar"
         assert main(["tune", address, "--cache", "48MB", "--sample-bytes", "10KB", "--json"]) == 0
         asked = sum(request.stop - request.start for request in server.requests)
-        assert asked < 0.2 * 20 * SIZE, "sizes, not shards"
+        assert asked < 0.2 * 20 * SIZE, "only sizes are requested, not shards"
         report = json.loads(capsys.readouterr().out)
         assert main(["tune", address, "--machines", "4", "--ranks", "1", "--workers", "1", "--cache", "40000000"]) == 0
     assert (report["shards"], report["bytes"]) == (20, 20 * SIZE)
@@ -48,7 +48,7 @@ def test_a_table_of_what_shuffling_costs(folder: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("shards", "suggested"), [("{000..019}", "45.8MiB"), ("{000..001}", "8.0MiB")])
-def test_a_cache_is_suggested_that_a_dataset_accepts(
+def test_datasets_accept_the_suggested_cache_size(
     shards: str, suggested: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with web_server(folder) as server:
@@ -73,6 +73,6 @@ def test_a_cache_is_suggested_that_a_dataset_accepts(
         (["module:dataset", "--machines", "4"], "--machines applies only to shards in a store"),
     ],
 )
-def test_bad_input_is_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *arguments]) == 1
     assert message in capsys.readouterr().err

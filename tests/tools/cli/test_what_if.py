@@ -1,4 +1,4 @@
-"""`feedline what-if`: its tables, its JSON, and what it says of input that it cannot use."""
+"""`feedline what-if`: its tables, its JSON, and its messages about input it cannot use."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_recorded_and_predicted_side_by_side(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_and_predicted_values_are_shown_side_by_side(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--workers", "8", "--fetch", "0.5x", "--step", "2x", "--unordered"]) == 0
     lines = dict(
         re.split(r"  +", line.strip(), maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:1].strip()
@@ -27,13 +27,15 @@ def test_recorded_and_predicted_side_by_side(file: str, capsys: pytest.CaptureFi
     assert re.fullmatch(r"1[12][.\d]* ms +2[34][.\d]* ms", lines["training step"])
 
 
-def test_a_change_of_nothing_but_the_order_is_a_change(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changing_only_the_order_is_predicted(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--ordered"]) == 0
     assert "predicted" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_options_a_grid_of_settings_and_the_best_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recording = recording_of(120)
     recording.settings |= {"cores": 4, "local_ranks": 1}
     recording.save(tmp_path / "run.json")
@@ -45,17 +47,17 @@ def test_several_settings_and_the_best(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--workers", "0", "--step", "50ms", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["workers"] == 0
-    assert told["predicted"]["body"]["mean"] == pytest.approx(0.05, rel=0.1)
+    output = json.loads(capsys.readouterr().out)
+    assert output["workers"] == 0
+    assert output["predicted"]["body"]["mean"] == pytest.approx(0.05, rel=0.1)
     assert main(["what-if", file, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["best"] in told["grid"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["best"] in output["grid"]
 
 
-def test_stages_that_the_dataset_has_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_stages_of_the_dataset_can_be_scaled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording = recording_of(120)
     recording.stages = {"decode": [[number, 20_000_000] for number in range(120)], "a b": [[0, 1], [100, 5]]}
     recording.save(tmp_path / "run.json")
@@ -68,7 +70,7 @@ def test_stages_that_the_dataset_has_named(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("", "not a recording"),
         ('{"format":"feedline recording","version":1,"rows":{"got":[1', "cut off"),
@@ -76,16 +78,16 @@ def test_stages_that_the_dataset_has_named(tmp_path: Path, capsys: pytest.Captur
         (None, "cannot be read"),
     ],
 )
-def test_files_that_are_no_recordings(
-    content: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_rejects_files_that_are_not_recordings(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     assert main(["what-if", str(tmp_path / "run.json")]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_stage_that_was_not_recorded(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_stages_that_were_not_recorded(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", file, "--decode", "0.5x"]) == 1
     assert "only of fetch, transform, collate, write" in capsys.readouterr().err
 
@@ -105,7 +107,7 @@ def test_a_stage_that_was_not_recorded(file: str, capsys: pytest.CaptureFixture[
         ["--ordered", "--unordered"],
     ],
 )
-def test_options_that_cannot_be(file: str, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_impossible_options(file: str, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["what-if", file, *wrong])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""Every command works where rich is not installed, and prints plain text."""
+"""Every command works without rich, and prints plain text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SHORT = {"demo": short_demo.PROGRAM, **dict.fromkeys(("profile", "report", "what
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command(name: str, folder: Path) -> None:
+def test_commands_print_plain_text(name: str, folder: Path) -> None:
     arguments, expected = COMMANDS[name]
     done = program_server.run(SHORT.get(name, "") + PROGRAM, *arguments, cwd=folder)
     assert done.returncode in (0, 3), done.stderr
@@ -72,7 +72,7 @@ def test_a_command(name: str, folder: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_the_lab(folder: Path) -> None:
+def test_the_lab_starts(folder: Path) -> None:
     ours, theirs = os.pipe()
     with open(os.devnull) as nothing, os.fdopen(ours) as output:
         lab = program_server.start(
@@ -90,7 +90,7 @@ def test_the_lab(folder: Path) -> None:
             lab.kill()
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback(folder: Path) -> None:
+def test_a_closed_pipe_causes_no_traceback(folder: Path) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     with open(os.devnull) as nothing, (folder / "err").open("w") as err:
@@ -102,7 +102,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback(folder: Path) -> None:
     assert (folder / "err").read_text() == ""
 
 
-def test_all_commands_are_tried() -> None:
+def test_every_command_is_covered() -> None:
     described = re.findall(r"^    ([a-z-]+)  ", build_parser().format_help(), re.MULTILINE)
     assert len(described) >= 11
     assert {arguments[0] for arguments, _ in COMMANDS.values()} | {"lab"} == set(described)

@@ -1,4 +1,4 @@
-"""A lab that is served for a test, and the requests of a browser that knows its token."""
+"""Serves a lab for a test, and sends the requests of a browser that knows its token."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def _count(values: Values, actions: Actions) -> Iterator[Event]:
 
 
 def counting() -> View:
-    """Return a view that tells as many events as it is asked for."""
+    """Return a view that emits as many events as its setting says."""
     return View(
         "counting",
         "Counting",
@@ -43,11 +43,11 @@ def counting() -> View:
 
 
 class Waiting:
-    """A view that goes on until it is clicked on or left."""
+    """A view that runs until its button is clicked or the reader leaves."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
-        self.told = 0
+        self.emitted = 0
 
     def view(self) -> View:
         return View("waiting", "Waiting", "It waits.", "For a click.", (), lambda values: "wait()", self._run)
@@ -57,8 +57,8 @@ class Waiting:
             yield doing("Waiting for a click.")
             yield buttons({"go": "Go"})
             while True:
-                self.told += 1
-                yield figures({"told": self.told})
+                self.emitted += 1
+                yield figures({"emitted": self.emitted})
                 try:
                     yield say(f"clicked: {actions.get(timeout=0.05)}")
                     return
@@ -69,7 +69,7 @@ class Waiting:
 
 
 class Connections(set[object]):
-    """The connections of a server, for a test that waits until some have come or all have gone."""
+    """The connections of a server; tests can wait until some are open or all are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,27 +85,27 @@ class Connections(set[object]):
             super().discard(connection)
             self._changed.notify_all()
 
-    def wait_until(self, is_so: Callable[[int], bool]) -> None:
+    def wait_until(self, is_reached: Callable[[int], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: is_so(len(self)), 60)
+            assert self._changed.wait_for(lambda: is_reached(len(self)), 60)
 
 
 @contextmanager
 def serving(*views: View) -> Iterator[tuple[str, Connections]]:
-    """Serve views on a thread; give the address, and the connections to it."""
+    """Serve views on a thread; yield the address, and the connections to it."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()  # requests that come before the server has started wait for it
         port = listening.getsockname()[1]
         app = app_of(views, token=TOKEN, port=port)
         server, connections = Server(app), Connections()
-        server.server_state.connections = connections  # type: ignore[assignment]  # what uvicorn puts into it is its own
+        server.server_state.connections = connections  # type: ignore[assignment]  # uvicorn's own type is private
         server.config.headers.append(("connection", "close"))  # a browser would keep connections for the next test
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         try:
             with client(f"http://127.0.0.1:{port}") as asking:
-                asking.get("/")  # which is answered when the server has started
+                asking.get("/")  # answered once the server has started
             connections.wait_until(lambda count: not count)
             yield f"http://127.0.0.1:{port}", connections
         finally:
@@ -127,13 +127,13 @@ def has_ended(pid: int) -> bool:
 
 @contextmanager
 def served(*views: View) -> Iterator[str]:
-    """Serve views on a thread, at the address that is given."""
+    """Serve views on a thread; yield the address."""
     with serving(*views) as (address, _):
         yield address
 
 
 @contextmanager
 def client(address: str, **headers: str) -> Iterator[httpx.Client]:
-    """Return what asks as the lab's own page does."""
+    """Yield a client that sends requests as the lab's own page does."""
     with httpx.Client(base_url=address, headers={HEADER: TOKEN, **headers}, timeout=120, trust_env=False) as asking:
         yield asking

@@ -1,4 +1,4 @@
-"""Runs of views over HTTP: told in order, slowed by a slow reader, ended when nobody reads."""
+"""Runs of views over HTTP: events come in order, a slow reader slows its run, and a run ends when its reader leaves."""
 
 import json
 import socket
@@ -21,34 +21,34 @@ def _events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_run_tells_its_code_its_events_and_its_end() -> None:
+def test_a_run_sends_its_code_its_events_and_its_end() -> None:
     with served(counting()) as address, client(address) as asking:
-        told = _events(asking.post("/runs", json={"view": "counting", "values": {"events": 200}}).text)
-    assert told[0]["code"] == "count(200)"
-    assert [event["values"]["number"] for event in told[1:-2]] == list(range(200))
-    assert [event["kind"] for event in told[-2:]] == ["say", "done"]
+        events = _events(asking.post("/runs", json={"view": "counting", "values": {"events": 200}}).text)
+    assert events[0]["code"] == "count(200)"
+    assert [event["values"]["number"] for event in events[1:-2]] == list(range(200))
+    assert [event["kind"] for event in events[-2:]] == ["say", "done"]
 
 
-def test_a_view_that_fails_says_why() -> None:
+def test_a_failing_view_sends_the_error_and_its_traceback() -> None:
     with served(counting()) as address, client(address) as asking:
-        told = _events(asking.post("/runs", json={"view": "counting", "values": {"fails": True}}).text)
-    assert told[-1]["kind"] == "error"
-    assert told[-1]["text"] == "ValueError: this view fails"
-    assert "Traceback" in told[-1]["more"]
+        events = _events(asking.post("/runs", json={"view": "counting", "values": {"fails": True}}).text)
+    assert events[-1]["kind"] == "error"
+    assert events[-1]["text"] == "ValueError: this view fails"
+    assert "Traceback" in events[-1]["more"]
 
 
-def test_a_number_that_json_has_not_is_told_and_not_taken_for_a_stopped_server() -> None:
+def test_a_value_that_json_cannot_represent_is_an_error_of_the_run() -> None:
     def undefined(values: Values, actions: Actions) -> Iterator[Event]:
         yield {"kind": "figures", "values": {"rate": float("nan")}}
 
     with served(replace(counting(), run=undefined)) as address, client(address) as asking:
-        told = _events(asking.post("/runs", json={"view": "counting"}).text)
-    assert [event["kind"] for event in told] == ["run", "error"]
-    assert "ValueError" in told[-1]["text"]
+        events = _events(asking.post("/runs", json={"view": "counting"}).text)
+    assert [event["kind"] for event in events] == ["run", "error"]
+    assert "ValueError" in events[-1]["text"]
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"{", "not JSON"),
         (b"[]", "not a JSON object"),
@@ -60,14 +60,14 @@ def test_a_number_that_json_has_not_is_told_and_not_taken_for_a_stopped_server()
         (b'"' + b"x" * 200_000 + b'"', "at most"),
     ],
 )
-def test_a_wrong_request_is_answered_with_a_sentence(body: bytes, told: str) -> None:
+def test_a_bad_request_is_answered_with_an_explanation(body: bytes, message: str) -> None:
     with served(counting()) as address, client(address) as asking:
         answer = asking.post("/runs", content=body)
     assert answer.status_code == 422
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]
 
 
-def test_what_is_clicked_reaches_the_run() -> None:
+def test_clicks_reach_the_run() -> None:
     waiting = Waiting()
     with (
         served(waiting.view()) as address,
@@ -87,7 +87,7 @@ def test_what_is_clicked_reaches_the_run() -> None:
         assert "has ended" in answer.json()["error"]
 
 
-def test_a_reader_that_leaves_ends_the_run() -> None:
+def test_a_run_ends_when_its_reader_leaves() -> None:
     waiting = Waiting()
     with served(waiting.view()) as address:
         with client(address) as asking, asking.stream("POST", "/runs", json={"view": "waiting"}) as run:
@@ -96,7 +96,7 @@ def test_a_reader_that_leaves_ends_the_run() -> None:
         assert waiting.closed.wait(60)
 
 
-def test_who_leaves_before_the_end_of_a_request_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_connection_closed_in_the_middle_of_a_request_is_not_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     with serving(counting()) as (address, connections):
         host, port = "127.0.0.1", int(address.rpartition(":")[2])
         with socket.create_connection((host, port)) as asking:
@@ -107,7 +107,7 @@ def test_who_leaves_before_the_end_of_a_request_is_no_error(capfd: pytest.Captur
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_no_more_runs_than_the_lab_does_at_a_time() -> None:
+def test_the_number_of_concurrent_runs_is_limited() -> None:
     waiting = Waiting()
     with served(waiting.view()) as address, ExitStack() as stack:
         reading = []
@@ -123,7 +123,9 @@ def test_no_more_runs_than_the_lab_does_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "none", "-1", "7"])
-def test_a_run_that_is_not_there_is_answered_with_a_sentence(number: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_action_for_an_unknown_run_is_answered_with_an_explanation(
+    number: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with served(counting()) as address, client(address) as asking:
         answer = asking.post(f"/runs/{number}/actions", json={"action": "go"})
     assert answer.status_code == 422

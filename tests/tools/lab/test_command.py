@@ -1,4 +1,4 @@
-"""`feedline lab` as a program: what it prints, and that nothing of it stays, however it ends."""
+"""`feedline lab` as a program: what it prints, and that it leaves nothing behind, however it ends."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.conftest import _children
 from tests.tools.lab.served import client, has_ended
 
 
-def below(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         found += _children(each)
@@ -39,10 +39,10 @@ class Dataset:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "view", "least"),  # the fork server and the run, and its workers or what probes a dataset
+    ("number", "view", "least"),  # the fork server and the run, and its workers or the process that probes a dataset
     [(signal.SIGINT, "faults", 4), (signal.SIGKILL, "faults", 4), (signal.SIGKILL, "your_dataset", 3)],
 )
-def test_nothing_of_a_lab_that_was_stopped_stays(number: signal.Signals, view: str, least: int, tmp_path: Path) -> None:
+def test_a_stopped_lab_leaves_no_process_behind(number: signal.Signals, view: str, least: int, tmp_path: Path) -> None:
     pipe, file = tmp_path / "pipe", tmp_path / "probed.py"
     os.mkfifo(pipe)
     file.write_text(PROBED.format(pipe=str(pipe)))
@@ -51,19 +51,19 @@ def test_nothing_of_a_lab_that_was_stopped_stays(number: signal.Signals, view: s
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lab:
         assert lab.stdout is not None
         assert lab.stderr is not None
-        said = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=([\w-]+)(#.*)", lab.stdout.readline())
-        assert said is not None
-        assert said[3] == "#your_dataset?source=my_module%3Adataset"
+        printed = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=([\w-]+)(#.*)", lab.stdout.readline())
+        assert printed is not None
+        assert printed[3] == "#your_dataset?source=my_module%3Adataset"
         with (
-            client(said[1], **{HEADER: said[2]}) as asking,
+            client(printed[1], **{HEADER: printed[2]}) as asking,
             asking.stream("POST", "/runs", json={"view": view, "values": values}) as answer,
         ):
             lines = answer.iter_lines()
             if values:
                 assert pipe.read_text() == "probed"
             else:
-                assert any(json.loads(line)["kind"] == "cells" for line in lines)  # so there are workers
-            started = below(lab.pid)
+                assert any(json.loads(line)["kind"] == "cells" for line in lines)  # then there are workers
+            started = descendants_of(lab.pid)
             os.kill(lab.pid, number)
             lab.wait(60)
         assert len(started) >= least

@@ -1,4 +1,4 @@
-"""What may be set on a view, and what is refused."""
+"""Which values the controls of a view accept and reject."""
 
 import pytest
 
@@ -14,7 +14,7 @@ CONTROLS: tuple[Control, ...] = (
 )
 
 
-def test_what_is_not_given_is_the_default() -> None:
+def test_missing_values_get_their_defaults() -> None:
     assert read(CONTROLS, {}) == {"workers": 2, "load": 0.5, "engine": "process", "shuffle": True, "dataset": "a:b"}
 
 
@@ -25,7 +25,7 @@ def test_whole_numbers_stay_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"workers": 10**9}, "Workers: 1000000000 is not possible here.*0 to 8"),
         ({"workers": 10**400}, "Workers: 1000.* is not possible here"),
@@ -39,8 +39,8 @@ def test_whole_numbers_stay_whole() -> None:
         ({"batch": 1}, "no setting 'batch'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_bounds(given: dict[str, object], told: str) -> None:
-    with pytest.raises(BadOption, match=told):
+def test_impossible_values_are_rejected_with_the_bounds(given: dict[str, object], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         read(CONTROLS, given)
 
 

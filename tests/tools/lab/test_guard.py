@@ -1,4 +1,4 @@
-"""Who may talk to the lab: each check holds alone."""
+"""Which requests the lab accepts; each check works on its own."""
 
 from collections.abc import Iterator
 
@@ -17,12 +17,12 @@ def address() -> Iterator[str]:
 RUN = {"view": "counting", "values": {}}
 
 
-def test_the_lab_s_own_page_may_run_views(address: str) -> None:
+def test_the_labs_own_page_may_run_views(address: str) -> None:
     with client(address, origin=address) as asking:
         assert asking.post("/runs", json=RUN).status_code == 200
 
 
-def test_the_address_with_the_token_sets_a_cookie_and_loses_the_token(address: str) -> None:
+def test_opening_the_address_with_the_token_sets_a_cookie_and_redirects(address: str) -> None:
     with httpx.Client(base_url=address, trust_env=False) as browser:
         answer = browser.get("/", params={"token": TOKEN})
         assert answer.status_code == 303
@@ -35,7 +35,7 @@ def test_the_address_with_the_token_sets_a_cookie_and_loses_the_token(address: s
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "message"),
     [
         ({"host": "evil.example:80"}, "answers at http://127.0.0.1"),
         ({"host": "127.0.0.1:1"}, "answers at"),
@@ -48,14 +48,14 @@ def test_the_address_with_the_token_sets_a_cookie_and_loses_the_token(address: s
         ({"x-feedline-token": TOKEN[:-1]}, "token is missing or wrong"),
     ],
 )
-def test_a_forged_request_is_refused(address: str, headers: dict[str, str], told: str) -> None:
+def test_forged_requests_are_rejected(address: str, headers: dict[str, str], message: str) -> None:
     with client(address, **headers) as asking:
         answer = asking.post("/runs", json=RUN)
     assert answer.status_code == 403
-    assert told in answer.text
+    assert message in answer.text
 
 
-def test_a_cookie_alone_runs_nothing(address: str) -> None:
+def test_a_cookie_alone_is_not_enough_to_run_a_view(address: str) -> None:
     """Another site's form would send the cookie of an older browser; it cannot send the header."""
     with httpx.Client(base_url=address, trust_env=False) as browser:
         browser.get("/", params={"token": TOKEN})
@@ -64,13 +64,13 @@ def test_a_cookie_alone_runs_nothing(address: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/runs", "/nothing", "/?token=guessed"])
-def test_without_a_token_nothing_is_shown(address: str, path: str) -> None:
+def test_nothing_is_shown_without_a_token(address: str, path: str) -> None:
     answer = httpx.get(address + path, trust_env=False)
     assert answer.status_code == 403
     assert "<html" not in answer.text
 
 
-def test_the_page_lets_no_other_script_run(address: str) -> None:
+def test_the_content_security_policy_forbids_other_scripts(address: str) -> None:
     with httpx.Client(
         base_url=address, trust_env=False, cookies={f"feedline_lab_{address.rpartition(':')[2]}": TOKEN}
     ) as browser:

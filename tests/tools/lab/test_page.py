@@ -1,4 +1,4 @@
-"""The lab in a browser: every view, its controls, what is said when something is wrong."""
+"""The lab in a browser: every view, its controls, and its error messages."""
 
 import re
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from feedline.tools.lab.view import Actions, View
 from feedline.tools.lab.views import VIEWS, batching, collate, samplers, transfer, your_dataset
 from tests.browsing import NARROW, WIDTH
 from tests.tools.lab.served import TOKEN, Connections, Waiting, counting, served, serving
-from tests.tools.lab.test_views import figures_of, told_by
+from tests.tools.lab.test_views import events_of, figures_of
 
 QUICK = (batching.VIEW, samplers.VIEW, collate.VIEW)
-# The colour of the page, and of all text against what lies behind it, as WCAG reckons contrast.
+# The background colour of the page, and the contrast of every text against its background, as WCAG defines it.
 LOOK = """() => {
   const rgba = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
   const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
@@ -37,7 +37,7 @@ LOOK = """() => {
   return { ground: getComputedStyle(document.body).backgroundColor, contrasts };
 }"""  # noqa: E501
 
-# How far what was there already has moved without a click, from when the page was opened.
+# How far content has shifted without a click since the page was opened.
 NOTE_SHIFTS = """(() => {
   window.shifted = 0;
   const note = (records) => { for (const { value, hadRecentInput } of records) window.shifted += hadRecentInput ? 0 : value; };
@@ -45,17 +45,17 @@ NOTE_SHIFTS = """(() => {
   observer.observe({ type: "layout-shift" });
   window.shifts = () => { note(observer.takeRecords()); return window.shifted; };
 })()"""  # noqa: E501
-# Two frames: until what the page does next has been drawn, and what was queued before it has run.
+# Two frames: until the page's next change is drawn, and everything queued before it has run.
 DRAWN = "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))"
 
 
-def test_everything_is_in_the_page_and_below_400_kilobytes() -> None:
+def test_the_page_is_self_contained_and_smaller_than_400_kilobytes() -> None:
     page = page_of(VIEWS, token=TOKEN, nonce="n")
     assert len(page.encode()) < 400_000
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)|src=|@import|url\(", page)
 
 
-def test_no_text_of_a_view_can_end_the_script() -> None:
+def test_text_of_a_view_cannot_end_the_script() -> None:
     view = counting()
     object.__setattr__(view, "notice", "</script><script>alert(1)</script>")
     assert "<script>alert" not in page_of([view])
@@ -78,22 +78,22 @@ def page(window: Any, lab: tuple[str, Connections]) -> Iterator[Any]:
     window.goto(f"{address}/?token={TOKEN}")
     window.wait_for_selector("html[data-ready=yes]")
     yield window
-    window.goto(f"{address}/left")  # there is nothing, and it is shown by the same process of the browser
+    window.goto(f"{address}/left")  # a missing page, shown by the same browser process
     connections.wait_until(lambda count: not count)
 
 
-def shown(page: Any, view: str) -> None:
+def show(page: Any, view: str) -> None:
     """Show a view, and wait for the end of its run."""
     page.click(f"[data-view={view}]")
-    ended(page)
+    wait_for_end(page)
 
 
-def ended(page: Any) -> None:
+def wait_for_end(page: Any) -> None:
     page.wait_for_selector("#view[data-state=done], #view[data-state=stopped]", timeout=60_000)
 
 
 def check_questions(page: Any, view: View) -> None:
-    """Unfold each answer of a view."""
+    """Check that each question of a view unfolds its answer."""
     folded = page.query_selector_all("#questions details")
     assert [one.query_selector("summary").inner_text() for one in folded] == [
         question for question, _ in view.questions
@@ -111,38 +111,38 @@ def give(page: Any, control: str, value: str) -> None:
     page.press(f"#c-{control}", "Enter")
 
 
-def test_views_show_marks_and_numbers_of_the_run(page: Any) -> None:
+def test_views_show_the_pictures_and_figures_of_the_run(page: Any) -> None:
     for view in QUICK:
-        shown(page, view.name)
-        told = told_by(view, {})
-        names = [event["name"] for event in told if event["kind"] in ("cells", "bars", "lines", "table")]
+        show(page, view.name)
+        events = events_of(view, {})
+        names = [event["name"] for event in events if event["kind"] in ("cells", "bars", "lines", "table")]
         assert {figure.get_attribute("data-picture") for figure in page.query_selector_all("figure")} == set(names)
         figures = {figure.get_attribute("data-figure"): figure.inner_text() for figure in page.query_selector_all("dd")}
-        for name, value in figures_of(told).items():
+        for name, value in figures_of(events).items():
             assert figures[name] == str(value)
-        assert page.inner_text("#said") == [event["text"] for event in told if event["kind"] == "say"][-1]
+        assert page.inner_text("#said") == [event["text"] for event in events if event["kind"] == "say"][-1]
         assert "DataLoader" in page.inner_text("#code")
         check_questions(page, view)
         for width in (NARROW, WIDTH):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-    assert page.query_selector("polyline.series") is None  # those of another view are gone
-    shown(page, "batching")
+    assert page.query_selector("polyline.series") is None  # pictures of the previous view are gone
+    show(page, "batching")
     assert page.query_selector("polyline.series") is not None
     assert len(page.query_selector_all("[data-picture='epoch 0'] .cell")) == 50
 
 
 @pytest.mark.slow
-def test_nothing_moves_while_a_run_goes_on(page: Any) -> None:
+def test_the_layout_is_stable_during_a_run(page: Any) -> None:
     for view in QUICK:
-        shown(page, view.name)
+        show(page, view.name)
     page.evaluate(DRAWN)
-    assert page.evaluate("() => window.shifts()") < 0.1  # "good", as browsers reckon it
+    assert page.evaluate("() => window.shifts()") < 0.1  # "good" by the browsers' layout-shift score
 
 
 @pytest.mark.slow
-def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any) -> None:
-    shown(page, "batching")
+def test_a_changed_control_starts_another_run_and_survives_a_reload(page: Any) -> None:
+    show(page, "batching")
     give(page, "batch_size", "25")
     page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
     assert "batch_size=25" in page.inner_text("#code")
@@ -158,14 +158,14 @@ def test_a_changed_control_makes_another_run_and_stays_after_a_reload(page: Any)
 
 
 @pytest.mark.slow
-def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
+def test_views_work_with_the_keyboard_and_are_readable_in_both_themes(page: Any) -> None:
     page.focus("[data-view=samplers]")
     page.keyboard.press("Enter")
-    ended(page)
+    wait_for_end(page)
     assert page.inner_text("#title") == "Samplers"
     page.focus("#c-forget")
     page.keyboard.press("Space")
-    ended(page)
+    wait_for_end(page)
     assert page.is_checked("#c-forget")
     light = page.evaluate(LOOK)
     page.focus("#theme")
@@ -174,15 +174,15 @@ def test_views_are_reached_by_keys_and_shown_dark_or_light(page: Any) -> None:
     assert light["ground"] != dark["ground"]
     for theme in (light, dark):
         faint = {pair: ratio for pair, ratio in theme["contrasts"].items() if ratio < 4.5}
-        assert not faint, "WCAG AA asks for 4.5"
+        assert not faint, "WCAG AA requires 4.5"
 
 
 @pytest.mark.slow
-def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
-    shown(page, "batching")
+def test_back_returns_to_the_previous_view_and_its_values(page: Any) -> None:
+    show(page, "batching")
     give(page, "batch_size", "25")
     page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
-    shown(page, "samplers")
+    show(page, "samplers")
     page.go_back()
     page.wait_for_selector("#title:text-is('Batching')")
     page.wait_for_selector("dd[data-figure=batches]:text-is('2')")
@@ -190,8 +190,8 @@ def test_back_leads_to_the_view_before_with_its_values(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
-    shown(page, "samplers")
+def test_the_skip_link_moves_the_focus_to_the_view(page: Any) -> None:
+    show(page, "samplers")
     page.focus(".skip")
     page.keyboard.press("Enter")
     assert page.evaluate("() => document.activeElement.id") == "view"
@@ -200,8 +200,8 @@ def test_who_skips_to_the_view_stays_at_it(page: Any) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
-    shown(page, "batching")
+def test_pictures_have_labels_and_old_ones_disappear(page: Any) -> None:
+    show(page, "batching")
     page.wait_for_selector("svg[role=img]")
     assert not page.query_selector_all("svg[role=img]:not([aria-label])")
     give(page, "batch_size", "1000000000")
@@ -209,13 +209,13 @@ def test_pictures_have_names_and_those_of_a_run_before_go(page: Any) -> None:
     assert not page.query_selector_all("figure")
     give(page, "batch_size", "5")
     page.wait_for_selector("dd[data-figure=batches]:text-is('10')")
-    ended(page)
+    wait_for_end(page)
     assert page.query_selector_all("figure:not(.stale)")
 
 
 @pytest.mark.slow
-def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
-    shown(page, "counting")
+def test_a_failing_view_shows_its_traceback(page: Any) -> None:
+    show(page, "counting")
     page.check("#c-fails")
     page.wait_for_selector("#trouble:has-text('this view fails')")
     assert "Traceback" in page.inner_text("#trouble pre")
@@ -227,9 +227,9 @@ def test_a_view_that_fails_shows_its_traceback(page: Any) -> None:
 def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
     with served(view) as at:
         page = browser.new_page(viewport={"width": NARROW, "height": 900}, reduced_motion="reduce")
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{at}/?token={TOKEN}#{view.name}{'?try_all=true' if view is your_dataset.VIEW else ''}")
         page.click("#settings summary")
         for control in view.controls:
@@ -243,26 +243,26 @@ def test_every_view_and_every_control_runs(browser: Any, view: View) -> None:
                 page.click(f"#c-{control.name}")
             else:
                 continue
-            if view is not your_dataset.VIEW or control.name == "step_ms":  # whose runs are long
+            if view is not your_dataset.VIEW or control.name == "step_ms":  # its runs take long
                 page.wait_for_function("(before) => lab.number !== before", arg=before, timeout=120_000)
                 page.wait_for_selector("#view[data-state=done]", timeout=120_000)
                 assert page.is_hidden("#trouble")
         assert page.query_selector_all("figure[data-picture]")
         assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW
         page.close()
-    assert complaints == []
+    assert errors == []
 
 
 @pytest.mark.slow
-def test_the_pin_switch_draws_the_staging_buffer_or_not(window: Any) -> None:
-    with shown_at(window, WIDTH, transfer.VIEW) as page:
+def test_the_pin_switch_shows_or_hides_the_staging_buffer(window: Any) -> None:
+    with opened_at(window, WIDTH, transfer.VIEW) as page:
         stations = "[data-picture=path] .stations li b"
         for is_pinned in (True, False, True):
             page.set_checked("#c-pin", is_pinned)
             page.wait_for_selector(
                 f"[data-picture=path] b:text-is('{'Pinned' if is_pinned else 'Pageable'} CPU memory')"
             )
-            ended(page)
+            wait_for_end(page)
             names = [one.inner_text() for one in page.query_selector_all(stations)]
             assert ("Staging buffer" in names) == (not is_pinned)
             assert ("pin_memory=True" in page.inner_text("#code")) == is_pinned
@@ -273,7 +273,7 @@ def test_the_pin_switch_draws_the_staging_buffer_or_not(window: Any) -> None:
 
 
 def fixed(name: str, *events: Event) -> View:
-    """Return a view that draws what it is given."""
+    """Return a view that emits the given events."""
 
     def run(values: Values, actions: Actions) -> Iterator[Event]:
         yield from events
@@ -294,7 +294,7 @@ PICTURES = fixed(
     lanes("timeline", "A timeline", ["training loop"], [(0, 0.0, 1.0, "compute", "step 0")]),
     cells("cells", "Cells", [("batch 0", [("0", "class-0"), ("1", "class-1")])], LEGEND),
 )
-# Everything drawn whose box is not within the card, a pixel for rounding aside.
+# All drawn elements that are not within the card, with a tolerance of one pixel.
 OUTSIDE = """() => {
   const card = document.querySelector(".stage").getBoundingClientRect();
   return [...document.querySelectorAll("#pictures *:not(title)")].filter((one) => {
@@ -306,20 +306,20 @@ BOXES = "(all) => all.map((one) => one.getBoundingClientRect().toJSON())"
 
 
 @contextmanager
-def shown_at(window: Any, width: int, *views: View) -> Iterator[Any]:
-    """Open views in a window of a width, and wait for the end of the first one's run."""
+def opened_at(window: Any, width: int, *views: View) -> Iterator[Any]:
+    """Open views in a window of this width, and wait for the end of the first view's run."""
     with served(*views) as at:
         window.set_viewport_size({"width": width, "height": 844})
         window.goto(f"{at}/?token={TOKEN}")
-        ended(window)
+        wait_for_end(window)
         yield window
         window.goto("about:blank")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
-def test_all_that_is_drawn_lies_within_its_card(window: Any, width: int) -> None:
-    with shown_at(window, width, PICTURES) as page:
+def test_all_drawings_are_within_their_card(window: Any, width: int) -> None:
+    with opened_at(window, width, PICTURES) as page:
         assert page.evaluate(OUTSIDE) == []
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
 
@@ -327,25 +327,25 @@ def test_all_that_is_drawn_lies_within_its_card(window: Any, width: int) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [NARROW, 700, WIDTH])
 def test_an_arrow_leads_from_each_station_to_the_next(window: Any, width: int) -> None:
-    with shown_at(window, width, PICTURES) as page:
+    with opened_at(window, width, PICTURES) as page:
         stations, arrows = (page.eval_on_selector_all(name, BOXES) for name in (".stations li", ".stations .arrow"))
     assert len(arrows) == len(stations) - 1
     for arrow, (one, other) in zip(arrows, pairwise(stations), strict=True):
         for low, high in (("left", "right"), ("top", "bottom")):
             middle = (arrow[low] + arrow[high]) / 2
             gap = sorted((one[low], one[high], other[low], other[high]))
-            assert gap[1] - 1 <= middle <= gap[2] + 1  # where one ends and the other begins, or along both
+            assert gap[1] - 1 <= middle <= gap[2] + 1  # between the two stations, or along both
 
 
 @pytest.mark.slow
-def test_axes_of_whole_numbers_have_whole_ticks(window: Any) -> None:
+def test_axes_of_whole_numbers_have_whole_number_ticks(window: Any) -> None:
     def ticks(picture: str, anchor: str) -> list[str]:
         found: list[str] = window.eval_on_selector_all(
             f"[data-picture={picture}] text[text-anchor={anchor}]", "(all) => all.map((one) => one.textContent)"
         )
         return found
 
-    with shown_at(window, WIDTH, PICTURES):
+    with opened_at(window, WIDTH, PICTURES):
         assert ticks("curve", "middle") == ["0", "1", "2", "workers"]
         assert ticks("slots", "end") == ["0", "1", "2"]
         assert set(ticks("noise", "middle")) <= {*(str(2**power) for power in range(10)), "batch size"}
@@ -353,9 +353,9 @@ def test_axes_of_whole_numbers_have_whole_ticks(window: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [NARROW, 1024, WIDTH])
-def test_entries_of_the_navigation_stand_in_one_row(window: Any, width: int) -> None:
+def test_navigation_entries_are_in_one_row(window: Any, width: int) -> None:
     quiet = [replace(view, run=lambda values, actions: iter(())) for view in VIEWS]
-    with shown_at(window, width, *quiet) as page:
+    with opened_at(window, width, *quiet) as page:
         assert len({box["top"] for box in page.eval_on_selector_all("nav button", BOXES)}) == 1
         if width == WIDTH:
             assert page.evaluate("() => views.scrollWidth <= views.clientWidth")
@@ -364,12 +364,12 @@ def test_entries_of_the_navigation_stand_in_one_row(window: Any, width: int) -> 
         nav, entry = (page.eval_on_selector_all(name, BOXES)[0] for name in ("nav", "[aria-current=page]"))
         assert nav["left"] <= entry["left"]
         assert entry["right"] <= nav["right"]
-        ended(page)
+        wait_for_end(page)
 
 
 @pytest.mark.slow
-def test_results_are_in_view_beside_the_settings_of_a_narrow_page(window: Any) -> None:
-    with shown_at(window, NARROW, batching.VIEW) as page:
+def test_results_and_settings_are_both_visible_on_a_narrow_page(window: Any) -> None:
+    with opened_at(window, NARROW, batching.VIEW) as page:
         first = page.eval_on_selector_all("#figures", BOXES)[0]
         assert first["bottom"] < 844 / 2
         page.click("#settings summary")
@@ -379,11 +379,11 @@ def test_results_are_in_view_beside_the_settings_of_a_narrow_page(window: Any) -
         assert results["top"] >= 0
         assert results["bottom"] <= settings["top"]
         assert settings["bottom"] <= 844
-        ended(page)
+        wait_for_end(page)
 
 
 @pytest.mark.slow
-def test_the_page_says_what_a_run_does_before_there_is_a_result(window: Any) -> None:
+def test_the_page_shows_what_a_run_is_doing_before_its_first_result(window: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
         window.goto(f"{at}/?token={TOKEN}")
@@ -398,7 +398,7 @@ def test_the_page_says_what_a_run_does_before_there_is_a_result(window: Any) -> 
 
 
 @pytest.mark.slow
-def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -> None:
+def test_two_tabs_run_concurrently_and_a_button_reaches_its_own_run(browser: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
         context = browser.new_context(reduced_motion="reduce")
@@ -415,12 +415,12 @@ def test_two_tabs_run_at_a_time_and_a_button_reaches_its_own_run(browser: Any) -
 
 
 @pytest.mark.slow
-def test_a_server_that_was_stopped_is_told(shared_window: Any) -> None:
+def test_the_page_reports_a_stopped_server(shared_window: Any) -> None:
     waiting = Waiting()
     with served(waiting.view()) as at:
         shared_window.goto(f"{at}/?token={TOKEN}")
         shared_window.wait_for_selector("[data-action=go]:not([disabled])")
-    for _ in range(2):  # during a run, and when another one is asked for
+    for _ in range(2):  # during a run, and when another run is started
         shared_window.wait_for_selector("#trouble:has-text('Start it again with `feedline lab`')")
         assert shared_window.get_attribute("#view", "data-state") == "stopped"
         shared_window.click("#again")

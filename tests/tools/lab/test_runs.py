@@ -1,4 +1,4 @@
-"""Runs of views: an event is made when the page wants it, and a button can be clicked when the run has offered it."""
+"""Runs of views: events are made on demand, and a button can be clicked once the run has offered it."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def test_a_slow_reader_slows_its_run() -> None:
 
     async def read() -> None:
         lines = Runs().begin(replace(view, run=counted), {"events": 20_000, "fails": False}).lines()
-        for wanted in range(5):  # the first line is the code, which the run does not make
+        for wanted in range(5):  # the first line is the code, which does not come from the run
             await anext(lines)
             assert len(made) == wanted
         await lines.aclose()  # type: ignore[attr-defined]  # it is a generator
@@ -33,7 +33,7 @@ def test_a_slow_reader_slows_its_run() -> None:
     asyncio.run(read())
 
 
-def test_buttons_can_be_clicked_from_when_the_run_shows_them() -> None:
+def test_buttons_can_be_clicked_once_the_run_shows_them() -> None:
     def offering(values: Values, actions: Actions) -> Iterator[Event]:
         yield buttons({"try-2": "Try finding 2"})
         yield {"kind": "say", "text": actions.get_nowait()}

@@ -1,4 +1,4 @@
-"""Datasets of the user's on the lab's page: what is found and tried, and what is said of those that cannot be."""
+"""The user's own datasets in the lab: what is found and tried, and how datasets that do not work are reported."""
 
 import queue
 import sys
@@ -16,7 +16,7 @@ from feedline.tools.lab.views.your_dataset import EXAMPLE, VIEW, _Curve, _findin
 from feedline.tools.tune.finding import Finding
 from feedline.tools.tune.search import Choice, Setting
 from feedline.tools.tune.target import target_of
-from tests.tools.lab.test_views import check_names, picture, told_by
+from tests.tools.lab.test_views import check_names, events_of, picture
 
 DATASETS = """
 import signal
@@ -66,10 +66,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def failure_of(source: str) -> Event:
-    """Return what is told of a dataset that cannot be tried."""
-    told = list(VIEW.run(read(VIEW.controls, {"source": source}), queue.SimpleQueue()))
-    assert told[-1]["kind"] == "error"
-    return told[-1]
+    """Return the error event for a dataset that cannot be tried."""
+    events = list(VIEW.run(read(VIEW.controls, {"source": source}), queue.SimpleQueue()))
+    assert events[-1]["kind"] == "error"
+    return events[-1]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ FINDINGS = [
 ]
 
 
-def test_a_button_has_the_number_and_the_name_of_its_row() -> None:
+def test_a_button_has_the_number_and_name_of_its_finding() -> None:
     choice = Choice(Setting("process", 4), [], {})
     offers = offers_of(FINDINGS, {"num_workers": 0}, choice)
     buttons = {action: offer.button for action, offer in offers.items()}
@@ -104,7 +104,7 @@ def test_a_button_has_the_number_and_the_name_of_its_row() -> None:
     assert offers_of(FINDINGS[:1], {}, None) == {}
 
 
-def test_code_before_a_dataset_is_opened_is_python_for_any_text() -> None:
+def test_the_code_is_valid_python_for_any_text_as_source() -> None:
     for source in ("", "my.module:dataset", "a/file.py:dataset", "'); import os\n#"):
         compile(VIEW.code(read(VIEW.controls, {"source": source})), "code", "exec")
 
@@ -127,7 +127,7 @@ def test_copied_code_gives_the_batches_of_the_dataset_or_loader(file: Path, name
         assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))
 
 
-def test_copied_code_has_the_batch_size_that_was_set(file: Path) -> None:
+def test_copied_code_has_the_chosen_batch_size(file: Path) -> None:
     opened = open_object(f"{file}:loader")
     code = code_of(f"{file}:loader", opened, target_of(opened, 5), {"num_workers": 0})
     made: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def test_copied_code_has_the_batch_size_that_was_set(file: Path) -> None:
 
 
 class Once:
-    """A stream that has nothing more to give the second time."""
+    """A stream that is empty the second time."""
 
     def __init__(self) -> None:
         self.left = iter(range(20))
@@ -145,13 +145,13 @@ class Once:
         return self.left
 
 
-def test_a_stream_that_ends_before_it_is_measured_has_no_rate() -> None:
+def test_a_stream_that_ends_before_it_can_be_measured_has_no_rate() -> None:
     curve = _Curve(target_of(Once()), 0.0)
     assert curve._rate(Setting("inline", 0, 2)) is None
 
 
 @pytest.mark.slow
-def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
+def test_bad_datasets_are_reported_with_the_users_traceback(file: Path) -> None:
     assert "no module 'no_such_module'" in failure_of("no_such_module:dataset")["text"]
     assert "has no 'Missing'" in failure_of(f"{file}:Missing")["text"]
     assert "is not a dataset" in failure_of(f"{file}:number")["text"]
@@ -167,9 +167,9 @@ def test_bad_datasets_are_told_with_the_user_s_traceback(file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_example_has_a_problem_and_its_fix_is_seen() -> None:
-    for _ in range(3):  # other programs may have the cores during one of the runs
-        events = told_by(VIEW, {"try_all": True})
+def test_the_example_has_a_problem_and_its_fix_helps() -> None:
+    for _ in range(3):  # other programs may use the cores during one of the runs
+        events = events_of(VIEW, {"try_all": True})
         times = float(picture(events, "tried")["rows"][1][3].rstrip("x"))
         if times > 2:
             break
@@ -185,9 +185,9 @@ def test_the_example_has_a_problem_and_its_fix_is_seen() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_loader_is_tried_as_it_is_and_samples_that_fail_are_skipped(file: Path) -> None:
-    events = told_by(VIEW, {"source": f"{file}:Spotty", "try_all": True})
+    events = events_of(VIEW, {"source": f"{file}:Spotty", "try_all": True})
     before, after = picture(events, "tried")["rows"]
     assert "ZeroDivisionError" in before[2]
     assert int(after[2].replace(",", "")) > 0
-    events = told_by(VIEW, {"source": f"{file}:loader", "try_all": True})
+    events = events_of(VIEW, {"source": f"{file}:loader", "try_all": True})
     assert "num_workers=1" in picture(events, "tried")["rows"][0][1]

@@ -18,12 +18,12 @@ from feedline.tools.packing.schema import Schema
 
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
 SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}
-"""The name of an output of one file, or of one folder."""
+"""The name of an unsharded output: a file, or a folder for npy."""
 SHARDED = ("hdf5", "tar", "parquet")
 
 
 class Mixed:
-    """An image, a vector, a label and a name: what most datasets consist of."""
+    """An image, a vector, a label and a name, as in most datasets."""
 
     def __init__(self, count: int = 100) -> None:
         self.count = count
@@ -65,14 +65,14 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 CRASHES = ("fsync", "replace", "rename", "unlink")
-"""Functions of `os` at which a process is killed: everything that decides what is found after a crash."""
+"""Functions of `os` at which a process is killed: those that decide what is left after a crash."""
 
 
 def in_child(act: Callable[[], Any], *, kill_at: int = 0) -> bool:
-    """Do something in a forked process, killed by SIGKILL right before the `kill_at`-th of `CRASHES`.
+    """Call a function in a forked process, which SIGKILL ends right before its `kill_at`-th call of `CRASHES`.
 
     Returns:
-        True if it came to its end.
+        True if the function returned.
     """
     pid = os.fork()
     if pid == 0:
@@ -122,7 +122,7 @@ def read_files(format_: str, files: list[Path], stored: dict[str, Any]) -> list[
 
 
 def named(sample: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Return the values of a sample by these names, or by their places."""
+    """Return the values of a sample by these names, or by their positions."""
     if isinstance(sample, dict):
         return sample
     values = sample if isinstance(sample, (tuple, list)) else (sample,)
@@ -142,7 +142,7 @@ def stored_in(path: Path) -> dict[str, Any]:
 
 
 def taken(path: Path, count: int) -> list[dict[str, Any]]:
-    """Return so many samples of whatever is there, evenly spread."""
+    """Return at most `count` samples of the store at a path, evenly spread."""
     with open_path(str(path)) as opened:
         length = len(opened.dataset)
         count = min(count, length)
@@ -150,7 +150,7 @@ def taken(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def canonical(value: Any) -> Any:
-    """Return what equal values have in common: numbers by value, arrays also by type, fields in their order."""
+    """Return a form in which equal values are equal: numbers by value, arrays also by type, fields in their order."""
     if isinstance(value, np.ndarray) and value.ndim:
         native = value.dtype.newbyteorder("=")
         return native.str, value.shape, np.ascontiguousarray(value, native).tobytes()
@@ -164,7 +164,7 @@ def canonical(value: Any) -> Any:
 
 
 class DieAt:
-    """Kills its process when so many samples were packed."""
+    """Kills its process when `count` samples are packed."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -1,4 +1,4 @@
-"""What `pack` writes has checksums in every format, and readers compare them; files without are still read."""
+"""`pack` writes checksums in every format, and readers verify them; files without checksums can still be read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OPENED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "parquet": ("a.parquet", ParquetDataset),
     "npy": ("npy", ArrayDataset),
 }
-HAS_TEXT = [name for name in OPENED if name != "npy"]  # whose strings take four bytes for each character
+HAS_TEXT = [name for name in OPENED if name != "npy"]  # npy stores strings with four bytes per character
 
 
 def all_of(dataset: Any) -> list[Any]:
@@ -67,7 +67,7 @@ def flip(path: Path, value: bytes, place: int = -1) -> None:
         data = bytearray(file.read_bytes())
         at = data.find(value)
         is_there = at >= 0
-        while at >= 0:  # LMDB leaves pages behind that are used no more
+        while at >= 0:  # LMDB also leaves unused pages behind
             data[at + len(value) + place] ^= 4
             at = data.find(value, at + 1)
         if is_there:
@@ -82,7 +82,7 @@ def check_same(found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("format_", OPENED)
-def test_samples_come_back(tmp_path: Path, format_: str) -> None:
+def test_samples_are_read_back(tmp_path: Path, format_: str) -> None:
     name, opened = OPENED[format_]
     check_same(all_of(opened(packed(tmp_path, name))))
 
@@ -91,7 +91,7 @@ def test_samples_come_back(tmp_path: Path, format_: str) -> None:
 @pytest.mark.parametrize("format_", OPENED)
 def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, format_: str, field: str) -> None:
     if field == "text" and format_ not in HAS_TEXT:
-        pytest.skip("texts take four bytes for each character")
+        pytest.skip("npy stores strings with four bytes per character")
     name, opened = OPENED[format_]
     path = packed(tmp_path, name)
     flip(path, samples()[37][field].encode() if field == "text" else samples()[37][field].tobytes())
@@ -109,8 +109,10 @@ def test_one_changed_bit_is_an_error_that_names_the_sample(tmp_path: Path, forma
 
 @pytest.mark.parametrize("decode", ["bytes", bytes, {"dtype": "uint8", "shape": (-1,)}])
 @pytest.mark.parametrize("computed", [False, True])
-def test_values_of_listed_keys_have_no_checksum_and_are_compared(tmp_path: Path, decode: Any, computed: bool) -> None:
-    """With `keys=` and `decode=` nothing else has to be found out about the database."""
+def test_raw_values_of_listed_keys_are_verified_and_come_without_their_checksum(
+    tmp_path: Path, decode: Any, computed: bool
+) -> None:
+    """With `keys=` and `decode=`, the reader does not look at the metadata of the database."""
     path = packed(tmp_path, "a.lmdb")
     keys = [b"%012d" % place for place in (36, 37)]
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database, database.begin() as transaction:
@@ -130,7 +132,7 @@ def test_values_of_listed_keys_have_no_checksum_and_are_compared(tmp_path: Path,
 
 @pytest.mark.parametrize("format_", [name for name in OPENED if name != "stream"])
 @pytest.mark.parametrize("make", [feedline.Loader, feedline.DataLoader])
-def test_loaders_do_not_deliver_damage(tmp_path: Path, format_: str, make: Any) -> None:
+def test_loaders_do_not_deliver_damaged_samples(tmp_path: Path, format_: str, make: Any) -> None:
     name, opened = OPENED[format_]
     path = packed(tmp_path, name)
     flip(path, samples()[37]["x"].tobytes())
@@ -140,8 +142,8 @@ def test_loaders_do_not_deliver_damage(tmp_path: Path, format_: str, make: Any) 
     dataset.close()
 
 
-def test_rows_across_blocks_are_compared(tmp_path: Path) -> None:
-    """Rows of 100,000 bytes lie in up to three blocks, and blocks have parts of two rows."""
+def test_rows_that_span_blocks_are_verified(tmp_path: Path) -> None:
+    """Rows of 100,000 bytes span up to three blocks, and blocks contain parts of two rows."""
     rows = np.random.default_rng(0).integers(0, 256, (9, 100_000), np.uint8)
     path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
     dataset = ArrayDataset(path)
@@ -157,8 +159,8 @@ def test_rows_across_blocks_are_compared(tmp_path: Path) -> None:
             (path / "x.npy").write_bytes(whole)
 
 
-def test_the_blocks_of_a_batch_are_looked_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many blocks its rows lie in."""
+def test_all_blocks_of_a_batch_are_checked_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regardless of how many blocks its rows span."""
     rows = np.random.default_rng(0).integers(0, 256, (9, 300_000), np.uint8)
     path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
     asked: list[list[int]] = []
@@ -177,8 +179,8 @@ def test_the_blocks_of_a_batch_are_looked_up_at_once(tmp_path: Path, monkeypatch
     dataset.close()
 
 
-def test_indices_of_all_kinds(tmp_path: Path) -> None:
-    """They are what the array itself takes."""
+def test_rows_are_verified_for_indices_of_all_kinds(tmp_path: Path) -> None:
+    """Every kind of index that NumPy accepts."""
     rows = np.random.default_rng(0).integers(0, 256, (6, 70_000), np.uint8)
     path = feedline.pack({"x": rows}, tmp_path / "npy", format="npy", workers=0).path
     whole = (path / "x.npy").read_bytes()
@@ -203,7 +205,7 @@ def test_indices_of_all_kinds(tmp_path: Path) -> None:
     dataset.close()
 
 
-def test_a_single_row_costs_no_look_at_the_numbers_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_one_row_creates_no_array_of_all_row_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = ArrayDataset(packed(tmp_path, "npy"))
     made: list[int] = []
     own = np.arange
@@ -221,7 +223,7 @@ def test_a_single_row_costs_no_look_at_the_numbers_of_all(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("format_", ["hdf5", "npy"])
-def test_a_block_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, opened = OPENED[format_]
     dataset = opened(packed(tmp_path, name))
     compared: list[int] = []
@@ -247,7 +249,7 @@ def test_a_block_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("format_", ["lmdb", "tar"])
-def test_a_sample_is_compared_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_verified_once(tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, opened = OPENED[format_]
     dataset = opened(packed(tmp_path, name))
     len(dataset)
@@ -274,10 +276,10 @@ def test_a_sample_is_compared_once(tmp_path: Path, format_: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("format_", ["lmdb", "tar", "npy"])
-def test_workers_of_the_next_epoch_do_not_compare_again(
+def test_workers_of_the_next_epoch_do_not_verify_again(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that are forked anew for each epoch share what the earlier ones have compared."""
+    """Workers forked for each epoch share what earlier workers have verified."""
     name, opened = OPENED[format_]
     dataset = opened(packed(tmp_path, name))
     module = {
@@ -344,20 +346,22 @@ OLD = {"lmdb": _old_lmdb, "hdf5": _old_hdf5, "tar": _old_tar, "stream": _old_tar
 
 
 @pytest.mark.parametrize("format_", OLD)
-def test_files_without_checksums_are_read_as_before(tmp_path: Path, format_: str) -> None:
+def test_files_without_checksums_can_be_read(tmp_path: Path, format_: str) -> None:
     name, opened = OPENED[format_]
     path = packed(tmp_path, name)
     OLD[format_](path)
     check_same(all_of(opened(path)))
     flip(path, samples()[37]["x"].tobytes())
-    assert not np.array_equal(all_of(opened(path))[37]["x"], samples()[37]["x"])  # which nothing could notice
+    assert not np.array_equal(
+        all_of(opened(path))[37]["x"], samples()[37]["x"]
+    )  # without checksums, the damage cannot be noticed
 
 
-# -- what is stored about all samples ----------------------------------------------------------------------------------
+# -- metadata of the whole store ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("format_", OPENED)
-def test_facts_that_were_changed(tmp_path: Path, format_: str) -> None:
+def test_changed_metadata_is_detected(tmp_path: Path, format_: str) -> None:
     name, opened = OPENED[format_]
     path = packed(tmp_path, name)
     file = path / "feedline.json" if path.is_dir() else path
@@ -369,7 +373,7 @@ def test_facts_that_were_changed(tmp_path: Path, format_: str) -> None:
         all_of(opened(path))
 
 
-def test_checksums_that_are_missing(tmp_path: Path) -> None:
+def test_missing_checksums_and_damaged_headers_are_detected(tmp_path: Path) -> None:
     path = packed(tmp_path, "a.h5")
     with h5py.File(path, "r+") as file:
         del file["x"].attrs["feedline_crc32"]
@@ -381,7 +385,7 @@ def test_checksums_that_are_missing(tmp_path: Path) -> None:
         ArrayDataset(path)
 
 
-def test_other_programs_read_the_files(tmp_path: Path) -> None:
+def test_other_libraries_can_read_the_files(tmp_path: Path) -> None:
     with tarfile.open(packed(tmp_path, "a.tar")) as archive:
         assert [member.name for member in archive][:3] == [f"000000000.{ending}" for ending in FIELDS.values()]
     with h5py.File(packed(tmp_path, "a.h5")) as file:

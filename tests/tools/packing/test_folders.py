@@ -30,7 +30,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_pictures_in_folders(photos: Path) -> None:
+def test_pictures_in_folders_have_labels(photos: Path) -> None:
     files, fields, metadata = open_folder(photos)
     assert (fields, metadata) == (("image", "label"), {"classes": ["cat", "dög"]})
     expected = ImageFolder(photos, decode="bytes", cache=False)
@@ -38,13 +38,13 @@ def test_pictures_in_folders(photos: Path) -> None:
     assert [sample["path"] for sample in files] == ["cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg"]
 
 
-def test_pictures_without_folders(photos: Path) -> None:
+def test_pictures_in_one_folder_have_no_labels(photos: Path) -> None:
     files, fields, metadata = open_folder(photos / "cat" / "deep")
     assert (fields, metadata) == (("image", "path"), {})
     assert [dict(sample) for sample in files] == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
 
 
-def test_other_files(tmp_path: Path) -> None:
+def test_files_that_are_not_pictures_are_samples_too(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "x.bin").write_bytes(b"1")
     files, fields, _ = open_folder(tmp_path / "a")
@@ -52,7 +52,7 @@ def test_other_files(tmp_path: Path) -> None:
     assert [sample["path"] for sample in files] == ["b/x.bin"]
 
 
-def test_no_files(tmp_path: Path) -> None:
+def test_rejects_a_folder_without_files(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         open_folder(tmp_path)
 
@@ -72,13 +72,13 @@ def test_names_of_pictures(name: str, is_one: bool) -> None:
         (["nan", "1e3"], None),
     ],
 )
-def test_columns(texts: list[str], values: list[Any] | None) -> None:
+def test_columns_of_text_become_numbers_if_all_are_numbers(texts: list[str], values: list[Any] | None) -> None:
     found = numbers_in(texts)
     assert found == values if values is not None else isinstance(found[0], float)
 
 
 class Torchvision:
-    """As `torchvision.datasets.ImageFolder` keeps its files."""
+    """Lists its files as `torchvision.datasets.ImageFolder` does."""
 
     def __init__(self) -> None:
         self.samples = [("photos/a.jpg", 0), ("photos/b.jpg", 1)]
@@ -94,18 +94,18 @@ class Torchvision:
         (type("Short", (), {"samples": []})(), "sample 1"),
     ],
 )
-def test_what_samples_are_called(dataset: Any, name: str) -> None:
+def test_names_of_samples_in_messages(dataset: Any, name: str) -> None:
     assert called(dataset, 1) == name
 
 
-def test_what_a_folder_of_pictures_leaves_out(photos: Path) -> None:
+def test_files_left_out_of_a_folder_of_pictures_are_counted(photos: Path) -> None:
     (photos / "beside.png").touch()
     packed = feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
     assert (packed.count, packed.left_out) == (3, 2)
     assert inspect(str(photos))["left out"] == 2
 
 
-def test_what_a_folder_of_pictures_without_classes_leaves_out(tmp_path: Path) -> None:
+def test_files_left_out_of_a_folder_without_classes_are_counted(tmp_path: Path) -> None:
     folder = tmp_path / "flat"
     folder.mkdir()
     for name in ("a.png", "b.x", "c.x", "d.x", "e.y"):
@@ -115,7 +115,7 @@ def test_what_a_folder_of_pictures_without_classes_leaves_out(tmp_path: Path) ->
     assert inspect(str(folder))["left out"] == 0, "all files are samples"
 
 
-def test_classes_without_pictures(photos: Path) -> None:
+def test_rejects_classes_without_pictures(photos: Path) -> None:
     (photos / "empty").mkdir()
     with pytest.raises(SourceError, match=r"'empty' of 3 classes in .* has no files"):
         feedline.pack(photos, photos.parent / "out.lmdb", workers=0)

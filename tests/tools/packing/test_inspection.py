@@ -1,4 +1,4 @@
-"""Metadata for people: types, examples, a line that reads it. Nothing is unpickled or run."""
+"""Inspection: types, examples, and a line that loads the store. Nothing is unpickled or run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.sample(5)
         (({"a": 1}, [2]), "lists, dicts or values of different kinds", "{'a': 1}"),
     ],
 )
-def test_fields(tmp_path: Path, values: tuple[Any, ...], text: str, example: str) -> None:
+def test_types_and_examples_of_fields(tmp_path: Path, values: tuple[Any, ...], text: str, example: str) -> None:
     feedline.pack([{"x": value} for value in values], tmp_path / "a.lmdb", workers=0)
     (field,) = inspect(str(tmp_path / "a.lmdb"))["fields"]
     assert field == {"name": "x", "type": text, "example": example}
@@ -54,7 +54,7 @@ def test_pictures_of_a_folder_do_not_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
+def test_late_nulls_affect_the_suggested_line(tmp_path: Path) -> None:
     numbers = [None if number > 200 and number % 3 == 0 else number for number in range(400)]
     pq.write_table(pa.table({"id": range(400), "late": numbers}), tmp_path / "late.parquet")
     metadata = inspect(str(tmp_path / "late.parquet"))
@@ -62,12 +62,12 @@ def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
     assert "collate_fn=list" in metadata["line"]
 
 
-def test_rows_that_repeat_are_not_all_that_is_looked_at(tmp_path: Path) -> None:
+def test_inspected_rows_are_spread_irregularly(tmp_path: Path) -> None:
     rows = "".join(f"{number},{number if number % 4 else ''},\n" for number in range(2000))
     (tmp_path / "t.csv").write_text(f"a,b,c\n{rows}")
     metadata = inspect(str(tmp_path / "t.csv"))
     assert metadata["fields"][1]["type"] == "int64 numbers or None"
-    assert metadata == inspect(str(tmp_path / "t.csv")), "the same samples in each run"
+    assert metadata == inspect(str(tmp_path / "t.csv")), "every run inspects the same samples"
 
 
 class Trap:
@@ -103,7 +103,7 @@ def test_nothing_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         inspect("trap:dataset")
 
 
-def test_a_cache_that_is_not_complete(tmp_path: Path) -> None:
+def test_rejects_an_incomplete_cache(tmp_path: Path) -> None:
     cached = CachedDataset([1, 2, 3], disk=tmp_path)
     assert cached[1] == 2
     cached.close()
@@ -111,7 +111,7 @@ def test_a_cache_that_is_not_complete(tmp_path: Path) -> None:
         inspect(str(tmp_path))
 
 
-def test_texts() -> None:
+def test_long_values_are_shortened() -> None:
     assert value_text("x" * 200).endswith("...")
     assert len(value_text("x" * 200)) == 100
     assert value_text(np.arange(3)) == "[0, 1, 2]"

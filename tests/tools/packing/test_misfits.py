@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sample(5)
 
 pack = partial(feedline.pack, workers=0)
 
-# -- samples that fail ------------------------------------------------------------------------------------------------
+# -- samples that raise -----------------------------------------------------------------------------------------------
 
 
 class Broken(Mixed):
@@ -46,7 +46,7 @@ class BrokenTogether(Broken):
 
 @pytest.mark.parametrize("kind", [Broken, BrokenTogether])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_fail(tmp_path: Path, kind: type[Mixed], workers: int) -> None:
+def test_samples_that_raise_are_reported_or_skipped(tmp_path: Path, kind: type[Mixed], workers: int) -> None:
     with pytest.raises(ValueError, match="sample number 3 is broken"):
         pack(kind(), tmp_path / "a.lmdb", workers=workers)
     packed = pack(kind(), tmp_path / "b.lmdb", workers=workers, on_error="skip")
@@ -55,7 +55,7 @@ def test_samples_that_fail(tmp_path: Path, kind: type[Mixed], workers: int) -> N
     assert canonical(read(packed)) == canonical([mixed(index) for index in range(100) if index not in (3, 40, 41, 99)])
 
 
-def test_skipped_samples_are_counted_over_an_interruption(tmp_path: Path) -> None:
+def test_the_count_of_skipped_samples_survives_an_interruption(tmp_path: Path) -> None:
     act = partial(pack, on_error="skip", format="tar", samples_per_shard=16)
     out = tmp_path / "out"
     assert not in_child(lambda: act(Broken(), out, report=DieAt(60)))
@@ -64,7 +64,7 @@ def test_skipped_samples_are_counted_over_an_interruption(tmp_path: Path) -> Non
     assert content(out) == content(act(Broken(), tmp_path / "whole").path)
 
 
-def test_nothing_but_failures(tmp_path: Path) -> None:
+def test_packing_fails_if_no_sample_can_be_packed(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"No sample could be packed.*KeyError"):
         pack(Fails(), tmp_path / "out.lmdb", on_error="skip")
     with pytest.raises(PackError, match="no samples"):
@@ -81,7 +81,7 @@ class Fails:
         raise KeyError(index)
 
 
-def test_a_sample_that_no_format_holds_is_named(tmp_path: Path) -> None:
+def test_a_sample_that_no_format_can_store_is_named(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": 1}, {"x": object()}]
     with pytest.raises(PackError, match=r"Sample 1 cannot be packed: its field 'x' is a object, which no format holds"):
         pack(samples, tmp_path / "out.lmdb")
@@ -110,7 +110,9 @@ def test_a_sample_that_no_format_holds_is_named(tmp_path: Path) -> None:
         ("lmdb", [{"a/b": 1}], "cannot be part of a file name"),
     ],
 )
-def test_what_a_format_cannot_hold(tmp_path: Path, format_: str, samples: list[Any], message: str) -> None:
+def test_values_a_format_cannot_store_are_rejected(
+    tmp_path: Path, format_: str, samples: list[Any], message: str
+) -> None:
     with pytest.raises(PackError, match=message):
         pack(samples, tmp_path / SINGLE[format_], format=format_)
     assert not (tmp_path / SINGLE[format_]).exists()
@@ -135,7 +137,7 @@ def test_a_late_number_of_another_kind_is_named(tmp_path: Path) -> None:
 
 
 class Odd(Mixed):
-    """Some samples are not like the others: in the first block, and long after it."""
+    """Some samples differ from the others, in the first block and long after it."""
 
     def __init__(self, odd: dict[int, dict[str, Any]], count: int = 600) -> None:
         super().__init__(count)
@@ -170,7 +172,7 @@ ODD = {
         *((format_, {"samples_per_shard": count}) for format_ in ("hdf5", "parquet") for count in (37, 150)),
     ],
 )
-def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+def test_samples_that_do_not_fit_are_skipped(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     dataset = Odd(ODD)
     out = tmp_path / ("out" if options else SINGLE[format_])
     packed = pack(dataset, out, format=format_, on_error="skip", **options)
@@ -187,7 +189,7 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, format_: str, opti
 
 
 @pytest.mark.slow
-def test_workers_and_interruptions_change_nothing_about_them(tmp_path: Path) -> None:
+def test_skipped_samples_are_the_same_with_workers_and_after_an_interruption(tmp_path: Path) -> None:
     act = partial(pack, on_error="skip", format="hdf5", samples_per_shard=300)
     whole = act(Odd(ODD), tmp_path / "whole")
     with_workers = act(Odd(ODD), tmp_path / "two", workers=2)
@@ -200,8 +202,8 @@ def test_workers_and_interruptions_change_nothing_about_them(tmp_path: Path) -> 
     assert resumed.skipped == 7
 
 
-def test_the_first_samples_are_outvoted(tmp_path: Path) -> None:
-    """What most of the first samples have in common decides, not what happens to come first."""
+def test_the_majority_of_the_first_samples_decides_the_schema(tmp_path: Path) -> None:
+    """Not the sample that happens to come first."""
     odd: dict[int, dict[str, Any]] = {
         0: {"other": 1},
         1: {**mixed(1), "image": np.zeros((9, 9, 3), np.uint8)},
@@ -211,14 +213,14 @@ def test_the_first_samples_are_outvoted(tmp_path: Path) -> None:
     assert (packed.count, packed.skipped) == (47, 3)
 
 
-def test_numbers_of_several_types_are_no_misfits(tmp_path: Path) -> None:
+def test_numbers_of_several_types_fit(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": 1}, {"x": 0.5}, {"x": None}, {"x": np.float32(2)}]
     packed = pack(samples, tmp_path / "out.h5", on_error="skip")
     assert [sample["x"] for sample in read(packed)] == [1, 0.5, 2]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_fields_in_another_order_are_no_misfits(tmp_path: Path, format_: str) -> None:
+def test_fields_in_another_order_fit(tmp_path: Path, format_: str) -> None:
     samples = [{"a": 1, "b": "x"}, {"b": "y", "a": 2}]
     packed = pack(samples, tmp_path / SINGLE[format_], format=format_)
     assert [list(sample.items()) for sample in read(packed)] == [[("a", 1), ("b", "x")], [("a", 2), ("b", "y")]]
@@ -234,7 +236,7 @@ def test_fields_in_another_order_are_no_misfits(tmp_path: Path, format_: str) ->
         ("tar", {"a": 1}, {"a": b"bytes"}, "JSON"),
     ],
 )
-def test_values_that_the_format_cannot_hold_are_left_out(
+def test_values_the_format_cannot_store_are_skipped(
     tmp_path: Path, format_: str, good: Any, bad: Any, words: str
 ) -> None:
     samples = [{"x": bad if number in (2, 290) else good} for number in range(300)]
@@ -246,10 +248,10 @@ def test_values_that_the_format_cannot_hold_are_left_out(
 
 
 @pytest.mark.parametrize(("format_", "advice"), [("lmdb", "hdf5 or tar"), ("parquet", "lmdb, hdf5 or tar")])
-def test_values_that_are_too_large_are_left_out(
+def test_values_that_are_too_large_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, advice: str
 ) -> None:
-    """The real limits are 2 and 4 GiB, which no test should take."""
+    """The real limits, 2 and 4 GiB, are too large for a test."""
     monkeypatch.setattr(f"feedline.tools.packing.writers.{format_}._MOST_BYTES", 1000)
     samples = [{"x": bytes(5000 if number == 7 else 10)} for number in range(20)]
     with pytest.raises(PackError, match=rf"Sample 7 does not fit: .*5,\d\d\d bytes.*Use {advice}"):
@@ -257,27 +259,29 @@ def test_values_that_are_too_large_are_left_out(
     assert pack(samples, tmp_path / SINGLE[format_], on_error="skip").count == 19
 
 
-def test_too_long_a_string_for_npy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npy_rejects_strings_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.packing.writers.npy._MOST_CHARACTERS", 10)
     with pytest.raises(PackError, match=r"Sample 1 does not fit: .*a string of 11 characters"):
         pack([{"x": "a"}, {"x": "b" * 11}], tmp_path / "out", format="npy")
 
 
 @pytest.mark.parametrize("format_", ["hdf5", "parquet"])
-def test_too_large_an_array_for_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
+def test_formats_reject_arrays_that_are_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
     monkeypatch.setattr(f"feedline.tools.packing.writers.{format_}._MOST_BYTES", 1000)
     with pytest.raises(PackError, match=f"{format_} cannot hold the field 'x'"):
         pack([{"x": np.zeros(200)}], tmp_path / SINGLE[format_])
 
 
-def test_when_all_are_left_out_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_behind_when_every_sample_is_skipped(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": "\0", "y": index} for index in range(50)]
     with pytest.raises(PackError, match=r"No sample could be packed.*sample 0: its field 'x'"):
         pack(samples, tmp_path / "out.h5", on_error="skip")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_reasons_are_shortened(tmp_path: Path) -> None:
+def test_the_list_of_reasons_is_limited(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": 1}] * 300 + [{"x": "long " * 1000}] * 100
     packed = pack(samples, tmp_path / "out.h5", on_error="skip")
     assert (packed.skipped, len(packed.reasons)) == (100, 20)
@@ -285,7 +289,7 @@ def test_many_reasons_are_shortened(tmp_path: Path) -> None:
 
 
 class Named:
-    """Says of which file a sample is. One of them is larger."""
+    """A dataset that knows the file of each sample; one sample is larger."""
 
     def __init__(self, larger: int) -> None:
         self.larger = larger
@@ -300,7 +304,7 @@ class Named:
         return f"photos/{index}.jpg"
 
 
-def test_files_are_named(tmp_path: Path) -> None:
+def test_messages_name_the_files_of_samples(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"Sample 280 \(photos/280.jpg\) does not fit"):
         pack(Named(280), tmp_path / "a.h5")
     with pytest.raises(

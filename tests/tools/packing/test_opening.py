@@ -91,7 +91,7 @@ MAKERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_fields_are_chosen_before_others_are_looked_at(tmp_path: Path, name: str) -> None:
+def test_fields_that_are_not_selected_may_be_unreadable(tmp_path: Path, name: str) -> None:
     MAKERS[name](tmp_path / name)
     fields = {"x": "x.npy", "y": "y.cls"} if name == "a.tar" else ["y", "x"]
     packed = feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=fields, workers=0)
@@ -106,8 +106,8 @@ def test_fields_are_chosen_before_others_are_looked_at(tmp_path: Path, name: str
         feedline.pack(tmp_path / name, tmp_path / "all.h5", workers=0)
 
 
-def test_compressed_arrays_are_held_in_memory(tmp_path: Path) -> None:
-    """They cannot be mapped; but to pack them is what one wants to do with such a file."""
+def test_compressed_arrays_are_read_into_memory(tmp_path: Path) -> None:
+    """They cannot be memory-mapped, which is a reason to pack them."""
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.arange(20).reshape(10, 2), y=np.arange(10), objects=np.array([1, None], object))
     packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
@@ -123,7 +123,7 @@ def test_compressed_arrays_are_held_in_memory(tmp_path: Path) -> None:
         feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
 
 
-def test_a_field_in_a_group_gets_another_name(tmp_path: Path) -> None:
+def test_a_field_in_a_group_has_to_be_renamed(tmp_path: Path) -> None:
     foreign_hdf5(tmp_path / "a.h5")
     packed = feedline.pack(tmp_path / "a.h5", tmp_path / "b.h5", fields={"z": "group/z", "y": "y"}, workers=0)
     with h5py.File(packed.path) as file:
@@ -134,14 +134,14 @@ def test_a_field_in_a_group_gets_another_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_field_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_rejects_a_missing_field(tmp_path: Path, name: str) -> None:
     MAKERS[name](tmp_path / name)
     with pytest.raises(FeedlineError, match="nothing"):
         feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=["nothing"], workers=0)
     assert not (tmp_path / "out.lmdb").exists()
 
 
-def test_the_key_of_a_tar_file_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_key_of_tar_samples_can_be_selected(tmp_path: Path) -> None:
     foreign_tar(tmp_path / "a.tar")
     fields = {"key": "__key__", "text": "sometimes.txt;y.cls"}
     packed = feedline.pack(tmp_path / "a.tar", tmp_path / "out.lmdb", fields=fields, workers=0)
@@ -150,7 +150,7 @@ def test_the_key_of_a_tar_file_can_be_asked_for(tmp_path: Path) -> None:
         assert opened.dataset[4] == {"key": "004", "text": 4}
 
 
-def test_a_foreign_lmdb_and_a_single_array(tmp_path: Path) -> None:
+def test_the_only_field_of_a_source_can_be_named(tmp_path: Path) -> None:
     with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment, environment.begin(write=True) as all_:
         for number in range(3):
             all_.put(b"%d" % number, b"value %d" % number)
@@ -163,7 +163,7 @@ def test_a_foreign_lmdb_and_a_single_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("sharded", [False, True])
-def test_fields_of_packed_stores(tmp_path: Path, format_: str, sharded: bool) -> None:
+def test_fields_of_packed_stores_can_be_selected_and_renamed(tmp_path: Path, format_: str, sharded: bool) -> None:
     if sharded and format_ not in SHARDED:
         return
     options: dict[str, Any] = {"samples_per_shard": 2} if sharded else {}
@@ -193,7 +193,7 @@ def test_fields_of_packed_stores(tmp_path: Path, format_: str, sharded: bool) ->
         assert opened.dataset[2][1] == 2
 
 
-def test_classes_go_on_from_store_to_store(tmp_path: Path) -> None:
+def test_repacking_keeps_the_classes(tmp_path: Path) -> None:
     for name in ("a/1.jpg", "b/2.jpg"):
         (tmp_path / "photos" / name).parent.mkdir(parents=True)
         (tmp_path / "photos" / name).write_bytes(b"picture")
@@ -203,7 +203,7 @@ def test_classes_go_on_from_store_to_store(tmp_path: Path) -> None:
         assert opened.metadata == {"classes": ["a", "b"]}
 
 
-def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:
+def test_a_changed_source_has_another_fingerprint(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     with open_source(str(tmp_path / "a.npy")) as before:
         np.save(tmp_path / "a.npy", np.arange(4))
@@ -213,7 +213,7 @@ def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
 @pytest.mark.parametrize("pattern", ["s-{0..1}", "s-*"])
-def test_shards_that_a_pattern_names_are_looked_at(tmp_path: Path, ending: str, pattern: str) -> None:
+def test_shards_of_a_pattern_are_part_of_the_fingerprint(tmp_path: Path, ending: str, pattern: str) -> None:
     for number in range(2):
         foreign_tar(tmp_path / "plain.tar")
         data = (tmp_path / "plain.tar").read_bytes()
@@ -251,12 +251,12 @@ def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_a_file_that_is_gone_has_no_fingerprint(tmp_path: Path) -> None:
+def test_fingerprinting_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="Cannot stat the file"):
         fingerprint([tmp_path / "none"])
 
 
-def test_what_is_no_source(tmp_path: Path) -> None:
+def test_rejects_paths_that_are_not_sources(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").touch()
     with pytest.raises(SourceError, match="looks like an empty file"):
         open_source(str(tmp_path / "a.xyz"))
@@ -265,10 +265,10 @@ def test_what_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
     (tmp_path / "a:b" / "x.bin").touch()
     with open_source(str(tmp_path / "a:b")) as opened:
-        assert len(opened.dataset) == 1, "what is there is a path, whatever its name"
+        assert len(opened.dataset) == 1, "an existing path is a path, even with a colon in its name"
 
 
-def test_rows_of_tables(tmp_path: Path) -> None:
+def test_csv_files_are_read_as_rows(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text('x;text\n1;"a\nb"\n')
     (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"x,text\n2,c\n"))
     (tmp_path / "part-1.csv").write_text("x,text\n3,d\n")

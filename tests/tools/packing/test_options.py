@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sample(5)
         (iter(["a"]), (("a", "a"),)),
     ],
 )
-def test_fields(given_: Any, fields: Any) -> None:
+def test_fields_are_normalised(given_: Any, fields: Any) -> None:
     assert as_fields(given_) == fields
 
 
@@ -48,19 +48,19 @@ def test_fields(given_: Any, fields: Any) -> None:
         ({"a\nb": "a"}, "allows the field name"),
     ],
 )
-def test_fields_that_cannot_be(given_: Any, message: str) -> None:
+def test_rejects_impossible_fields(given_: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         as_fields(given_)
 
 
 @given(st.text())
-def test_a_name_that_is_accepted_is_the_name_of_a_file_in_a_folder(name: str) -> None:
+def test_accepted_names_stay_within_the_folder(name: str) -> None:
     if is_name(name):
         assert Path(name).name == name
         assert (Path("/folder") / f"{name}.npy").parent == Path("/folder")
 
 
-def test_names() -> None:
+def test_lists_of_names() -> None:
     assert as_names(["a"], "ragged") == ("a",)
     for wrong in ("a", None, [1]):
         with pytest.raises(BadOption, match=r"ragged=.*is not a list of names"):
@@ -71,18 +71,18 @@ def test_names() -> None:
     "options",
     [{"on_error": "ignore"}, {"samples_per_shard": 0}, {"shard_bytes": True}, {"samples_per_shard": 1.5}],
 )
-def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+def test_rejects_meaningless_options(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         Options(**options)
 
 
 @pytest.mark.parametrize("out", [3, None, "/", b"a.h5", "s3://bucket/tokens.bin", "s3:/bucket/train"])
-def test_what_is_no_place(out: Any) -> None:
+def test_rejects_outputs_that_are_not_local_paths(out: Any) -> None:
     with pytest.raises(BadOption):
         as_path(out)
 
 
-def test_places(tmp_path: Path) -> None:
+def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
     (tmp_path / "file.tar").touch()
     (tmp_path / "folder.tar").mkdir()
     (tmp_path / "ours").mkdir()
@@ -111,7 +111,7 @@ def test_places(tmp_path: Path) -> None:
             check_place(tmp_path / name, format_, plain, overwrite=True)
 
 
-def test_an_output_inside_of_its_source(tmp_path: Path) -> None:
+def test_rejects_an_output_inside_its_source(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "other").symlink_to(tmp_path / "photos")
     check_apart(str(tmp_path / "photos"), tmp_path / "out.tar")

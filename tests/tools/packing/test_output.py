@@ -43,7 +43,7 @@ def fill(output: Output, format_: str, first: int, stop: int) -> None:
 
 @pytest.mark.slow
 @every_format
-def test_shards(tmp_path: Path, format_: str) -> None:
+def test_shards_are_numbered_and_read_back(tmp_path: Path, format_: str) -> None:
     output = output_in(tmp_path, format_)
     for first, stop in ((0, 7), (7, 14), (14, 20)):
         fill(output, format_, first, stop)
@@ -57,11 +57,11 @@ def test_shards(tmp_path: Path, format_: str) -> None:
 
 
 @every_format
-def test_going_on_after_a_shard(tmp_path: Path, format_: str) -> None:
+def test_resuming_after_a_complete_shard_gives_the_same_output(tmp_path: Path, format_: str) -> None:
     whole, other = (output_in(tmp_path / name, format_) for name in ("whole", "other"))
     for output in (whole, other):
         fill(output, format_, 0, 7)
-    put(other, format_, SAMPLES[17:])  # which is lost
+    put(other, format_, SAMPLES[17:])  # lost: the shard is incomplete
     other.close()
     again = output_in(tmp_path / "other", format_)
     assert again.resume(other.entries, 7, other.schema)
@@ -74,7 +74,7 @@ def test_going_on_after_a_shard(tmp_path: Path, format_: str) -> None:
     assert not output_in(tmp_path / "other", format_).resume(whole.entries, 14, whole.schema), "a shard is missing"
 
 
-def test_keys_go_on_from_shard_to_shard(tmp_path: Path) -> None:
+def test_keys_continue_from_shard_to_shard(tmp_path: Path) -> None:
     output = output_in(tmp_path, "tar")
     fill(output, "tar", 0, 2)
     fill(output, "tar", 2, 4)
@@ -86,7 +86,7 @@ def test_keys_go_on_from_shard_to_shard(tmp_path: Path) -> None:
     assert keys == [f"{number:09d}" for number in range(4)]
 
 
-def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path) -> None:
+def test_the_metadata_lists_the_extensions_of_all_shards(tmp_path: Path) -> None:
     output = output_in(tmp_path, "tar")
     output.schema = Schema.of([{"x": JPG}])
     for data in (JPG, PNG, JPG):
@@ -98,7 +98,7 @@ def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path) -> None:
     assert [sample["x"] for sample in read_files("tar", output.files, stored)] == [JPG, PNG, JPG]
 
 
-def test_a_single_output(tmp_path: Path) -> None:
+def test_an_unsharded_output_leaves_no_other_files(tmp_path: Path) -> None:
     output = output_in(tmp_path, "npy", sharded=False)
     put(output, "npy", SAMPLES)
     output.finish(Summary(20))
@@ -107,7 +107,7 @@ def test_a_single_output(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [output.path.name], "nothing else is left"
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_durably(path, b"old")
 
@@ -130,7 +130,7 @@ JOB = {"samples": 3, "format": "npy", "fields": [["a", "b"]]}
 
 
 def left(out: Path, job: object = JOB) -> None:
-    """Leave a folder as a killed process does, with something in it to go on with."""
+    """Leave a work folder behind as a killed process does, with progress to resume from."""
     folder = out.with_name(f"{out.name}.packing")
     folder.mkdir()
     (folder / "job.json").write_text(json.dumps(job))
@@ -138,16 +138,16 @@ def left(out: Path, job: object = JOB) -> None:
     (folder / "below").mkdir()
 
 
-def test_a_new_folder(tmp_path: Path) -> None:
+def test_a_work_folder_without_progress_is_removed(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "out", JOB, restart=False)
     assert work.note is None
     assert not WorkFolder.is_left(tmp_path / "out")
     work.close()
-    assert list(tmp_path.iterdir()) == [], "there is nothing to go on with"
+    assert list(tmp_path.iterdir()) == [], "there is nothing to resume"
     work.close()
 
 
-def test_a_note_outlives_the_process(tmp_path: Path) -> None:
+def test_a_note_survives_the_process(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "out", JOB, restart=False)
     work.write_note({"shards": 3})
     work.close()
@@ -157,7 +157,7 @@ def test_a_note_outlives_the_process(tmp_path: Path) -> None:
     again.close()
 
 
-def test_it_is_gone_on_with_by_the_same_job_only(tmp_path: Path) -> None:
+def test_only_the_same_job_resumes_a_work_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     left(out)
     assert WorkFolder.is_left(out)
@@ -179,7 +179,7 @@ def test_it_is_gone_on_with_by_the_same_job_only(tmp_path: Path) -> None:
     work.close()
 
 
-def test_two_at_once(tmp_path: Path) -> None:
+def test_a_work_folder_is_locked(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "out", JOB, restart=False)
     for restart in (False, True):
         with pytest.raises(BadOption, match="Another process is packing"):
@@ -188,7 +188,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     WorkFolder(tmp_path / "out", JOB, restart=False).close()
 
 
-def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
     def die() -> None:
         WorkFolder(tmp_path / "out", JOB, restart=False)
         os.kill(os.getpid(), 9)
@@ -199,7 +199,7 @@ def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_folder", [False, True])
 @pytest.mark.parametrize("is_there", [False, True])
-def test_delivery(tmp_path: Path, is_folder: bool, is_there: bool) -> None:
+def test_delivering_replaces_the_old_output(tmp_path: Path, is_folder: bool, is_there: bool) -> None:
     out = tmp_path / "out"
     work = WorkFolder(out, JOB, restart=False)
     work.write_note({"shards": 1})
@@ -214,7 +214,7 @@ def test_delivery(tmp_path: Path, is_folder: bool, is_there: bool) -> None:
     assert (out / "file" if is_folder else out).read_text() == "new"
 
 
-def test_what_was_there_comes_back_if_the_new_output_gets_no_name(tmp_path: Path) -> None:
+def test_the_old_output_is_restored_if_delivery_fails(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "file").write_text("old")

@@ -38,7 +38,7 @@ pack = partial(feedline.pack, workers=0)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_what_was_packed_is_read_back(tmp_path: Path, format_: str) -> None:
+def test_packed_samples_are_read_back(tmp_path: Path, format_: str) -> None:
     packed = pack(Mixed(), tmp_path / SINGLE[format_], format=format_)
     assert packed.count == 100
     assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
@@ -48,13 +48,13 @@ def test_what_was_packed_is_read_back(tmp_path: Path, format_: str) -> None:
 
 @pytest.mark.parametrize("format_", SHARDED)
 @pytest.mark.parametrize("limit", [{"samples_per_shard": 33}, {"shard_bytes": 2000}, {}])
-def test_shards(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
+def test_shards_respect_their_limits(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
     assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
     shards = files_of(packed)
     if "samples_per_shard" in limit:
         counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
-        assert counts == [25, 25, 25, 25], "of about the same size, since the total is known"
+        assert counts == [25, 25, 25, 25], "of equal size, since the total is known"
     assert (len(shards) > 1) == bool(limit)
     meta = json.loads((packed.path / "feedline.json").read_text())
     assert meta["count"] == 100
@@ -64,7 +64,7 @@ def test_shards(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     "format_", ["hdf5", *(pytest.param(one, marks=pytest.mark.slow) for one in FORMATS if one != "hdf5")]
 )
 @pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 3, "engine": "thread"}])
-def test_workers_change_nothing(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+def test_the_output_does_not_depend_on_workers(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
     one = pack(Mixed(), tmp_path / f"one-{SINGLE[format_]}", format=format_)
     other = feedline.pack(Mixed(), tmp_path / f"two-{SINGLE[format_]}", format=format_, **options)
     assert content(one.path) == content(other.path)
@@ -72,13 +72,13 @@ def test_workers_change_nothing(tmp_path: Path, format_: str, options: dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_start_methods_change_nothing(tmp_path: Path, start_method: str) -> None:
+def test_the_output_does_not_depend_on_the_start_method(tmp_path: Path, start_method: str) -> None:
     one = pack(Mixed(), tmp_path / "one.h5")
     other = feedline.pack(Mixed(), tmp_path / "two.h5", workers=2, start_method=start_method)
     assert content(one.path) == content(other.path)
 
 
-def test_an_iterable_dataset(tmp_path: Path) -> None:
+def test_an_iterable_dataset_gives_the_same_output(tmp_path: Path) -> None:
     one = pack(Mixed(), tmp_path / "one.lmdb")
     other = feedline.pack(Stream(), tmp_path / "two.lmdb", workers=2)
     assert content(one.path) == content(other.path)
@@ -110,7 +110,7 @@ ODD: dict[str, list[Any]] = {
     "bytearray": [bytearray(b"abc"), memoryview(b"xyz")],
     "small integers": [np.uint8(3), np.uint8(255)],
 }
-REFUSED = {
+REJECTED = {
     "npy": {"ragged", "bytes", "none", "none in strings", "nested", "bytearray"},
     "hdf5": {
         "half of a surrogate pair",
@@ -129,10 +129,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("name", ODD)
-def test_odd_values_come_back_or_are_refused(tmp_path: Path, format_: str, name: str) -> None:
+def test_odd_values_are_read_back_or_rejected(tmp_path: Path, format_: str, name: str) -> None:
     samples = [{"x": value, "y": number} for number, value in enumerate(ODD[name])]
     out = tmp_path / SINGLE[format_]
-    if name in REFUSED[format_]:
+    if name in REJECTED[format_]:
         with pytest.raises(PackError):
             pack(samples, out, format=format_)
         return
@@ -160,7 +160,7 @@ def test_the_form_of_samples_is_kept(tmp_path: Path, samples: list[Any], form: s
     assert ("fields=" in packed.line) == (form != "dict")
 
 
-def test_fields_are_chosen_and_named(tmp_path: Path) -> None:
+def test_fields_are_selected_and_named(tmp_path: Path) -> None:
     packed = pack(Mixed(), tmp_path / "a.lmdb", fields=["label", "name"])
     assert read(packed)[1] == {"label": 1, "name": mixed(1)["name"]}
     packed = pack([(1, 2)], tmp_path / "b.lmdb", fields=["x", "y"])
@@ -171,7 +171,7 @@ def test_fields_are_chosen_and_named(tmp_path: Path) -> None:
         pack([(1, 2)], tmp_path / "d.lmdb", fields=["x"])
 
 
-def test_arrays_and_tensors(tmp_path: Path) -> None:
+def test_packs_arrays_and_tensors(tmp_path: Path) -> None:
     packed = pack({"x": torch.arange(6).reshape(3, 2), "y": np.arange(3)}, tmp_path / "a.h5")
     assert read(packed)[2]["x"].tolist() == [4, 5]
 
@@ -179,7 +179,7 @@ def test_arrays_and_tensors(tmp_path: Path) -> None:
 # -- where the output goes --------------------------------------------------------------------------------------------
 
 
-def test_what_exists_is_not_replaced_unless_asked(tmp_path: Path) -> None:
+def test_existing_files_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
     out = tmp_path / "out.lmdb"
     out.write_text("precious")
     with pytest.raises(BadOption, match="exists already"):
@@ -188,7 +188,7 @@ def test_what_exists_is_not_replaced_unless_asked(tmp_path: Path) -> None:
     assert pack(Mixed(), out, overwrite=True).count == 100
 
 
-def test_the_old_output_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_the_old_output_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     out = tmp_path / "out"
     old = content(pack(Mixed(10), out, format="npy").path)
 
@@ -199,7 +199,7 @@ def test_the_old_output_stays_until_the_new_one_is_whole(tmp_path: Path) -> None
     assert content(out) != old
 
 
-def test_a_folder_of_someone_else_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_pack_did_not_write_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("precious")
     with pytest.raises(BadOption, match="did not write"):
@@ -228,14 +228,14 @@ def test_a_folder_of_someone_else_is_never_replaced(tmp_path: Path) -> None:
         ("nowhere/out.h5", {}, "no folder"),
     ],
 )
-def test_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
+def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
         pack([{"x": 1.5}], tmp_path / name, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
-def test_compression_of_hdf5(tmp_path: Path, compression: str) -> None:
+def test_hdf5_compression_keeps_the_values(tmp_path: Path, compression: str) -> None:
     data = {"x": np.zeros((2000, 100))}
     plain = pack(data, tmp_path / "plain.h5")
     small = pack(data, tmp_path / "small.h5", compression=compression)
@@ -244,8 +244,8 @@ def test_compression_of_hdf5(tmp_path: Path, compression: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_disk_is_full(tmp_path: Path) -> None:
-    """The limit on the size of files raises what a full disk does, and no disk has to be filled for it."""
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A limit on file sizes raises the same error as a full disk, without filling one."""
     for format_ in FORMATS:
         out = tmp_path / SINGLE[format_]
         assert in_child(partial(_pack_in_little_room, out, format_))
@@ -256,7 +256,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_disk_is_full_after_some_shards(tmp_path: Path) -> None:
+def test_packing_resumes_after_a_full_disk(tmp_path: Path) -> None:
     for format_ in SHARDED:
         out = tmp_path / format_
         assert in_child(partial(_pack_in_little_room, out, format_, samples_per_shard=100, grows=True))
@@ -283,7 +283,7 @@ def _pack_in_little_room(out: Path, format_: str, *, grows: bool = False, **opti
         pack(Large(grows=grows), out, format=format_, source="large", **options)
 
 
-# -- what it is that is packed ----------------------------------------------------------------------------------------
+# -- which dataset is packed ------------------------------------------------------------------------------------------
 
 
 class Numbers:
@@ -300,20 +300,20 @@ class Numbers:
         return {"x": self.factor * 1000 + index}
 
 
-def test_another_dataset_does_not_go_on_with_it(tmp_path: Path) -> None:
+def test_another_dataset_does_not_resume_an_interrupted_run(tmp_path: Path) -> None:
     out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
     for source in (None, "the first"):
         with pytest.raises(ValueError, match="80"):
             shards(Numbers(1, 80), out, source=source, restart=True)
         with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
             shards(Numbers(2), out)
-    packed = shards(Numbers(1), out, source="the first")  # its name is all that has to be the same
+    packed = shards(Numbers(1), out, source="the first")  # only its name has to be the same
     assert packed.resumed == 72
     assert [sample["x"] for sample in read(packed)] == list(range(1000, 1100))
 
 
 @pytest.mark.parametrize("first", [0, 40])
-def test_a_run_that_stored_nothing_leaves_nothing(tmp_path: Path, first: int) -> None:
+def test_a_failed_run_without_stored_samples_leaves_nothing_behind(tmp_path: Path, first: int) -> None:
     out = tmp_path / "out.lmdb"
     with pytest.raises(ValueError, match=str(first)):
         pack(Numbers(1, first), out)
@@ -321,9 +321,9 @@ def test_a_run_that_stored_nothing_leaves_nothing(tmp_path: Path, first: int) ->
     assert pack(Numbers(2), out, fields=["x"]).count == 100
 
 
-def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> None:
+def test_stored_samples_survive_a_second_run_that_fails_at_once(tmp_path: Path) -> None:
     out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
-    for done in (50, 0):  # the second one goes on, and fails before it stores anything
+    for done in (50, 0):  # the second run resumes, and fails before it stores anything
 
         def stop(stage: Stage, done: int = done) -> None:
             if stage.done >= done:
@@ -334,7 +334,7 @@ def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> No
     assert shards(Numbers(1), out).resumed == 58
 
 
-def test_a_killed_run_that_stored_nothing_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_killed_run_without_stored_samples_does_not_block_the_next(tmp_path: Path) -> None:
     out = tmp_path / "out.lmdb"
     assert not in_child(lambda: pack(Mixed(), out, report=DieAt(0)))
     assert os.path.exists(f"{out}.packing")
@@ -342,7 +342,7 @@ def test_a_killed_run_that_stored_nothing_is_no_hindrance(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None:
+def test_paths_are_opened_as_by_the_command(tmp_path: Path, kind: Any) -> None:
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         (tmp_path / "photos" / name / "1.jpg").write_bytes(b"picture " + name.encode())
@@ -356,6 +356,6 @@ def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None
         pack(kind(tmp_path / "photos"), tmp_path / "photos" / "out.lmdb")
 
 
-def test_bytes_are_no_dataset(tmp_path: Path) -> None:
+def test_rejects_bytes_as_dataset(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="b'photos' is not a dataset"):
         pack(b"photos", tmp_path / "out.lmdb")

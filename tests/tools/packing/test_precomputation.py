@@ -1,4 +1,4 @@
-"""Samples that are stored once, whatever interrupts it."""
+"""Precomputed samples are stored once, despite interruptions."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_every_sample_is_stored_once(options: dict[str, Any], tmp_path: Path) ->
 
 
 class Breaking(Squares):
-    """Fails at one sample as long as a file is there."""
+    """Raises at one sample while a file exists."""
 
     def __init__(self, flag: Path) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Breaking(Squares):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_interrupted_goes_on(workers: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(workers: int, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     dataset = Breaking(flag)
@@ -111,7 +111,7 @@ feedline.precompute(Slow(), sys.argv[1], progress=False)
 
 
 @pytest.mark.slow
-def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_an_incomplete_folder(tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -127,7 +127,7 @@ def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
     program.stdin.close()
     with pytest.raises(SourceError, match="are incomplete"):
         len(PrecomputedDataset(tmp_path))
-    # Of another class, but of the same fingerprint except for its name: it is another dataset.
+    # The fingerprint differs only in the name of the class: it is another dataset.
     with pytest.raises(SourceChanged, match="another dataset"):
         feedline.precompute(Squares(), tmp_path, progress=False)
     stored = feedline.precompute(Squares(), tmp_path, progress=False, overwrite=True)
@@ -135,7 +135,7 @@ def test_a_killed_program_leaves_no_whole_folder(tmp_path: Path) -> None:
     stored.close()
 
 
-def test_damaged_samples_are_told_and_made_again(tmp_path: Path) -> None:
+def test_damaged_samples_are_reported_and_computed_again(tmp_path: Path) -> None:
     dataset = Squares()
     feedline.precompute(dataset, tmp_path, progress=False).close()
     data = bytearray((tmp_path / FILE).read_bytes())
@@ -159,7 +159,7 @@ def test_damaged_samples_are_told_and_made_again(tmp_path: Path) -> None:
         PrecomputedDataset(tmp_path)[0]
 
 
-def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
+def test_rejects_a_folder_of_another_dataset(tmp_path: Path) -> None:
     feedline.precompute(Squares(), tmp_path, progress=False).close()
     for other in (Squares(power=3), Squares(count=49)):
         with pytest.raises(SourceChanged, match="overwrite=True"):
@@ -179,11 +179,11 @@ def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path: Path) -> None:
+def test_an_open_dataset_does_not_read_samples_of_another_one(tmp_path: Path) -> None:
     stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
     assert stored[0] == 1
     again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
-    assert stored[1] == 2  # of the file that it has open
+    assert stored[1] == 2  # from the file that it has open
     stored.close()
     with pytest.raises(SourceChanged, match="now contains samples of another dataset"):
         stored[1]
@@ -193,7 +193,7 @@ def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path:
 
 
 class Overtaken(Squares):
-    """Another program takes the folder away while the first sample is made."""
+    """While the first sample is computed, another program takes over the folder."""
 
     other = Head(b"o" * 32, 3)
 
@@ -209,7 +209,7 @@ class Overtaken(Squares):
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "process"}], ids=str)
-def test_another_program_that_takes_the_folder_away_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_folder_that_another_program_takes_over_is_an_error(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SourceChanged, match="meanwhile"):
         feedline.precompute(Overtaken(3, tmp_path), tmp_path, progress=False, **options)
     assert head_of(tmp_path) == Overtaken.other
@@ -223,7 +223,7 @@ class Noisy(Squares):
         return {"x": feedline.rng().random(3)}
 
 
-def test_random_transforms_are_refused(tmp_path: Path) -> None:
+def test_random_transforms_are_rejected_unless_frozen(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="draws random numbers"):
         feedline.precompute(Noisy(), tmp_path / "a", progress=False)
     stored = [
@@ -235,7 +235,7 @@ def test_random_transforms_are_refused(tmp_path: Path) -> None:
         one.close()
 
 
-def test_a_transform_is_not_stored(tmp_path: Path) -> None:
+def test_transforms_are_applied_on_reading_and_not_stored(tmp_path: Path) -> None:
     stored = feedline.precompute(Squares(), tmp_path, transform=lambda sample: sample["name"], progress=False)
     assert stored[3] == "3²"
     assert PrecomputedDataset(tmp_path)[3]["name"] == "3²"
@@ -247,13 +247,13 @@ class Awaited(Squares):
         return super().__getitem__(index)
 
 
-def test_asynchronous_datasets(tmp_path: Path) -> None:
+def test_asynchronous_datasets_are_precomputed(tmp_path: Path) -> None:
     stored = feedline.precompute(Awaited(), tmp_path, progress=False)
     assert [sample["x"][0] for sample in stored] == [index**2 for index in range(50)]
     stored.close()
 
 
-def test_a_bar_shows_how_far_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_shown_only_if_wanted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     feedline.precompute(Squares(), tmp_path / "out", progress=True).close()
     shown = capfd.readouterr().err
     assert "50/50" in shown
@@ -262,11 +262,11 @@ def test_a_bar_shows_how_far_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == ""
 
 
-def test_an_empty_dataset(tmp_path: Path) -> None:
+def test_an_empty_dataset_is_allowed(tmp_path: Path) -> None:
     assert len(feedline.precompute([], tmp_path, progress=False)) == 0
 
 
-def test_iterables_are_refused(tmp_path: Path) -> None:
+def test_rejects_iterable_datasets(tmp_path: Path) -> None:
     class Endless:
         def __iter__(self) -> Any:
             return iter(range(3))
@@ -275,12 +275,12 @@ def test_iterables_are_refused(tmp_path: Path) -> None:
         feedline.precompute(Endless(), tmp_path)
 
 
-def test_there_is_nothing(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no precomputed samples"):
         PrecomputedDataset(tmp_path)[0]
 
 
-def test_a_record_that_is_none_is_told_with_the_store(tmp_path: Path) -> None:
+def test_an_invalid_record_is_reported_with_the_path_of_the_store(tmp_path: Path) -> None:
     head = Head(bytes(32), 1)
     store = write_store(tmp_path / "out", 1 << 20)
     store.open(head)

@@ -59,13 +59,13 @@ class Level(enum.IntEnum):
         ((), None, "tuple", {}),
     ],
 )
-def test_names(sample: Any, fields: Any, form: str, named: dict[str, Any]) -> None:
+def test_fields_are_named_and_selected(sample: Any, fields: Any, form: str, named: dict[str, Any]) -> None:
     found_form, found = named_fields(sample, as_fields(fields))
     assert (found_form, list(found.items())) == (form, list(named.items()))
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "__key", "", "a\\b", "a\0", "a\nb", 7, None, ("a",)])
-def test_names_that_no_file_may_have(name: Any) -> None:
+def test_rejects_names_that_cannot_be_part_of_a_file_name(name: Any) -> None:
     with pytest.raises(PackError, match=r"cannot be part of a file name. .*--fields x="):
         named_fields({"good": 1, name: 2}, None)
     assert named_fields({"good": 1, name: 2}, as_fields(["good"]))[1] == {"good": 1}
@@ -79,7 +79,7 @@ def test_names_that_no_file_may_have(name: Any) -> None:
         (3, ["x", "y"], "it has 1 values, but fields= names 2"),
     ],
 )
-def test_fields_that_are_not_there(sample: Any, fields: list[str], message: str) -> None:
+def test_rejects_missing_fields(sample: Any, fields: list[str], message: str) -> None:
     with pytest.raises(PackError, match=message):
         named_fields(sample, as_fields(fields))
 
@@ -102,7 +102,7 @@ def test_fields_that_are_not_there(sample: Any, fields: list[str], message: str)
         (None, None),
     ],
 )
-def test_plain_values(value: Any, expected: Any) -> None:
+def test_values_become_plain(value: Any, expected: Any) -> None:
     found = plain(value, "x")
     if isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype
@@ -113,17 +113,17 @@ def test_plain_values(value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([None]), np.zeros(2, "i4,f4"), [object()], lambda: 1])
-def test_values_that_no_format_holds(value: Any) -> None:
+def test_rejects_values_that_no_format_can_store(value: Any) -> None:
     with pytest.raises(PackError, match=r"its field 'x' is .* which no format holds"):
         plain(value, "x")
 
 
-def test_sizes() -> None:
+def test_size_of_nested_values() -> None:
     assert size_of({"a": np.zeros(3), "b": [b"ab", "cde", 1]}) == 24 + 2 + 3 + 8
 
 
 class Samples:
-    """Reads several at once, unless one of them is broken."""
+    """Reads several samples at once, unless one of them is broken."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -144,7 +144,7 @@ class Samples:
         return [{"x": index} for index in indices]
 
 
-def test_samples_are_read_together_and_one_by_one_only_to_find_the_broken_one() -> None:
+def test_samples_are_read_one_by_one_only_to_find_a_broken_one() -> None:
     source = Samples()
     dataset = numbered(source, skips=True)
     assert dataset.__getitems__([0, 2]) == [(0, {"x": 0}, ""), (2, {"x": 2}, "")]
@@ -162,7 +162,7 @@ def test_streams_are_numbered() -> None:
     assert list(numbered(Stream(), skips=True)) == [(0, "a", ""), (1, "b", "")]
 
 
-def test_items() -> None:
+def test_items_contain_the_sample_or_the_failure() -> None:
     prepare = Prepare(Pictures(), None, skips=True)
     good, failed, odd = prepare([(3, {"x": 1}, ""), (4, None, "ValueError: broken"), (5, {"x": object()}, "")])
     assert (good.number, good.sample, good.size, good.form) == (3, {"x": 1}, 8, "dict")
@@ -173,7 +173,7 @@ def test_items() -> None:
         Prepare(Pictures(), None, skips=False)([(5, {"x": object(), "path": "a.jpg"}, "")])
 
 
-def test_what_is_called_image_has_to_be_one_if_pictures_are_asked_for() -> None:
+def test_a_field_called_image_has_to_be_an_image_if_pictures_are_processed() -> None:
     sample = {"image": b"<html>not found</html>"}
     assert Prepare(Pictures(), None, skips=False)([(0, sample, "")])[0].sample == sample
     with pytest.raises(PackError, match="its 22 bytes, which begin with b'<html>not fo', are not a picture"):
@@ -185,7 +185,7 @@ def test_what_is_called_image_has_to_be_one_if_pictures_are_asked_for() -> None:
 
 
 class Awaited:
-    """Samples that have to be awaited."""
+    """A dataset with an asynchronous `__getitem__`."""
 
     def __len__(self) -> int:
         return 20
@@ -204,7 +204,7 @@ class AwaitedTogether(Awaited):
 
 @pytest.mark.parametrize("kind", [Awaited, AwaitedTogether])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_that_have_to_be_awaited(tmp_path: Path, kind: type[Awaited], workers: int) -> None:
+def test_asynchronous_datasets_are_packed(tmp_path: Path, kind: type[Awaited], workers: int) -> None:
     packed = feedline.pack(kind(), tmp_path / "out.lmdb", workers=workers, on_error="skip")
     assert (packed.count, packed.skipped) == (19, 1)
     assert "ValueError: seven" in packed.reasons[0]
@@ -217,6 +217,6 @@ def test_samples_that_have_to_be_awaited(tmp_path: Path, kind: type[Awaited], wo
 
 
 @pytest.mark.parametrize("value", [np.longdouble(1) / 3, np.zeros(3, np.longdouble), np.zeros(2, np.clongdouble)])
-def test_numbers_that_differ_between_machines(value: Any) -> None:
+def test_rejects_number_types_that_differ_between_machines(value: Any) -> None:
     with pytest.raises(PackError, match=r"'x' is of type .*differ between machines.*float64"):
         plain(value, "x")

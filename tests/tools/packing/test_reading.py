@@ -35,11 +35,11 @@ SCHEMA = Schema.of([{"image": b"\xff\xd8\xff", "label": 3, "x": np.zeros(2)}])
         ("tar", "one", "jpg"),
     ],
 )
-def test_fields(format_: str, form: str, fields: Any) -> None:
+def test_fields_for_each_format_and_form(format_: str, form: str, fields: Any) -> None:
     assert fields_for(format_, SCHEMA, form) == fields
 
 
-def test_quotes_in_paths() -> None:
+def test_quotes_in_paths_are_escaped() -> None:
     assert eval(dataset_text("hdf5", 'it\'s "mine".h5', Schema(()), "dict").removeprefix("HDF5Dataset")) == (
         'it\'s "mine".h5'
     )
@@ -57,7 +57,7 @@ def run(line: str) -> list[Any]:
 @pytest.mark.parametrize(
     "samples", [[{"b": 1.5, "a": "x"}] * 5, [(np.arange(2), 3)] * 5, [np.arange(3)] * 5], ids=["dict", "tuple", "one"]
 )
-def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, samples: list[Any]) -> None:
+def test_the_lines_of_pack_and_inspect_load_the_output(tmp_path: Path, format_: str, samples: list[Any]) -> None:
     outs: list[tuple[Path, dict[str, Any]]] = [(tmp_path / SINGLE[format_], {})]
     outs += [(tmp_path / "shards", {"samples_per_shard": 2})] if format_ in SHARDED else []
     outs += [(tmp_path / "a.b", {"samples_per_shard": 2})] if format_ in SHARDED else []
@@ -72,7 +72,7 @@ def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, sam
                 assert list(batches[0]) == ["b", "a"], line
 
 
-def test_the_line_is_python() -> None:
+def test_the_line_is_valid_python() -> None:
     compile(loader_text(dataset_text("tar", "a.tar", SCHEMA, "tuple"), SCHEMA), "line", "exec")
 
 
@@ -92,7 +92,7 @@ SHAPES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("format_", FORMATS)
-def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: str) -> None:
+def test_every_printed_line_delivers_a_batch(tmp_path: Path, format_: str, name: str) -> None:
     try:
         packed = feedline.pack(SHAPES[name], tmp_path / SINGLE[format_], format=format_, workers=0)
     except PackError:
@@ -107,8 +107,8 @@ def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: st
         assert "collate_fn=list" not in line or len(batch) == 5
 
 
-def test_lines_for_files_of_others(tmp_path: Path) -> None:
-    """As far as a look shows that samples differ."""
+def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
+    """If the inspected samples differ, the line collates them into lists."""
     pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "a.parquet")
     (tmp_path / "parts").mkdir()
     pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
@@ -130,7 +130,7 @@ def test_lines_for_files_of_others(tmp_path: Path) -> None:
         names["loader"].dataset.close()
 
 
-def test_lines_for_tables(tmp_path: Path) -> None:
+def test_lines_for_csv_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
     (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
     (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")

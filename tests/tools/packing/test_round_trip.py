@@ -1,4 +1,4 @@
-"""What was packed reads back equal through the printed line, in whatever format, or was refused."""
+"""In every format, values read back equal through the printed line, or are rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pack = partial(feedline.pack, workers=0)
 
 
 def through_the_line(packed: feedline.Packed) -> list[Any]:
-    """Open what the printed line opens, and read it."""
+    """Open the dataset that the printed line opens, and read it."""
     expression = packed.line.removeprefix("loader = feedline.Loader(").partition(", batch_size=")[0]
     dataset = eval(expression, {"feedline": feedline})
     try:
@@ -38,7 +38,7 @@ def through_the_line(packed: feedline.Packed) -> list[Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """True if values are the same; numbers by value, arrays also by type, and an array of one number is that number."""
+    """True if values are equal: numbers by value, arrays also by type. A zero-dimensional array equals its number."""
     one, other = (value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value for value in (one, other))
     if isinstance(one, np.ndarray):
         same = isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape == other.shape
@@ -91,7 +91,7 @@ columns = st.one_of(
 @pytest.mark.parametrize("format_", FORMATS)
 @settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(values=columns, skips=st.booleans(), verify=st.booleans())
-def test_what_was_packed_reads_back_equal(format_: str, values: list[Any], skips: bool, verify: bool) -> None:
+def test_packed_values_read_back_equal(format_: str, values: list[Any], skips: bool, verify: bool) -> None:
     samples = [{"x": value, "number": number} for number, value in enumerate(values)]
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -104,7 +104,7 @@ def test_what_was_packed_reads_back_equal(format_: str, values: list[Any], skips
             )
         except PackError as exc:
             if "read back" in str(exc):
-                raise  # it was to be refused before anything was written
+                raise  # it should have been rejected before anything was written
             return
         found = through_the_line(packed)
     assert len(found) == packed.count == len(samples) - packed.skipped
@@ -114,7 +114,7 @@ def test_what_was_packed_reads_back_equal(format_: str, values: list[Any], skips
 
 
 @pytest.mark.parametrize("value", [3, "text", ["a", "list"]])
-def test_tar_holds_no_none(tmp_path: Path, value: Any) -> None:
+def test_tar_rejects_none(tmp_path: Path, value: Any) -> None:
     samples = [{"x": None if number in (0, 290) else value} for number in range(300)]
     with pytest.raises(PackError, match=r"None in sample 0.*or use lmdb.*--on-error skip"):
         pack(samples, tmp_path / "out.tar")
@@ -123,7 +123,7 @@ def test_tar_holds_no_none(tmp_path: Path, value: Any) -> None:
     assert [sample["x"] for sample in through_the_line(packed)] == [value] * 298
 
 
-def test_values_of_several_kinds_stay_when_none_is_left_out(tmp_path: Path) -> None:
+def test_values_of_several_kinds_are_kept_when_none_is_skipped(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": value} for value in (None, [1], "a", 3, None)]
     packed = pack(samples, tmp_path / "out.tar", on_error="skip")
     assert [sample["x"] for sample in through_the_line(packed)] == [[1], "a", 3]
@@ -133,7 +133,7 @@ def test_values_of_several_kinds_stay_when_none_is_left_out(tmp_path: Path) -> N
     ("failure", "blamed"),
     [(TypeError("an option"), False), (BadOption("an option."), False), (CorruptSource("cut off."), True)],
 )
-def test_only_damage_is_blamed_on_the_machine(
+def test_only_damaged_data_is_blamed_on_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, blamed: bool
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> Any:
@@ -146,7 +146,7 @@ def test_only_damage_is_blamed_on_the_machine(
     assert not (tmp_path / "out.lmdb").exists()
 
 
-def test_a_member_of_none_is_never_written() -> None:
+def test_none_is_never_written_as_a_member() -> None:
     column = Schema.of([{"x": [1]}]).columns[0]
     with pytest.raises(ValueError, match="its field 'x' is None, which tar cannot hold"):
         tar.content_of(column, None)
@@ -154,7 +154,9 @@ def test_a_member_of_none_is_never_written() -> None:
 
 @pytest.mark.parametrize("format_", ["lmdb", "tar"])
 @pytest.mark.parametrize("bad", [{"x": b"no picture"}, {"y": 1}])
-def test_a_bad_first_sample_does_not_decide_about_pictures(tmp_path: Path, format_: str, bad: dict[str, Any]) -> None:
+def test_pictures_are_encoded_even_if_the_first_sample_is_bad(
+    tmp_path: Path, format_: str, bad: dict[str, Any]
+) -> None:
     pictures: list[Any] = [{"x": mixed(number)["image"]} for number in range(5)]
     packed = pack([bad, *pictures], tmp_path / SINGLE[format_], encode="png", on_error="skip")
     found = through_the_line(packed)

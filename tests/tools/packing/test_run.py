@@ -42,7 +42,7 @@ few = pytest.mark.parametrize(
 
 
 def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -> int:
-    """Kill a run at each of these points, let another go on, compare; return how many came before the end."""
+    """Kill a run at each of these points, resume it, compare the output; return how many runs were killed."""
     whole = act(Mixed(), folder / name)
     expected = content(whole.path)
     tried = 0
@@ -55,7 +55,7 @@ def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -
             break
         tried += 1
         if out.exists():
-            assert content(out) == expected, "what has the name of the output is whole"
+            assert content(out) == expected, "an output with its final name is complete"
         act(Mixed(), out, overwrite=True)
         assert content(out) == expected, f"killed at {point}"
         assert os.listdir(base) == [out.name]
@@ -64,14 +64,14 @@ def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -
 
 @pytest.mark.slow
 @few
-def test_a_run_killed_at_some_point_is_gone_on_with(tmp_path: Path, format_: str) -> None:
+def test_a_run_killed_at_some_points_is_resumed(tmp_path: Path, format_: str) -> None:
     act = partial(pack, format=format_, samples_per_shard=37)
     assert crash_everywhere(tmp_path, act, "out", iter((3, 7, 20))) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", SHARDED)
-def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str) -> None:
+def test_a_run_killed_at_any_point_is_resumed(tmp_path: Path, format_: str) -> None:
     act = partial(pack, format=format_, samples_per_shard=37)
     assert crash_everywhere(tmp_path, act, "out", iter(range(1, 10_000))) > 10
 
@@ -79,20 +79,20 @@ def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_single_file_is_whole_or_not_there(tmp_path: Path, format_: str, every: int) -> None:
+def test_a_single_file_is_complete_or_missing(tmp_path: Path, format_: str, every: int) -> None:
     act = partial(pack, format=format_)
     assert crash_everywhere(tmp_path, act, SINGLE[format_], iter(range(1, 100, every))) >= (3 if every == 1 else 1)
 
 
 @few
-def test_a_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, format_: str) -> None:
+def test_a_run_killed_repeatedly_finishes(tmp_path: Path, format_: str) -> None:
     whole = shards(Mixed(), tmp_path / "whole", format=format_)
     (tmp_path / "again").mkdir()
     out = tmp_path / "again" / "out"
     kills = 0
     while not in_child(lambda: shards(Mixed(), out, format=format_, overwrite=True), kill_at=12 + kills):
         kills += 1
-        assert kills < 100, "it does not get on"
+        assert kills < 100, "it makes no progress"
     assert kills > 2
     assert content(out) == content(whole.path)
 
@@ -111,7 +111,7 @@ sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 
 
-def test_kill_minus_nine_with_workers(tmp_path: Path) -> None:
+def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
     out = tmp_path / "out"
     root = Path(__file__).resolve().parents[3]
     died = program_server.run(PROGRAM, out, "--die", cwd=root)
@@ -121,11 +121,11 @@ def test_kill_minus_nine_with_workers(tmp_path: Path) -> None:
     done = program_server.run(PROGRAM, out, cwd=root)
     assert done.returncode == 0, done.stderr
     resumed = int(done.stdout.rpartition("resumed ")[2])
-    assert 16 <= resumed < 100, "it went on, and did not begin again"
+    assert 16 <= resumed < 100, "it was resumed, not restarted"
     assert content(out) == content(shards(Mixed(), tmp_path / "whole", format="hdf5").path)
 
 
-def test_what_is_random_is_the_same_after_an_interruption(tmp_path: Path) -> None:
+def test_random_samples_are_the_same_after_an_interruption(tmp_path: Path) -> None:
     act = partial(shards, format="tar")
     whole = act(Noise(), tmp_path / "whole")
     out = tmp_path / "out"
@@ -143,8 +143,8 @@ class Noise:
 
 
 @pytest.mark.parametrize("size", [7, 16, 33])
-def test_an_iterable_dataset_is_gone_on_with(tmp_path: Path, size: int) -> None:
-    """Also where a shard ends in the middle of one of the loader's batches."""
+def test_an_iterable_dataset_is_resumed(tmp_path: Path, size: int) -> None:
+    """Even if a shard ends in the middle of one of the loader's batches."""
     act = partial(pack, format="parquet", samples_per_shard=size)
     whole = act(Stream(), tmp_path / "whole")
     out = tmp_path / "out"
@@ -154,7 +154,7 @@ def test_an_iterable_dataset_is_gone_on_with(tmp_path: Path, size: int) -> None:
     assert content(out) == content(whole.path)
 
 
-def test_other_options_do_not_go_on_with_it(tmp_path: Path) -> None:
+def test_a_run_with_other_options_does_not_resume(tmp_path: Path) -> None:
     out, act = tmp_path / "out", partial(shards, format="tar")
     assert not in_child(lambda: act(Mixed(), out, report=DieAt(40)))
     with pytest.raises(BadOption, match=r"samples=100, but now it is 99.*--restart"):
@@ -165,7 +165,7 @@ def test_other_options_do_not_go_on_with_it(tmp_path: Path) -> None:
     assert (packed.count, packed.resumed) == (99, 0)
 
 
-def test_two_runs_at_once(tmp_path: Path) -> None:
+def test_two_concurrent_runs_are_rejected(tmp_path: Path) -> None:
     out = tmp_path / "out.lmdb"
 
     def second(stage: Stage) -> None:
@@ -184,7 +184,7 @@ def stop_at(done: int) -> Any:
 
 
 @pytest.mark.slow
-def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_run_is_resumed_after_an_exception(tmp_path: Path) -> None:
     out, act = tmp_path / "out", partial(shards, format="hdf5")
     with pytest.raises(KeyboardInterrupt):
         act(Mixed(), out, report=stop_at(50))
@@ -193,15 +193,15 @@ def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
     assert content(out) == content(act(Mixed(), tmp_path / "whole").path)
 
 
-def test_a_single_file_is_begun_again(tmp_path: Path) -> None:
+def test_a_single_file_is_started_over(tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
     with pytest.raises(KeyboardInterrupt):
         pack(Mixed(), out, report=stop_at(50))
-    assert os.listdir(tmp_path) == [], "there is nothing to go on with"
+    assert os.listdir(tmp_path) == [], "there is nothing to resume"
     assert pack(Mixed(), out).resumed == 0
 
 
-def test_all_shards_are_there_and_only_the_check_is_missing(tmp_path: Path) -> None:
+def test_a_run_interrupted_in_its_final_check_is_resumed(tmp_path: Path) -> None:
     out, act = tmp_path / "out", partial(shards, format="tar")
 
     def stop(stage: Stage) -> None:
@@ -215,7 +215,7 @@ def test_all_shards_are_there_and_only_the_check_is_missing(tmp_path: Path) -> N
 
 
 class MixedPictures(Mixed):
-    """JPEG and PNG in one field, the first PNG late, and something that is neither later still."""
+    """JPEG and PNG in one field; the first PNG comes late, and a sample that is neither later still."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         data = b"?" if index == 90 else b"\x89PNG\r\n\x1a\n" if index % 7 == 5 and index > 20 else b"\xff\xd8\xff"
@@ -223,7 +223,7 @@ class MixedPictures(Mixed):
 
 
 @pytest.mark.slow
-def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path) -> None:
+def test_image_formats_are_known_after_an_interruption(tmp_path: Path) -> None:
     act = partial(pack, format="tar", samples_per_shard=9)
     whole = act(MixedPictures(), tmp_path / "whole")
     assert "'jpg;png;image.bin'" in whole.line
@@ -237,13 +237,13 @@ def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_one_sample(tmp_path: Path, format_: str) -> None:
+def test_a_dataset_of_one_sample(tmp_path: Path, format_: str) -> None:
     packed = pack(Mixed(1), tmp_path / SINGLE[format_], format=format_)
     assert canonical(read(packed)) == canonical([mixed(0)])
 
 
 @pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
-def test_a_folder_that_changed_since_is_not_gone_on_with(tmp_path: Path, change: str) -> None:
+def test_a_changed_folder_is_not_resumed(tmp_path: Path, change: str) -> None:
     folder, out = tmp_path / "files", tmp_path / "out"
     act = partial(shards, folder, out, format="tar")
     folder.mkdir()
@@ -265,7 +265,7 @@ def test_a_folder_that_changed_since_is_not_gone_on_with(tmp_path: Path, change:
     assert act(restart=True).resumed == 0
 
 
-def test_a_store_that_changed_since_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_changed_store_is_not_resumed(tmp_path: Path) -> None:
     store, out = tmp_path / "a.npy", tmp_path / "out"
     np.save(store, np.arange(60))
     assert not in_child(lambda: shards(store, out, format="tar", report=DieAt(40)))
@@ -274,8 +274,8 @@ def test_a_store_that_changed_since_is_not_gone_on_with(tmp_path: Path) -> None:
         shards(store, out, format="tar")
 
 
-def test_a_run_killed_before_its_first_shard_is_begun_anew(tmp_path: Path) -> None:
-    """What it left is no reason to say that a later run can go on."""
+def test_a_run_killed_before_its_first_shard_is_started_over(tmp_path: Path) -> None:
+    """Its leftovers do not make a later run claim that it can be resumed."""
     out, act = tmp_path / "out", partial(pack, format="tar", samples_per_shard=1000)
     assert not in_child(lambda: act(Mixed(300), out, report=DieAt(280)))
     with pytest.raises(KeyboardInterrupt):
@@ -287,7 +287,7 @@ def test_a_run_killed_before_its_first_shard_is_begun_anew(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
+def test_the_final_check_finds_a_flipped_bit(tmp_path: Path, format_: str) -> None:
     out = tmp_path / SINGLE[format_]
 
     def flip(stage: Stage) -> None:
@@ -299,11 +299,11 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
         searched = mixed(7)["vector"].tobytes()
         assert searched in data
         for place in range(len(data)):
-            if data.startswith(searched, place):  # LMDB has old pages, too, which nobody reads
+            if data.startswith(searched, place):  # LMDB also has old pages that are never read
                 data[place + 11] ^= 1
         path.write_bytes(data)
 
-    # Uncompressed: so that the bytes are found.
+    # Uncompressed, so that the bytes can be found.
     options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
     with pytest.raises(PackError, match="not what was written"):
         pack(Mixed(), out, format=format_, report=flip, **options)
@@ -312,7 +312,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
     assert canonical(read(packed)) == canonical(list(map(mixed, range(100))))
 
 
-def test_a_missing_sample_is_noticed(tmp_path: Path) -> None:
+def test_the_final_check_finds_a_missing_sample(tmp_path: Path) -> None:
     def cut(stage: Stage) -> None:
         if (stage.name, stage.done) == ("checking", 0):
             path = tmp_path / "out.tar.packing" / "output.tar"

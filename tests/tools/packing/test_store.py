@@ -1,4 +1,4 @@
-"""Outputs in object stores: a store in memory, and a server that speaks S3, with and without faults."""
+"""Outputs in object stores: an in-memory store, and a local S3 server with and without faults."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 # Any, throughout: fsspec and boto3 have no types.
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """A store in memory, empty."""
+    """An empty in-memory store."""
     fsspec = pytest.importorskip("fsspec")
     system = fsspec.filesystem("memory")
     system.store.clear()
@@ -63,14 +63,14 @@ def memory() -> Iterator[Any]:
     system.store.clear()
 
 
-def below(memory: Any, folder: str) -> dict[str, bytes]:
-    """Return every byte below a folder of the store in memory, by relative path."""
+def files_below(memory: Any, folder: str) -> dict[str, bytes]:
+    """Return the content of all files below a folder of the in-memory store, by relative path."""
     root = f"/{folder}/"
     return {name.removeprefix(root): memory.cat(name) for name in memory.find(root)}
 
 
 def without_place(files: dict[str, bytes]) -> dict[str, Any]:
-    """Return the content of files, of the manifest without what only a store has."""
+    """Return the content of files; the manifest without the entries that only stores have."""
     manifest = json.loads(files["feedline.json"])
     for name in ("place", "crc32"):
         manifest.pop(name, None)
@@ -79,16 +79,16 @@ def without_place(files: dict[str, bytes]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("format_", ["tar", "parquet"])
-def test_the_same_bytes_as_a_local_output(memory: Any, tmp_path: Path, format_: str) -> None:
+def test_the_output_has_the_same_bytes_as_a_local_one(memory: Any, tmp_path: Path, format_: str) -> None:
     act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=33)
     local, remote = act(tmp_path / "out"), act("memory://bucket/out/")
-    assert without_place(below(memory, "bucket/out")) == without_place(content(tmp_path / "out"))
+    assert without_place(files_below(memory, "bucket/out")) == without_place(content(tmp_path / "out"))
     assert (remote.count, remote.size, remote.resumed) == (100, local.size, 0)
     assert remote.path == "memory://bucket/out/"
     assert "Dataset('memory://bucket/out/'" in remote.line
 
 
-def test_it_is_read_by_the_line_that_is_printed(memory: Any) -> None:
+def test_the_printed_line_loads_the_output(memory: Any) -> None:
     packed = shards(Mixed(), "memory://bucket/out")
     call = packed.line.partition("feedline.Loader(feedline.datasets.")[2].partition("), batch_size")[0]
     dataset = eval(f"{call})", {"TarDataset": TarDataset})
@@ -97,7 +97,7 @@ def test_it_is_read_by_the_line_that_is_printed(memory: Any) -> None:
 
 
 @pytest.mark.parametrize(("waiting", "limit"), [(1 << 30, 5), (0, 2)])
-def test_few_shards_are_on_the_local_disk(
+def test_only_a_few_shards_are_on_the_local_disk_at_a_time(
     memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, limit: int
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -110,11 +110,11 @@ def test_few_shards_are_on_the_local_disk(
 
     shards(Mixed(), "memory://bucket/out", report=look)
     assert 1 <= most <= limit
-    assert os.listdir(tmp_path) == [], "nothing is left"
+    assert os.listdir(tmp_path) == [], "nothing is left behind"
 
 
-def test_four_shards_are_uploaded_at_once(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each upload waits until three others have begun. Notes are written in order all the same."""
+def test_four_shards_are_uploaded_concurrently(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each upload waits until three others have started. Notes are still written in order."""
     together, notes = threading.Barrier(4, timeout=60), list[int]()
     upload, save = store.StoreWork._upload, store.StoreWork._save
 
@@ -129,13 +129,11 @@ def test_four_shards_are_uploaded_at_once(memory: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(store.StoreWork, "_upload", wait)
     monkeypatch.setattr(store.StoreWork, "_save", note)
     pack(Mixed(), "memory://bucket/out", format="tar", samples_per_shard=13)
-    assert notes == [*range(1, 9), 8], "the last one says that the dataset has ended"
+    assert notes == [*range(1, 9), 8], "the last note says that the dataset has ended"
     assert labels_in("memory://bucket/out", "tar") == OLD
 
 
-def test_a_later_upload_that_is_quicker_is_not_noted_before_an_earlier_one(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faster_later_upload_is_not_noted_before_an_earlier_one(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of eight shards cannot be uploaded, the third can. A resumed run continues after the first."""
     upload, third = store.StoreWork._upload, threading.Event()
 
@@ -161,16 +159,14 @@ def test_a_later_upload_that_is_quicker_is_not_noted_before_an_earlier_one(
 
 
 class Lost(Exception):
-    """The machine is gone."""
+    """Stands for a machine that is lost."""
 
 
 @pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_a_run_that_ends_at_any_request_is_gone_on_with(
-    memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
-) -> None:
+def test_a_run_that_ends_at_any_request_is_resumed(memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str) -> None:
     act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=30)
     act("memory://bucket/whole")
-    expected = without_place(below(memory, "bucket/whole"))
+    expected = without_place(files_below(memory, "bucket/whole"))
     plain, left = store.StoreWork._ask, [0]
     uploads: list[str] = []
 
@@ -185,7 +181,7 @@ def test_a_run_that_ends_at_any_request_is_gone_on_with(
         uploads.append(name)
         return tag
 
-    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: else more than one may be without a note
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: otherwise several may have no note yet
     monkeypatch.setattr(store.StoreWork, "_ask", ask)
     uploading = store.StoreWork._upload
     monkeypatch.setattr(store.StoreWork, "_upload", upload)
@@ -197,22 +193,22 @@ def test_a_run_that_ends_at_any_request_is_gone_on_with(
         try:
             act(f"memory://{place}")
         except Lost:
-            is_complete = "feedline.json" in below(memory, place)
+            is_complete = "feedline.json" in files_below(memory, place)
         else:
             break
         done = len(uploads)
         uploads.clear()
         left[0] = 1000
         again = act(f"memory://{place}", overwrite=is_complete)
-        assert without_place(below(memory, place)) == expected, f"ended at request {point}"
-        assert done + len(uploads) <= 4 + 1 or is_complete, "only what is missing is uploaded"
+        assert without_place(files_below(memory, place)) == expected, f"ended at request {point}"
+        assert done + len(uploads) <= 4 + 1 or is_complete, "only missing shards are uploaded"
         resumed.add(again.resumed)
         point += 1
     assert point > 10
     assert resumed == {0, 25, 50, 75, 100}
 
 
-def test_a_shard_that_vanished_in_between_is_made_again(memory: Any) -> None:
+def test_a_shard_that_vanished_during_an_interruption_is_packed_again(memory: Any) -> None:
     def stop(stage: Stage) -> None:
         if stage.done > 60:
             raise KeyboardInterrupt
@@ -222,11 +218,11 @@ def test_a_shard_that_vanished_in_between_is_made_again(memory: Any) -> None:
         shards(Mixed(), "memory://bucket/out", report=stop)
     memory.rm("/bucket/out/shard-000001.tar")
     assert shards(Mixed(), "memory://bucket/out").resumed == 0
-    assert without_place(below(memory, "bucket/out")) == without_place(below(memory, "bucket/whole"))
+    assert without_place(files_below(memory, "bucket/out")) == without_place(files_below(memory, "bucket/whole"))
 
 
 @pytest.mark.parametrize(("format_", "kind"), [("tar", TarDataset), ("parquet", ParquetDataset)])
-def test_an_output_that_is_not_complete_is_not_read_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
+def test_an_incomplete_output_cannot_be_opened_by_its_folder(memory: Any, format_: str, kind: Any) -> None:
     def stop(stage: Stage) -> None:
         if stage.done > 60:
             raise KeyboardInterrupt
@@ -240,7 +236,7 @@ def test_an_output_that_is_not_complete_is_not_read_by_its_folder(memory: Any, f
         assert 0 < len(dataset) < 100
 
 
-def test_another_job_does_not_go_on_with_it(memory: Any) -> None:
+def test_another_job_does_not_resume(memory: Any) -> None:
     def stop(stage: Stage) -> None:
         if stage.done > 60:
             raise KeyboardInterrupt
@@ -251,7 +247,7 @@ def test_another_job_does_not_go_on_with_it(memory: Any) -> None:
         shards(Mixed(99), "memory://bucket/out")
     packed = pack(Mixed(99), "memory://bucket/out", format="tar", samples_per_shard=50, restart=True)
     assert (packed.count, packed.resumed) == (99, 0)
-    assert len(below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest: the others are gone"
+    assert len(files_below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest; the others are deleted"
 
 
 def test_the_list_of_shards_is_written_page_by_page(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,24 +270,24 @@ def test_the_list_of_shards_is_written_page_by_page(memory: Any, monkeypatch: py
         act(Mixed(), "memory://bucket/out", report=stop)
     assert act(Mixed(), "memory://bucket/out").resumed >= 70
     assert max(notes) == 2, "a note stays small"
-    names = [shard["name"] for shard in json.loads(below(memory, "bucket/out")["feedline.json"])["shards"]]
+    names = [shard["name"] for shard in json.loads(files_below(memory, "bucket/out")["feedline.json"])["shards"]]
     assert names == [f"shard-{number:06d}.tar" for number in range(10)]
-    assert not [name for name in below(memory, "bucket/out") if name.startswith(".packing")]
+    assert not [name for name in files_below(memory, "bucket/out") if name.startswith(".packing")]
 
 
-# -- what is there already --------------------------------------------------------------------------------------------
+# -- existing outputs -------------------------------------------------------------------------------------------------
 
 
-def test_an_output_that_exists(memory: Any) -> None:
+def test_an_existing_output_is_replaced_only_with_overwrite(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/out")
-    before = below(memory, "bucket/out")
+    before = files_below(memory, "bucket/out")
     with pytest.raises(BadOption, match=r"memory://bucket/out exists already.*--overwrite"):
         shards(Mixed(20), "memory://bucket/out")
-    assert below(memory, "bucket/out") == before
+    assert files_below(memory, "bucket/out") == before
     shards(Mixed(20), "memory://bucket/out", overwrite=True)
     with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
         assert len(dataset) == 20
-    assert len(below(memory, "bucket/out")) == 5, "nothing is left of the old one"
+    assert len(files_below(memory, "bucket/out")) == 5, "nothing of the old output is left"
 
 
 def labels_in(address: str, format_: str, **options: Any) -> list[int]:
@@ -306,10 +302,10 @@ OLD, NEW = [number % 10 for number in range(100)], [number % 10 for number in ra
 
 
 @pytest.mark.parametrize("format_", ["tar", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
+def test_the_old_output_can_be_read_until_the_new_one_is_complete(
     memory: Any, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
-    """The run ends at any request. What is there then is all of the old output or all of the new one."""
+    """The run ends at any request. Readers then get all of the old output or all of the new one."""
     act = functools.partial(pack, format=format_, samples_per_shard=30)
     replace = functools.partial(act, Mixed(70), overwrite=True)
     plain, left = store.StoreWork._ask, [1000]
@@ -320,7 +316,7 @@ def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
             raise Lost
         return plain(self, *arguments, **options)
 
-    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time: the requests have one order
+    monkeypatch.setattr(store, "_WAITING_BYTES", 0)  # one upload at a time, so that requests have a fixed order
     monkeypatch.setattr(store.StoreWork, "_ask", ask)
     point, seen, resumed = 0, [], set()
     while True:
@@ -338,7 +334,7 @@ def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
         left[0] = 1000
         resumed.add(replace(place).resumed)
         assert labels_in(place, format_) == NEW
-        names = {name for name in below(memory, f"bucket/at-{point}") if not name.startswith(".index/")}
+        names = {name for name in files_below(memory, f"bucket/at-{point}") if not name.startswith(".index/")}
         assert names == {"feedline.json", *(f"shard-v1-{number:06d}.{format_}" for number in range(3))}
         point += 1
     assert sorted(seen, key=len, reverse=True) == seen
@@ -348,7 +344,7 @@ def test_an_output_that_is_replaced_is_there_until_the_new_one_is(
     assert resumed == {0, 24, 47, 70}
 
 
-def test_what_an_interrupted_replacement_left(memory: Any) -> None:
+def test_an_interrupted_replacement_keeps_the_old_output_and_can_be_resumed(memory: Any) -> None:
     def stop(stage: Stage) -> None:
         if stage.done > 60:
             raise KeyboardInterrupt
@@ -364,26 +360,26 @@ def test_what_an_interrupted_replacement_left(memory: Any) -> None:
     assert labels_in("memory://bucket/out", "tar") == OLD
     pack(Mixed(80), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True, restart=True)
     assert len(labels_in("memory://bucket/out", "tar")) == 80
-    assert len(below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest: the others are gone"
+    assert len(files_below(memory, "bucket/out")) == 5, "two shards, two indices, one manifest; the others are deleted"
     pack(Mixed(20), "memory://bucket/out", format="tar", samples_per_shard=50, overwrite=True)
-    assert {"shard-v2-000000.tar", "feedline.json"} <= set(below(memory, "bucket/out"))
+    assert {"shard-v2-000000.tar", "feedline.json"} <= set(files_below(memory, "bucket/out"))
 
 
-def test_an_output_with_a_damaged_manifest_is_replaced(memory: Any) -> None:
+def test_an_output_with_a_damaged_manifest_can_be_replaced(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/out")
     memory.pipe("/bucket/out/feedline.json", b"{")
     shards(Mixed(70), "memory://bucket/out", overwrite=True)
     assert labels_in("memory://bucket/out", "tar") == NEW
-    assert len(below(memory, "bucket/out")) == 11
+    assert len(files_below(memory, "bucket/out")) == 11
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_objects_of_others_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
+def test_objects_that_feedline_did_not_write_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
     memory.pipe(f"/bucket/out/{name}", b"precious")
     with pytest.raises(BadOption, match=r"objects that feedline did not write, such as '"):
         shards(Mixed(), "memory://bucket/out", overwrite=overwrite, restart=True)
-    assert below(memory, "bucket/out") == {name: b"precious"}
+    assert files_below(memory, "bucket/out") == {name: b"precious"}
 
 
 @pytest.mark.parametrize(
@@ -399,7 +395,7 @@ def test_objects_of_others_are_left_alone(memory: Any, name: str, overwrite: boo
         ("memory://bucket/a", None, "does not select a format"),
     ],
 )
-def test_outputs_that_cannot_be(memory: Any, out: str, format_: str | None, text: str) -> None:
+def test_rejects_impossible_outputs(memory: Any, out: str, format_: str | None, text: str) -> None:
     with pytest.raises(BadOption, match=text):
         pack(Mixed(), out, format=format_)
 
@@ -407,8 +403,8 @@ def test_outputs_that_cannot_be(memory: Any, out: str, format_: str | None, text
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_in_another_place_is_read(memory: Any, tmp_path: Path) -> None:
-    """Copies have other versions. Sizes and checksums are compared all the same."""
+def test_a_copy_in_another_place_can_be_read(memory: Any, tmp_path: Path) -> None:
+    """Copies have other versions; sizes and checksums are still verified."""
     shards(Mixed(), tmp_path / "out")
     memory.put(f"{tmp_path}/out/", "/bucket/copy/", recursive=True)
     dataset = TarDataset("memory://bucket/copy/", FIELDS, cache=False)
@@ -417,7 +413,7 @@ def test_a_copy_in_another_place_is_read(memory: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])
-def test_an_index_that_is_missing_or_damaged_is_made_again(memory: Any, damage: str) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt(memory: Any, damage: str) -> None:
     shards(Mixed(), "memory://bucket/out")
     name = "/bucket/out/.index/shard-000003.tar"
     if damage == "missing":
@@ -430,7 +426,7 @@ def test_an_index_that_is_missing_or_damaged_is_made_again(memory: Any, damage: 
         assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
 
 
-def test_a_manifest_that_is_damaged_anywhere(memory: Any) -> None:
+def test_damage_anywhere_in_the_manifest_is_detected(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/out")
     whole = memory.cat("/bucket/out/feedline.json")
     for place in range(0, len(whole), 37):
@@ -446,7 +442,7 @@ def test_a_manifest_that_is_damaged_anywhere(memory: Any) -> None:
             len(TarDataset("memory://bucket/out/", cache=False))
 
 
-def test_a_shard_that_was_replaced_is_noticed(memory: Any) -> None:
+def test_a_replaced_shard_is_detected(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/out")
     memory.pipe("/bucket/out/shard-000001.tar", memory.cat("/bucket/out/shard-000001.tar") + bytes(512))
     with closing(TarDataset("memory://bucket/out/", "cls", cache=False)) as dataset:
@@ -455,7 +451,7 @@ def test_a_shard_that_was_replaced_is_noticed(memory: Any) -> None:
             dataset[20]
 
 
-def test_a_local_output_is_read_by_its_manifest_and_without_a_scan(
+def test_a_local_output_is_opened_by_its_manifest_without_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards(Mixed(), tmp_path / "out")
@@ -472,11 +468,11 @@ def test_a_local_output_is_read_by_its_manifest_and_without_a_scan(
     shard = tmp_path / "out" / "shard-000001.tar"
     shard.write_bytes(shard.read_bytes() + bytes(512))
     with closing(TarDataset(tmp_path / "out", "cls", cache=False)) as dataset:
-        assert dataset[20] == 0, "a local shard that was replaced is scanned"
+        assert dataset[20] == 0, "a replaced local shard is scanned"
 
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_the_same_samples_from_every_engine(memory: Any, tmp_path: Path, engine: Any) -> None:
+def test_every_engine_delivers_the_same_samples(memory: Any, tmp_path: Path, engine: Any) -> None:
     shards(Mixed(), tmp_path / "out")
     dataset = TarDataset(tmp_path / "out", "cls", cache=False)
     workers = 0 if engine == "inline" else 2
@@ -486,7 +482,7 @@ def test_the_same_samples_from_every_engine(memory: Any, tmp_path: Path, engine:
     loader.close()
 
 
-# -- a server that speaks S3 ------------------------------------------------------------------------------------------
+# -- a local S3 server ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +502,7 @@ def proxy(s3: Any) -> Iterator[StoreProxy]:
 
 
 def objects(s3: Any, folder: str) -> dict[str, bytes]:
-    """Return every byte below a folder of the bucket, by relative path."""
+    """Return the content of all objects below a folder of the bucket, by relative path."""
     found = s3.list_objects_v2(Bucket="bucket", Prefix=f"{folder}/").get("Contents", [])
     return {
         one["Key"].removeprefix(f"{folder}/"): s3.get_object(Bucket="bucket", Key=one["Key"])["Body"].read()
@@ -515,7 +511,7 @@ def objects(s3: Any, folder: str) -> dict[str, bytes]:
 
 
 def kinds(proxy: StoreProxy) -> Counter[str]:
-    """Return how often requests of each kind arrived."""
+    """Return how many requests of each kind arrived."""
     return Counter("LIST" if "list-type" in path else method for method, path in proxy.asked)
 
 
@@ -534,7 +530,7 @@ def test_s3_gets_the_same_bytes_and_a_fixed_number_of_requests_per_shard(
         assert without_place(objects(s3, f"{format_}-{count}")) == without_place(content(local))
     writes = 3 if format_ == "tar" else 2  # the shard, its index, the note
     assert asked[5] - asked[2] == Counter({"PUT": 3 * writes, "HEAD": 3})
-    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2, "the folder, and whether an object has its name"
+    assert asked[2]["LIST"] == asked[5]["LIST"] <= 2, "the folder, and a check for an object with its name"
     assert asked[2]["GET"] == asked[5]["GET"] == 0
 
 
@@ -546,12 +542,12 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
         proxy.asked.clear()
         dataset = TarDataset(place, "cls", cache=False, storage_options=options)
         assert len(dataset) == 100
-        assert kinds(proxy) == {"GET": 1}, "the manifest"
+        assert kinds(proxy) == {"GET": 1}, "only the manifest"
         assert dataset[50] == 0
         assert kinds(proxy) == {"GET": 3}, "the index of a shard, and the sample"
         stream = dataset.stream()
         assert list(stream) == [number % 10 for number in range(100)]
-        assert kinds(proxy) == {"GET": 3 + 4}, "one for each shard"
+        assert kinds(proxy) == {"GET": 3 + 4}, "one per shard"
         stream.close()
         dataset.close()
     with closing(open_dataset("s3://bucket/read", fields="cls", storage_options=options)) as dataset:
@@ -559,11 +555,11 @@ def test_reading_from_s3_neither_lists_nor_scans(s3: Any, proxy: StoreProxy) -> 
     first = dataset.shards[0].removeprefix("s3://bucket/")
     s3.copy({"Bucket": "bucket", "Key": first}, "bucket", "read/added.tar")
     with closing(TarDataset("s3://bucket/read/*.tar", "cls", cache=False, storage_options=options)) as dataset:
-        assert len(dataset.shards) == 5, "a pattern matches whatever is there"
+        assert len(dataset.shards) == 5, "a pattern matches everything in the folder"
 
 
 @needs_s3
-def test_parquet_from_s3_is_not_listed(s3: Any, proxy: StoreProxy) -> None:
+def test_reading_parquet_from_s3_does_not_list(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
     pack(Mixed(), "s3://bucket/table", format="parquet", samples_per_shard=30, storage_options=options)
     for place in ("s3://bucket/table/", "s3://bucket/table"):
@@ -600,7 +596,7 @@ def test_inspect_reads_only_the_manifest(s3: Any, proxy: StoreProxy, monkeypatch
 
 
 @needs_s3
-def test_an_object_of_the_same_size_that_was_replaced_is_noticed(s3: Any, proxy: StoreProxy) -> None:
+def test_a_replaced_object_of_the_same_size_is_detected(s3: Any, proxy: StoreProxy) -> None:
     options = options_for(proxy)
     shards(Mixed(), "s3://bucket/changed", storage_options=options)
     key = "changed/shard-000000.tar"
@@ -614,7 +610,7 @@ def test_an_object_of_the_same_size_that_was_replaced_is_noticed(s3: Any, proxy:
 
 
 @needs_s3
-def test_a_store_that_throttles(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+def test_packing_to_a_throttling_store_succeeds(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
     proxy.fault = first(3, "SlowDown", "PUT")
     shards(Mixed(), "s3://bucket/slow", storage_options=options_for(proxy))
     local = shards(Mixed(), tmp_path / "out").path
@@ -630,7 +626,9 @@ def test_a_store_that_throttles(s3: Any, proxy: StoreProxy, tmp_path: Path) -> N
         ("InternalError", r"cannot be written: .*tried 6 times"),
     ],
 )
-def test_faults_in_the_middle_of_a_run(s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str, text: str) -> None:
+def test_store_errors_in_the_middle_of_a_run_are_explained_and_it_resumes(
+    s3: Any, proxy: StoreProxy, tmp_path: Path, fault: str, text: str
+) -> None:
     place, options = f"s3://bucket/{fault}", options_for(proxy)
     proxy.fault = lambda method, path, headers: fault if method == "PUT" and "/shard-000003" in path else None
     with pytest.raises(PackError, match=rf"(?s){text}.*3 complete shards are in {place}.*resumes") as caught:
@@ -661,12 +659,12 @@ def test_s3_keeps_the_old_output_until_the_new_one_is_complete(s3: Any, proxy: S
     assert act(Mixed(70), place, overwrite=True).resumed == 47
     assert labels_in(place, format_, storage_options=options) == NEW
     methods = [method for method, path in proxy.asked if "feedline.json" in path or "delete" in path]
-    assert methods.index("PUT") < methods.index("POST"), "nothing is deleted before the manifest is there"
+    assert methods.index("PUT") < methods.index("POST"), "nothing is deleted before the manifest is written"
     assert not [name for name in objects(s3, f"replaced-{format_}") if "shard-0" in name or ".packing" in name]
 
 
 @needs_s3
-def test_no_bucket_and_no_permission(proxy: StoreProxy) -> None:
+def test_missing_buckets_and_permissions_are_reported(proxy: StoreProxy) -> None:
     options = options_for(proxy)
     with pytest.raises(PackError, match=r"s3://nowhere/out.*no such bucket.*Nothing was packed"):
         shards(Mixed(), "s3://nowhere/out", storage_options=options)
@@ -675,7 +673,7 @@ def test_no_bucket_and_no_permission(proxy: StoreProxy) -> None:
         shards(Mixed(), "s3://bucket/x", storage_options=options)
 
 
-def test_a_store_that_is_full(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_store_is_reported_and_the_run_resumes(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = type(memory).put_file
 
     def put_file(self: Any, path: str, target: str, **options: Any) -> None:
@@ -691,7 +689,7 @@ def test_a_store_that_is_full(memory: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_an_upload_that_arrives_damaged(memory: Any, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
+def test_a_damaged_upload_is_detected(memory: Any, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
     plain = type(memory).put_file
 
     def put_file(self: Any, path: str, target: str, **options: Any) -> None:
@@ -704,7 +702,7 @@ def test_an_upload_that_arrives_damaged(memory: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(memory), "put_file", put_file)
     with pytest.raises(PackError, match=r"shard-000001.tar is not what was uploaded"):
         shards(Mixed(), "memory://bucket/out", verify=verify)
-    assert "feedline.json" not in below(memory, "bucket/out")
+    assert "feedline.json" not in files_below(memory, "bucket/out")
 
 
 class Large:
@@ -735,11 +733,11 @@ sys.stdout.write(f"resumed {packed.resumed}\\n")
 
 
 @needs_s3
-def test_kill_minus_nine_in_the_middle_of_an_upload(
+def test_a_run_killed_in_the_middle_of_an_upload_is_resumed(
     s3: Any, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is killed while the parts of its second shard are on their way."""
-    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # else the server keeps files open
+    """The process is killed while it uploads the parts of its second shard."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # otherwise the server keeps files open
     root, pid = Path(__file__).resolve().parents[3], tmp_path / "pid"
     arguments = (proxy.address, "s3://bucket/killed", pid)
 
@@ -766,7 +764,7 @@ def test_kill_minus_nine_in_the_middle_of_an_upload(
     assert without_place(killed) == without_place(whole)
     tags = [[shard["tag"] for shard in json.loads(files["feedline.json"])["shards"]] for files in (killed, whole)]
     assert tags[0] == tags[1]
-    assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, whose checksums were compared"
+    assert all(tag.endswith('-3"') for tag in tags[0]), "in three parts, with verified checksums"
     with closing(
         TarDataset("s3://bucket/killed/", "x.npy", cache=False, storage_options=options_for(proxy))
     ) as dataset:
@@ -774,7 +772,7 @@ def test_kill_minus_nine_in_the_middle_of_an_upload(
 
 
 @needs_s3
-def test_an_upload_whose_connection_breaks(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
+def test_uploads_are_repeated_when_connections_break(s3: Any, proxy: StoreProxy, tmp_path: Path) -> None:
     proxy.fault = first(2, "drop", "PUT")
     shards(Mixed(), "s3://bucket/broken", storage_options=options_for(proxy))
     assert without_place(objects(s3, "broken")) == without_place(content(shards(Mixed(), tmp_path / "out").path))
@@ -783,7 +781,7 @@ def test_an_upload_whose_connection_breaks(s3: Any, proxy: StoreProxy, tmp_path:
 # -- from any source, on any engine -----------------------------------------------------------------------------------
 
 
-def test_from_store_to_store(memory: Any) -> None:
+def test_repacks_from_one_store_to_another(memory: Any) -> None:
     shards(Mixed(), "memory://bucket/one")
     packed = pack("memory://bucket/one", "memory://bucket/two", format="parquet", samples_per_shard=40)
     assert packed.count == 100
@@ -791,29 +789,29 @@ def test_from_store_to_store(memory: Any) -> None:
         assert dataset.__getitems__(list(range(100))) == [number % 10 for number in range(100)]
 
 
-def test_a_stream_is_not_balanced(memory: Any) -> None:
+def test_shards_of_a_stream_are_not_balanced(memory: Any) -> None:
     shards(Stream(), "memory://bucket/out")
-    found = json.loads(below(memory, "bucket/out")["feedline.json"])["shards"]
+    found = json.loads(files_below(memory, "bucket/out")["feedline.json"])["shards"]
     assert [shard["samples"] for shard in found] == [16] * 6 + [4]
 
 
 ON_RAY = """
 import fsspec, ray
 from feedline.tools.cli.main import main
-from tests.tools.packing.test_store import below, without_place
+from tests.tools.packing.test_store import files_below, without_place
 
 options = ["--format", "tar", "--samples-per-shard", "16", "--quiet", "--workers", "2", "--engine"]
 for engine in ("thread", "ray"):
     assert main(["pack", "tests.tools.packing.stores:Mixed", f"memory://bucket/{engine}", *options, engine]) == 0
 memory = fsspec.filesystem("memory")
-assert len(below(memory, "bucket/ray")) == 15
-assert without_place(below(memory, "bucket/ray")) == without_place(below(memory, "bucket/thread"))
+assert len(files_below(memory, "bucket/ray")) == 15
+assert without_place(files_below(memory, "bucket/ray")) == without_place(files_below(memory, "bucket/thread"))
 ray.shutdown()
 """
 
 
 @pytest.mark.ray
-def test_on_ray() -> None:
+def test_ray_workers_write_the_same_output() -> None:
     ended = program_server.run(ON_RAY, cwd=Path(__file__).resolve().parents[3])
     assert ended.returncode == 0, ended.stderr
 
@@ -827,7 +825,7 @@ def test_on_ray() -> None:
     most=st.integers(1, 3000),
     by_samples=st.booleans(),
 )
-def test_no_shard_is_a_tiny_rest(sizes: list[int], most: int, by_samples: bool) -> None:
+def test_shards_are_balanced(sizes: list[int], most: int, by_samples: bool) -> None:
     limits: dict[str, Any] = {"samples_per_shard": most % 40 + 1} if by_samples else {"shard_bytes": most}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -840,7 +838,7 @@ def test_no_shard_is_a_tiny_rest(sizes: list[int], most: int, by_samples: bool) 
         return
     ends = np.cumsum([0, *counts])
     sums = [sum(sizes[start:stop]) for start, stop in itertools.pairwise(ends.tolist())]
-    # A shard may pass the limit by its last sample, and by a rest that is less than half of a shard.
+    # A shard may exceed the limit by its last sample, and by a remainder of less than half a shard.
     assert max(sums) <= 1.5 * most + 2 * max(sizes)
 
 

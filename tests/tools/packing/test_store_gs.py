@@ -1,4 +1,4 @@
-"""Outputs in Google's storage, as a server on the loopback speaks it: simple and resumable uploads, faults, reading."""
+"""Outputs in Google Cloud Storage, with a local server: simple and resumable uploads, faults, reading."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def proxy(behind: str) -> Iterator[StoreProxy]:
 # Any, throughout: fsspec has no types.
 @pytest.fixture
 def system(behind: str) -> Iterator[Any]:
-    """For looking at what is there."""
+    """A file system for looking at the objects."""
     system = make_system("gs", {"endpoint_url": behind, "token": "anon"})
     yield system
     close_system(system)
@@ -65,18 +65,22 @@ def objects(system: Any, folder: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("format_", ["tar", "parquet"])
-def test_the_same_bytes_as_a_local_output(proxy: StoreProxy, system: Any, tmp_path: Path, format_: str) -> None:
+def test_the_output_has_the_same_bytes_as_a_local_one(
+    proxy: StoreProxy, system: Any, tmp_path: Path, format_: str
+) -> None:
     act = functools.partial(pack, Mixed(), format=format_, samples_per_shard=30)
     act(f"gs://bucket/{format_}", storage_options=options_for(proxy))
     found = objects(system, format_)
     assert without_place(found) == without_place(content(act(tmp_path / "out").path))
-    assert all(shard["tag"].isdecimal() for shard in json.loads(found["feedline.json"])["shards"]), "generations"
+    assert all(shard["tag"].isdecimal() for shard in json.loads(found["feedline.json"])["shards"]), (
+        "tags are generations"
+    )
     assert not [path for method, path in proxy.asked if method == "GET" and "alt=media" in path], "MD5s are compared"
     assert labels_in(f"gs://bucket/{format_}", format_, storage_options=options_for(proxy)) == OLD
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-def test_a_large_shard_is_uploaded_in_a_session_that_outlives_a_connection(
+def test_a_resumable_upload_survives_a_broken_connection(
     proxy: StoreProxy, system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file: Any = type(system)._put_file
@@ -91,13 +95,13 @@ def test_a_large_shard_is_uploaded_in_a_session_that_outlives_a_connection(
     act = functools.partial(pack, Large(), format="tar", samples_per_shard=4)
     act("gs://bucket/large", storage_options=options_for(proxy))
     assert not left
-    assert len([path for _, path in proxy.asked if "upload_id=" in path]) == 2 * 3 + 1, "only one was repeated"
+    assert len([path for _, path in proxy.asked if "upload_id=" in path]) == 2 * 3 + 1, "only one request was repeated"
     assert without_place(objects(system, "large")) == without_place(content(act(tmp_path / "out").path))
     with closing(TarDataset("gs://bucket/large/", "x.npy", cache=False, storage_options=options_for(proxy))) as dataset:
         assert [int(dataset[number][7]) for number in (0, 5, 7)] == [0, 5, 7]
 
 
-def test_an_upload_that_is_refused_is_resumed(proxy: StoreProxy, system: Any, tmp_path: Path) -> None:
+def test_a_run_is_resumed_after_a_rejected_upload(proxy: StoreProxy, system: Any, tmp_path: Path) -> None:
     act = functools.partial(pack, Mixed(), format="tar", samples_per_shard=16)
     uploads: list[str] = []
 
@@ -116,7 +120,7 @@ def test_an_upload_that_is_refused_is_resumed(proxy: StoreProxy, system: Any, tm
     assert without_place(objects(system, "refused")) == without_place(content(act(tmp_path / "out").path))
 
 
-def test_an_output_that_is_replaced(proxy: StoreProxy, system: Any) -> None:
+def test_an_output_can_be_replaced(proxy: StoreProxy, system: Any) -> None:
     act = functools.partial(pack, format="parquet", samples_per_shard=30, storage_options=options_for(proxy))
     act(Mixed(), "gs://bucket/replaced")
     with closing(ParquetDataset("gs://bucket/replaced/", "label", storage_options=options_for(proxy))) as dataset:
@@ -127,7 +131,7 @@ def test_an_output_that_is_replaced(proxy: StoreProxy, system: Any) -> None:
     assert set(objects(system, "replaced")) == names
 
 
-def test_an_upload_that_arrives_damaged(proxy: StoreProxy, system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_upload_is_detected(proxy: StoreProxy, system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kind: Any = type(system)
 
     async def put_file(self: Any, path: str, target: str, **options: Any) -> None:

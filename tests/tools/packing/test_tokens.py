@@ -1,4 +1,4 @@
-"""`write_tokens`: the same bytes with any number of workers, and after any kill."""
+"""`write_tokens`: the same bytes with any number of workers, and after being killed at any point."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def decoded(*paths: Path) -> list[str]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write notes all the time."""
+    """Write notes very often."""
     monkeypatch.setattr("feedline.tools.packing.token_run.CHECKPOINT_TOKENS", 500)
 
 
 @pytest.mark.parametrize("source", [TEXTS, Texts(), Stream()], ids=["list", "map", "stream"])
-def test_texts_come_back(tmp_path: Path, source: Any) -> None:
+def test_texts_are_read_back(tmp_path: Path, source: Any) -> None:
     stages: list[Stage] = []
     written = write(source, tmp_path / "tokens.bin", report=stages.append)
     assert decoded(written.path) == TEXTS
@@ -70,7 +70,7 @@ def test_texts_come_back(tmp_path: Path, source: Any) -> None:
     assert next(iter(scope["loader"]))["tokens"].shape == (32, 8)
 
 
-def test_shards(tmp_path: Path) -> None:
+def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
     written = write(TEXTS, tmp_path / "out", shard_tokens=1000)
     assert len(written.files) > 2
     assert [file.name for file in written.files] == sorted(os.listdir(tmp_path / "out"))
@@ -80,14 +80,14 @@ def test_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 2, "engine": "thread"}])
-def test_workers_make_no_difference(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_output_does_not_depend_on_workers(tmp_path: Path, options: dict[str, Any]) -> None:
     alone = write(Texts(), tmp_path / "alone", shard_tokens=1000)
     other = write(Texts(), tmp_path / "other", shard_tokens=1000, **options)
     assert content(other.path) == content(alone.path)
 
 
 def crash(folder: Path, name: str, source: Any, points: Iterable[int]) -> set[int]:
-    """Kill a run at each of these points, let another continue, compare; return how many documents were resumed."""
+    """Kill a run at each of these points, resume it, compare; return the numbers of documents that were not redone."""
     act = partial(write, source, **({} if name == "tokens.bin" else {"shard_tokens": 1500}))
     expected = content(act(folder / name).path)
     resumed = set()
@@ -98,7 +98,7 @@ def crash(folder: Path, name: str, source: Any, points: Iterable[int]) -> set[in
         if in_child(lambda out=out: act(out), kill_at=point):  # type: ignore[misc]
             break
         if out.exists():
-            assert content(out) == expected, "what has the name of the output is whole"
+            assert content(out) == expected, "an output with its final name is complete"
         resumed.add(act(out, overwrite=True).resumed)
         assert content(out) == expected, f"killed at {point}"
         assert os.listdir(base) == [name]
@@ -134,7 +134,7 @@ sys.stdout.write(f"resumed {written.resumed}\\n")
 """
 
 
-def test_kill_minus_nine_with_workers(tmp_path: Path) -> None:
+def test_a_run_with_workers_is_resumed_after_sigkill(tmp_path: Path) -> None:
     out = tmp_path / "tokens.bin"
     root = Path(__file__).resolve().parents[3]
     died = program_server.run(PROGRAM, out, "--die", cwd=root)
@@ -160,7 +160,7 @@ class Breaks(Texts):
 
 
 @pytest.mark.usefixtures("often")
-def test_an_exception_keeps_what_is_done(tmp_path: Path) -> None:
+def test_a_run_is_resumed_after_an_exception(tmp_path: Path) -> None:
     out = tmp_path / "tokens.bin"
     with pytest.raises(OSError, match="no such text"):
         write(Breaks(stops=True), out)
@@ -179,7 +179,7 @@ def test_an_exception_keeps_what_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_work_folder_that_lost_something(tmp_path: Path) -> None:
+def test_a_damaged_work_folder_is_reported(tmp_path: Path) -> None:
     out = tmp_path / "tokens.bin"
     with pytest.raises(OSError, match="no such text"):
         write(Breaks(stops=True), out)
@@ -190,7 +190,7 @@ def test_a_work_folder_that_lost_something(tmp_path: Path) -> None:
     assert decoded(out) == TEXTS
 
 
-def test_what_is_read_back_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_final_check_finds_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = feedline.text.TokenWriter.finish
 
     def damaging(self: Any) -> Any:
@@ -206,7 +206,7 @@ def test_what_is_read_back_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "tokens.bin").exists()
 
 
-def test_token_ids_that_do_not_fit(tmp_path: Path) -> None:
+def test_token_ids_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=r"'ccc'.* token id 65536.*uint32"):
         write(["a", "bb", "ccc"], tmp_path / "a.bin", tokenizer=lambda text: [65_533 + len(text)], dtype="uint16")
     assert write(["ccc"], tmp_path / "b.bin", tokenizer=lambda text: [65_533 + len(text)]).token_count == 2
@@ -230,7 +230,7 @@ def test_token_ids_that_do_not_fit(tmp_path: Path) -> None:
         ({"out": "a.bin", "source": [b"\xff"]}, "UTF-8"),
     ],
 )
-def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_rejects_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     (tmp_path / "here.bin").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").touch()
@@ -243,14 +243,14 @@ def test_bad_options(tmp_path: Path, options: dict[str, Any], message: str) -> N
 
 
 @pytest.mark.parametrize("source", [[], Stream()])
-def test_nothing_to_write(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_source_without_texts(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.tools.packing.test_tokens.TEXTS", [])
     with pytest.raises(PackError, match="no texts"):
         write(source, tmp_path / "a.bin")
     assert os.listdir(tmp_path) == []
 
 
-def test_sources_by_path(tmp_path: Path) -> None:
+def test_sources_can_be_paths(tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("text,label\nto be,1\nor not,2\n")
     written = write(tmp_path / "texts.csv", tmp_path / "a.bin")
     assert decoded(written.path) == ["to be", "or not"]
@@ -259,14 +259,14 @@ def test_sources_by_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(feedline.datasets, "JSONLines"), reason="this feedline has no JSONLines")
-def test_json_lines(tmp_path: Path) -> None:
+def test_json_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"text": "to be", "id": 1}\n{"text": "or not", "id": 2}\n')
     written = write(path, tmp_path / "a.bin")
     assert decoded(written.path) == ["to be", "or not"]
 
 
-def test_documents_that_cannot_be_read_are_left_out_if_asked(tmp_path: Path) -> None:
+def test_unreadable_documents_are_skipped_with_on_error_skip(tmp_path: Path) -> None:
     lines = [json.dumps({"text": "ab" * number}) for number in range(1, 9)]
     lines[3] = "{broken"
     source = tmp_path / "corpus.jsonl"

@@ -25,13 +25,13 @@ def verify(path: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
-def test_what_was_packed(tmp_path: Path, format_: str) -> None:
+def test_verifies_every_sample(tmp_path: Path, format_: str) -> None:
     packed = feedline.pack(Mixed(600), tmp_path / SINGLE[format_], format=format_, workers=0)
     assert verify(packed.path) == 600
 
 
 @pytest.mark.parametrize("format_", SHARDED)
-def test_shards(tmp_path: Path, format_: str) -> None:
+def test_verifying_finds_a_missing_shard(tmp_path: Path, format_: str) -> None:
     packed = feedline.pack(Mixed(), tmp_path / "out", format=format_, samples_per_shard=30, workers=0)
     assert verify(packed.path) == 100
     shards = sorted(packed.path.glob("shard-*"))
@@ -40,7 +40,7 @@ def test_shards(tmp_path: Path, format_: str) -> None:
         verify(packed.path)
 
 
-def test_a_value_that_was_changed(tmp_path: Path) -> None:
+def test_verifying_finds_a_changed_value(tmp_path: Path) -> None:
     packed = feedline.pack(Mixed(), tmp_path / "out.h5", workers=0)
     with h5py.File(packed.path, "r+") as file:
         file["label"][7] = 77
@@ -48,7 +48,7 @@ def test_a_value_that_was_changed(tmp_path: Path) -> None:
         verify(packed.path)
 
 
-def test_files_of_others_are_read_to_their_end(tmp_path: Path) -> None:
+def test_files_that_pack_did_not_write_are_read_to_their_end(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(300))
     assert verify(tmp_path / "a.npy") == 300
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
@@ -58,12 +58,12 @@ def test_files_of_others_are_read_to_their_end(tmp_path: Path) -> None:
             archive.addfile(info, io.BytesIO(np.random.default_rng(number).bytes(500).hex().encode()))
     assert verify(tmp_path / "a.tar.gz") == 150
     os.truncate(tmp_path / "a.tar.gz", (tmp_path / "a.tar.gz").stat().st_size - 100)
-    inspect(str(tmp_path / "a.tar.gz"))  # the first samples are whole
+    inspect(str(tmp_path / "a.tar.gz"))  # the first samples are intact
     with pytest.raises(CorruptSource, match=r"a\.tar\.gz"):
         verify(tmp_path / "a.tar.gz")
 
 
-def test_a_damaged_member(tmp_path: Path) -> None:
+def test_verifying_finds_a_damaged_member(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": np.arange(100)} for _ in range(5)]
     packed = feedline.pack(samples, tmp_path / "out.tar", workers=0)
     data = bytearray(packed.path.read_bytes())

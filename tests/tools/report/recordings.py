@@ -1,4 +1,4 @@
-"""Recordings of runs that never were: tasks given to whoever is free first, with drawn durations."""
+"""Made-up recordings: each task goes to the first free worker, and durations are random."""
 
 import json
 import random
@@ -21,13 +21,13 @@ BEGUN = 10**15
 def recording_of(
     batches: int, *, workers: int = 4, make_ms: float = 60, step_ms: float = 12, slow: float = 0.01
 ) -> Recording:
-    """Return what would have been recorded of a loader with that many workers, which prefetches two batches each.
+    """Return a recording as of a loader with that many workers, each of which prefetches two batches.
 
     Args:
-        batches: of the one epoch.
+        batches: of the only epoch.
         workers: at least one.
-        make_ms: how long a batch takes, about.
-        step_ms: how long a step of training takes, about.
+        make_ms: about how long a batch takes.
+        step_ms: about how long a training step takes.
         slow: the share of batches that take four times as long.
     """
     dice = random.Random(batches)
@@ -76,10 +76,10 @@ def recording_of(
 
 
 def everything_of(path: Path) -> str:
-    """Do all that `feedline report` does with a file, for one setting; returns the figures of the run."""
+    """Do everything that `feedline report` does with a file, for one setting; return the figures of the run."""
     recording = Recording.load(path)
     page_of(recording, [str(finding) for finding in diagnose_recording(recording)])
-    with suppress(BadOption, BadRecording):  # nothing can be predicted: the page says why
+    with suppress(BadOption, BadRecording):  # no prediction is possible: the page says why
         predict(recording, batches=10)
     json.dumps(recording.chrome_trace(), default=str)
     return str(recording.stats())

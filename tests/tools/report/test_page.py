@@ -1,4 +1,4 @@
-"""The page of a recording: what is in it, and what a browser makes of it."""
+"""The page of a recording: its content, and how a browser shows it."""
 
 import itertools
 import math
@@ -24,19 +24,19 @@ def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
     assert len(page_text(recording_of(10_000)).encode()) < 400_000
 
 
-def test_the_page_refers_to_nothing_outside_of_it() -> None:
+def test_the_page_is_self_contained() -> None:
     page = page_of(recording_of(20))
     assert not re.findall(r"https?://|src=|@import|url\(", page)
     assert "/*" not in page.partition("<style>")[0]
 
 
-def test_what_is_recorded_cannot_end_the_script() -> None:
+def test_recorded_text_cannot_end_the_script() -> None:
     recording = recording_of(20)
     recording.settings["dataset"] = "</script><script>alert(1)</script>"
     assert "alert(1)" not in page_of(recording, ["<img onerror=alert(1)>"])
 
 
-def test_columns_are_those_of_the_recording() -> None:
+def test_columns_equal_those_of_the_recording() -> None:
     recording = recording_of(50)
     rows = contents(recording)["rows"]
     began = recording.rows["asked"][0]
@@ -53,15 +53,15 @@ def test_columns_are_those_of_the_recording() -> None:
         (0.1, 6, "order", "mostly for a late batch"),
     ],
 )
-def test_the_verdict_names_what_the_timeline_shows(slow: float, workers: int, cause: str, words: str) -> None:
+def test_the_verdict_names_the_main_cause_in_the_timeline(slow: float, workers: int, cause: str, words: str) -> None:
     recording = recording_of(300, slow=slow, workers=workers)
-    told = contents(recording)
+    shown_page = contents(recording)
     shown: dict[str, int] = dict.fromkeys(CAUSES, 0)
     waited = recording.rows["got"] - recording.rows["asked"]
-    for place, wait in zip(itertools.accumulate(told["rows"]["cause"]), waited.tolist(), strict=True):
+    for place, wait in zip(itertools.accumulate(shown_page["rows"]["cause"]), waited.tolist(), strict=True):
         shown[CAUSES[place]] += wait
     assert max(shown, key=shown.__getitem__) == cause
-    assert words in told["verdict"]
+    assert words in shown_page["verdict"]
 
 
 def test_a_comparison_is_plain_text_on_the_page() -> None:
@@ -82,17 +82,17 @@ def test_a_recording_without_batches_is_shown() -> None:
     assert "feedline report" in page_of(empty)
 
 
-def test_of_very_many_batches_the_first_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_very_many_batches_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.report.page._MOST_ROWS", 30)
-    told = contents(recording_of(50))
-    assert len(told["rows"]["got"]) == 30
-    assert told["log"] == ["The timeline shows the first 30 of 50 batches; the figures cover all."]
-    assert told["stats"]["total"]["batches"] == 50
+    shown_page = contents(recording_of(50))
+    assert len(shown_page["rows"]["got"]) == 30
+    assert shown_page["log"] == ["The timeline shows the first 30 of 50 batches; the figures cover all."]
+    assert shown_page["stats"]["total"]["batches"] == 50
 
 
-def test_what_browsers_cannot_read_is_text() -> None:
+def test_values_that_browsers_cannot_read_become_text() -> None:
     recording = recording_of(20)
-    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # of a user's own
+    odd: dict[Any, Any] = {"scale": math.nan, ("odd", 1): [math.inf], "name": "g\u00e4ns \udcff"}  # set by a user
     recording.settings.update(odd)
     assert page_of(recording)
 
@@ -114,7 +114,7 @@ def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
-    """The page, opened in a window of that width."""
+    """The page, opened in a window of the given width."""
     window.set_viewport_size({"width": getattr(request, "param", WIDTH), "height": 900})
     window.goto(file.as_uri())
     window.wait_for_selector("html[data-ready=yes]")
@@ -122,7 +122,7 @@ def page(request: pytest.FixtureRequest, window: Any, file: Path) -> Any:
 
 
 @pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
-def test_numbers_on_the_page_are_those_of_the_recording(page: Any, recording: Recording) -> None:
+def test_figures_on_the_page_equal_those_of_the_recording(page: Any, recording: Recording) -> None:
     stats = recording.stats()
     assert page.inner_text("#verdict") == stats.verdict
     figures = page.inner_text("#figures")
@@ -142,7 +142,7 @@ def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
 
 
 @pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
-def test_the_timeline_zooms_by_mouse_and_keys(page: Any) -> None:
+def test_the_timeline_zooms_with_mouse_and_keyboard(page: Any) -> None:
     def seen() -> tuple[float, float]:
         begin, end = page.evaluate("[timeline.from, timeline.to]")
         return begin, end
@@ -182,7 +182,7 @@ def test_slots_and_the_device_have_lanes(page: Any, tmp_path: Path) -> None:
     assert "memory was free" in page.inner_text("#legend")
 
 
-def test_the_next_stall_is_shown_and_told(page: Any) -> None:
+def test_the_next_stall_is_shown_and_described(page: Any) -> None:
     page.click("[data-zoom=stall]")
     assert "Training waited" in page.inner_text("#under")
     assert "workers were starting" in page.inner_text("#under")
@@ -191,7 +191,7 @@ def test_the_next_stall_is_shown_and_told(page: Any) -> None:
 
 
 @pytest.mark.parametrize("page", [WIDTH, pytest.param(NARROW, marks=pytest.mark.slow)], indirect=True)
-def test_predictions_are_those_of_the_core(page: Any, recording: Recording) -> None:
+def test_predictions_on_the_page_equal_the_computed_ones(page: Any, recording: Recording) -> None:
     predictions = grid(recording)
     lines = page.query_selector_all("#grid tbody tr")
     shown = [[cell.inner_text() for cell in line.query_selector_all("td")] for line in lines]
@@ -210,7 +210,7 @@ def test_predictions_are_those_of_the_core(page: Any, recording: Recording) -> N
     assert page.evaluate(f"{canvas}.toDataURL()") != page.evaluate(blank)
 
 
-def test_a_run_that_allows_no_prediction_says_why(page: Any, tmp_path: Path) -> None:
+def test_the_page_says_why_no_prediction_is_possible(page: Any, tmp_path: Path) -> None:
     (tmp_path / "short.html").write_text(page_text(recording_of(12)), "utf-8")
     page.goto((tmp_path / "short.html").as_uri())
     page.wait_for_selector("html[data-ready=yes]")
@@ -218,7 +218,7 @@ def test_a_run_that_allows_no_prediction_says_why(page: Any, tmp_path: Path) -> 
     assert not page.is_visible("#grid")
 
 
-def test_dark_and_light(page: Any) -> None:
+def test_the_theme_can_be_switched(page: Any) -> None:
     def ground() -> str:
         shade: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return shade

@@ -1,4 +1,4 @@
-"""Datasets of which no sample can be made, or not without harm."""
+"""Datasets whose samples fail, hang, crash or do harm."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Eating(Base):
 
 
 class Starting(Base):
-    """Leaves a process behind that would run for ever."""
+    """Leaves a process behind that would run forever."""
 
     def __getitem__(self, index: int) -> Any:
         child = subprocess.Popen(["sleep", "1000"])
@@ -78,7 +78,7 @@ class Starting(Base):
 
 
 class Forking(Base):
-    """Has a process that inherits all that its own has open, and never ends."""
+    """Forks a process that inherits all open files and never ends."""
 
     def __init__(self) -> None:
         if os.fork() == 0:
@@ -116,7 +116,7 @@ class HangingToBeMade(Base):
 
 
 class Talking(Base):
-    """Prints, which must not end up among the results."""
+    """Prints; its output must not end up in the results."""
 
     def __getitem__(self, index: int) -> Any:
         sys.stdout.write("hello\n")

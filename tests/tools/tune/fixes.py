@@ -1,6 +1,6 @@
-"""The fix of every finding, applied to the dataset of `slow_datasets` that has it: the code is run as it is printed.
+"""The fix of every finding, applied to the dataset of `slow_datasets` that has it: the printed code is run.
 
-`Fix.setup` are what a probe measures of the dataset, so that the code can be had without a probe.
+`Fix.setup` returns what a probe would measure of the dataset, so that no probe is needed to get the code.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from feedline.tools.tune.measured import (
 from tests.tools.tune import slow_datasets
 from tests.tools.tune.measurements import HEADROOM, MIB, batch, loader, measured, samples
 
-# Any, throughout: datasets, loaders, batches and what the code makes of them.
+# Any, throughout: datasets, loaders, batches, and what the code turns them into.
 Names = dict[str, Any]
 
 
 def parts_of(code: str) -> dict[str, str]:
-    """Return the code by where it goes: "init", "get", "loop", and "" for what goes anywhere."""
+    """Return the code by its place: "init", "get", "loop", and "" for code that may go anywhere."""
     parts: dict[str, list[str]] = {"": []}
     place = ""
     for line in code.splitlines():
@@ -59,7 +59,7 @@ def parts_of(code: str) -> dict[str, str]:
 
 
 def names_for(**more: Any) -> Names:
-    """Return what a program has imported that pastes code."""
+    """Return the names that a program with the pasted code has imported."""
     import h5py
     import lmdb
 
@@ -76,7 +76,7 @@ def names_for(**more: Any) -> Names:
 
 
 def pasted_loader(code: str, dataset: Any, **own: Any) -> Any:
-    """Run code that makes a loader; the other arguments of the user's loader stay."""
+    """Run code that creates a loader; the other arguments of the user's loader are kept."""
     made: list[Any] = []
 
     def make(data: Any, **given: Any) -> Any:
@@ -92,7 +92,7 @@ _OF_BATCHES = ("batch_size", "shuffle", "sampler")
 
 
 def pasted_class(kind: Any, code: str, rest: str, *arguments: Any, **attributes: Any) -> Any:
-    """Return a dataset of a class into which the code was pasted; `rest` is what is left of its `__getitem__`."""
+    """Return a dataset of a class with the pasted code; `rest` is the rest of its `__getitem__`."""
     parts = parts_of(code)
     init = textwrap.indent(parts.get("init", ""), " " * 8)
     get = textwrap.indent(parts.get("get", ""), " " * 8)
@@ -112,7 +112,7 @@ class Pasted(kind):
 
 
 def close_handles(dataset: Any) -> None:
-    """Close what a dataset of `slow_datasets`, or its fix, has open."""
+    """Close the open handles of a dataset of `slow_datasets`, or of its fix."""
     held = [getattr(dataset, name, None) for name in ("handle", "file")]
     for handle in (*held, getattr(getattr(dataset, "local", None), "handle", None)):
         if handle is not None:
@@ -120,7 +120,7 @@ def close_handles(dataset: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a batch in arrays, lists and dicts, to be compared."""
+    """Return a batch as arrays, lists and dicts, for comparison."""
     if isinstance(value, torch.Tensor):
         return value.numpy()
     if isinstance(value, dict):
@@ -136,19 +136,19 @@ def equal(before: Iterable[Any], after: Iterable[Any]) -> None:
 
 
 def equal_in_any_order(before: Iterable[Any], after: Iterable[Any]) -> None:
-    """Raise AssertionError if other samples came."""
+    """Raise AssertionError if the samples differ."""
     labels = [sorted(int(label) for one in batches for label in one["y"]) for batches in (before, after)]
     assert labels[0] == labels[1]
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measuring gains ---------------------------------------------------------------------------------------------------
 
 _ROUND_S = 0.3
 _ROUNDS = 5
 
 
 def _batches_per_s(loader: Any) -> float:
-    """Return the rate without workers. What other programs take of the cores is left out."""
+    """Return the rate without workers. Time in which other programs had the cores does not count."""
     clock, count, batches = Clock(), 0, iter(loader)
     before = clock.now()
     while not count or clock.since(before)[0] < _ROUND_S:
@@ -161,7 +161,7 @@ def _batches_per_s(loader: Any) -> float:
 
 
 def _batches_per_worker_s(loader: Any) -> float:
-    """Return the rate by the time that the only worker computes."""
+    """Return the rate per second of CPU time of the only worker."""
     batches = iter(loader)
     next(batches)
     count, (pid,) = 0, run_of(loader).resources.worker_pids
@@ -175,7 +175,7 @@ def _batches_per_worker_s(loader: Any) -> float:
 
 
 def _threads_per_s(loader: Any) -> float:
-    """Return the rate on the wall: of samples that sleep, others take little."""
+    """Return the rate in wall-clock time: other programs hardly affect samples that sleep."""
     batches = iter(loader)
     next(batches)
     count, began_s = 0, time.perf_counter()
@@ -197,12 +197,12 @@ def _epochs_per_s(loader: Any) -> float:
 
 
 def _inverse_elements(loader: Any) -> float:
-    """Return what padding leaves to be computed, counted, not timed."""
+    """Return the inverse of the number of elements, padding included: counted, not timed."""
     return 1 / sum(int(one.numel()) for one in loader)
 
 
 WORKER = (_batches_per_worker_s, {"batch_size": 32, "num_workers": 1, "persistent_workers": True})
-"""How a gain of samples is measured: on one worker."""
+"""How a gain of samples is measured: with one worker."""
 
 
 # -- fixes -------------------------------------------------------------------------------------------------------------
@@ -214,35 +214,35 @@ class Fix:
 
     finding: str
     slow: Callable[[], Any]
-    """Makes the dataset."""
+    """Creates the dataset."""
     setup: Callable[[Any], Measured]
-    """What a probe measures of it."""
+    """Returns what a probe would measure of it."""
     fixed: Callable[[str, Any], Any] | None = None
-    """Makes the fixed dataset from the code and the slow one; None if the code makes a loader."""
+    """Creates the fixed dataset from the code and the slow dataset; None if the code creates a loader."""
     own: Names = field(default_factory=dict)
-    """Arguments of the user's loader that stay; its batches are made without workers to be compared."""
+    """Arguments of the user's loader that are kept; for the comparison, its batches are made without workers."""
     only_slow: Names = field(default_factory=dict)
-    """Arguments of the user's loader that the fix says to leave out."""
+    """Arguments of the user's loader that the fix removes."""
     before: Callable[[Any], Any] | None = None
-    """Batches of the slow one to compare with; None for those of a plain loader."""
+    """Returns the batches to compare with; None for those of a plain loader."""
     after: Callable[[str, Any], Any] = lambda code, one: one
-    """What the training loop makes of a fixed batch."""
+    """What the training loop does with a fixed batch."""
     same: Callable[[Any, Any], None] = equal
     gain: tuple[Callable[[Any], float], Names] | None = None
-    """How its gain is measured, and arguments of loaders for that."""
+    """How its gain is measured, and the loaders' arguments for that."""
 
     def arguments(self) -> Names:
-        """Return those of a short epoch."""
+        """Return the loader's arguments for a short epoch."""
         return {"batch_size": 8, "sampler": range(32), **self.own}
 
     def fixed_loader(self, code: str, dataset: Any, **options: Any) -> Any:
-        """Return a loader with the code pasted."""
+        """Return a loader with the fix applied."""
         if self.fixed is None:
             return pasted_loader(code, dataset, **options)
         return feedline.DataLoader(self.fixed(code, dataset), **options)
 
     def check(self, code: str, dataset: Any) -> None:
-        """Raise AssertionError if the code gives other batches than the dataset."""
+        """Raise AssertionError if the fixed batches differ from those of the dataset."""
         slow_arguments = {**self.arguments(), **self.only_slow}
         plain_loader = feedline.DataLoader(dataset, **{**slow_arguments, "num_workers": 0, "engine": None})
         before = list(plain_loader) if self.before is None else self.before(dataset)
@@ -255,7 +255,7 @@ class Fix:
         self.same(before, after)
 
     def measured_gain(self, code: str) -> float:
-        """Return how many times as fast it is with the code: medians of rounds of both, in turns."""
+        """Return how many times as fast the fix is: the ratio of medians of alternating rounds."""
         assert self.gain is not None
         rate, options = self.gain
         dataset = self.slow()
@@ -290,18 +290,18 @@ def _handle(library: str) -> Callable[[Any], Measured]:
 
 
 def _reopened(code: str, dataset: Any) -> Any:
-    """LMDB can be open once in a process: each worker has one of its own, and the first is closed."""
+    """LMDB can be open only once per process: each worker opens its own, and the first is closed."""
     path = dataset.handle.path()
     dataset.handle.close()
     return pasted_class(slow_datasets.Holding, code, "", None, path=path)
 
 
 def _packed(code: str, images: Any) -> Any:
-    """Run the command on a folder with the image, and return a dataset that has what it wrote."""
+    """Run the command on a folder with the image, and return a dataset with the image it wrote."""
     from feedline.tools.cli.main import main
 
     folder, out = Path("images"), Path("small.tar")
-    out.unlink(missing_ok=True)  # the second time in a test
+    out.unlink(missing_ok=True)  # from an earlier call in the same test
     (folder / "class").mkdir(parents=True, exist_ok=True)
     (folder / "class" / "0.jpg").write_bytes(images.data)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -314,14 +314,14 @@ def _packed(code: str, images: Any) -> Any:
 
 
 def _alike(before: Any, after: Any) -> None:
-    """Raise AssertionError if images differ by more than being made smaller twice."""
+    """Raise AssertionError if images differ by more than resizing twice explains."""
     for one, other in zip(before, after, strict=True):
         assert one.shape == other.shape
         assert (one.float() - other.float()).abs().mean() < one.float().std() / 2
 
 
 def _in_loop(code: str, one: Any) -> Any:
-    """Run what the training loop does with a batch."""
+    """Run the training loop's part of the code on a batch."""
     names = names_for(batch=one, device="cpu")
     exec(code, names)
     return names["batch"]
@@ -351,7 +351,7 @@ def _float_field(dtype: str, *, is_scaled: bool) -> Callable[[Any], Measured]:
 
 
 def _joined(code: str, dataset: Any) -> Any:
-    """Return a dataset whose samples are changed by the code."""
+    """Return a dataset whose samples the code changes."""
     source = f"""
 class Changed(kind):
     def __getitem__(self, index):
@@ -389,7 +389,7 @@ def _given(**setup: Any) -> Callable[[Any], Measured]:
 
 
 def _stored(code: str, dataset: Any) -> Any:
-    """Write the pickle and read it again."""
+    """Write the pickle and read it back."""
     names = names_for(dataset=dataset)
     exec(code, names)
     return names["dataset"]
@@ -624,7 +624,7 @@ FIXES = {
     ),
     "SlowToMake": Fix(
         "slow-init",
-        slow_datasets.Healthy,  # not the slow one: its sleep would be all that is different
+        slow_datasets.Healthy,  # not the slow one: only its sleep would differ
         _given(making=Making("Mine", 16_000, make_s=4.0), state=State(pickle_s=0.4)),
         _stored,
     ),
@@ -666,11 +666,11 @@ FIXES = {
         same=equal_in_any_order,
     ),
 }
-"""By the name of the dataset, or of the loader that has it."""
+"""By the name of the dataset, or of the loader that has the problem."""
 
 
 def _written() -> Path:
-    """Return a file with what `slow_datasets.plain_file` holds."""
+    """Return a file with the content of `slow_datasets.plain_file`."""
     path = Path.cwd() / "handle.bin"
     path.write_bytes(bytes(1000))
     return path

@@ -1,4 +1,4 @@
-"""What was measured of a dataset that has nothing, for tests to change; and recorded ones of `slow_datasets`."""
+"""Measurements of a sound dataset, for tests to change, and recorded measurements of `slow_datasets`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADER = LoaderSetup(
 )
 
 
-# Any: fields of whatever type.
+# Any: fields of every type.
 def loader(**changes: Any) -> LoaderSetup:
     return replace(LOADER, **changes)
 
@@ -49,11 +49,11 @@ def measured(**changes: Any) -> Measured:
 
 RECORDED = Path(__file__).parent / "recorded.json"
 _MOST = 300
-"""Samples of a recording: enough for every check."""
+"""The most samples of a recording: enough for every check."""
 
 
 def plain_facts(setup: Measured) -> dict[str, Any]:
-    """Return measurements as JSON keeps them, of the first samples only."""
+    """Return measurements in a form for JSON, with only the first samples."""
     short = setup.samples and replace(
         setup.samples, seconds=setup.samples.seconds[:_MOST], lengths=setup.samples.lengths[:_MOST]
     )
@@ -82,7 +82,7 @@ def recorded(name: str) -> Measured:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Make what JSON has kept of dataclasses into dataclasses again."""
+    """Turn values from JSON back into dataclasses."""
     if get_origin(kind) is UnionType:
         return None if value is None else _made(next(one for one in get_args(kind) if one is not type(None)), value)
     if is_dataclass(kind) and isinstance(kind, type):

@@ -1,9 +1,9 @@
 """How often the doctor is right on a busy machine: `python -m tests.tools.tune.reliability --runs 100 --busy 2`.
 
-Each dataset of `sound` and `slow_datasets` is diagnosed again and again beside busy loops. A healthy one must get no
-finding, a slow one its own and no other. A lane is a process that is pinned to cores of its own together with its busy
-loops, so that several lanes on one machine disturb each other little: `--lanes 8` on 16 cores. `--part 2/3` runs every
-third dataset, where one command must not take long.
+Each dataset of `sound` and `slow_datasets` is diagnosed repeatedly beside busy loops. A healthy one must get no
+finding, a slow one its own and no other. A lane is a process that is pinned to its own cores together with its busy
+loops, so that several lanes on one machine hardly disturb each other: `--lanes 8` on 16 cores. `--part 2/3` runs every
+third dataset, for machines on which a command must not take long.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CORES_PER_LANE = 2
 SECONDS = 1.5
 SECONDS_OF = {"SlowToMake": 6.0, "SlowToPickle": 3.0, "Growing": 3.0}
 LOADER_SECONDS = 4.0
-"""Of a loader, in lower case, workers are started."""
+"""For loaders, whose names are in lower case: their workers have to start."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Case:
     own: str | None
     """The finding; None for a healthy one."""
     needs: str | None = None
-    """The package without which it cannot be tried."""
+    """The package that it needs."""
     also: tuple[str, ...] = ()
-    """Findings that are true of it as well."""
+    """Other findings that are correct."""
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ CASES = [
     *_healthy(sound, "tensors", "subset", "concatenated", "Texts", "Tokens", "mapped"),
     *_healthy(sound, "hdf5", needs="h5py"),
     *_healthy(sound, "Images", needs="PIL"),
-    # Decoding small images in torchvision's way, or rows of Arrow, holds the lock for about the share that counts.
+    # Decoding small images as torchvision does, or Arrow rows, holds the lock for a share close to the threshold.
     *_healthy(sound, "image_folder", needs="PIL", also=("gil-bound",)),
     *_healthy(sound, "hugging_face", needs="datasets", also=("gil-bound",)),
     *_slow("gil-bound", "Locked", "locked_on_threads"),
@@ -119,7 +119,7 @@ CASES = [
 
 @dataclass
 class Row:
-    """What came of all runs of one dataset."""
+    """The results of all runs of one dataset."""
 
     name: str
     own: str | None
@@ -141,15 +141,15 @@ class Row:
 
     @property
     def is_good(self) -> bool:
-        """True if this is as often right as is promised: one false finding in 100 runs, 95 own findings."""
+        """True if this is right as often as promised: in 100 runs, at most 1 false finding and at least 95 own ones."""
         return self.false <= max(1, self.runs // 100) and (self.own is None or self.found >= 0.95 * self.runs)
 
 
 def run_once(case: Case) -> tuple[set[str], str]:
-    """Diagnose a dataset once, in a folder of its own; returns the names of what is found, and what was odd."""
+    """Diagnose a dataset once, in its own folder; return the names of all findings, and the text of unexpected ones."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # where some of them write files
+        os.chdir(folder)  # some of them write files here
         try:
             found = diagnose(probe(case.source, seconds=case.seconds))
         except FeedlineError as exc:
@@ -190,7 +190,7 @@ def _spin() -> None:
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Have so many processes compute, on the cores of this one."""
+    """Run `count` processes that compute, on the cores of this one."""
     loops = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()
@@ -203,7 +203,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: Any) -> None:
-    """Diagnose what comes, on these cores; the target of a process."""
+    """Diagnose the datasets of a queue, on these cores; the target of a process."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
     with busy_loops(busy):
@@ -214,14 +214,14 @@ def _lane(number: int, busy: int, cores: list[int] | None, tasks: Any, results: 
 
 
 def drill(cases: list[int], runs: int, busy: int, lanes: int, until_s: float) -> list[Row]:
-    """Run each of these so many times, in turns, until a time on `time.monotonic`'s clock."""
+    """Run each of these cases `runs` times, in turns, until a time on the clock of `time.monotonic`."""
     context = multiprocessing.get_context("fork")
     tasks, results = context.SimpleQueue(), context.SimpleQueue()
     cores = sorted(os.sched_getaffinity(0))
     pinned = [cores[CORES_PER_LANE * lane : CORES_PER_LANE * (lane + 1)] for lane in range(lanes)]
     if lanes * CORES_PER_LANE > len(cores):
         pinned = [cores] * lanes
-    # Not daemons: a probe is a process of theirs.
+    # Not daemons, as they start probes, which are processes.
     workers = [
         context.Process(target=functools.partial(_lane, lane, busy, pinned[lane], tasks, results))
         for lane in range(lanes)
@@ -273,16 +273,16 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Parse the arguments, run, print a table; returns 0 if all is as often right as is promised."""
+    """Parse the arguments, run, print a table; return 0 if every row is right as often as promised."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100, help="of each dataset")
     parser.add_argument("--busy", type=int, default=2, help="busy loops in each lane")
     parser.add_argument("--lanes", type=int, default=1, help=f"each on {CORES_PER_LANE} cores of its own")
     parser.add_argument("--only", nargs="*", help="names of datasets")
     parser.add_argument("--part", default="1/1", help="2/3: the second of every three datasets")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after that")
+    parser.add_argument("--minutes", type=float, default=1e6, help="start no run after that")
     parser.add_argument("--record", action="store_true", help="measure each once, for the tests, and do nothing else")
-    parser.add_argument("--json", help="write the rows to this file, too")
+    parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
     if arguments.record:
         record(RECORDED, arguments.busy, arguments.only)
@@ -295,7 +295,7 @@ def main() -> int:
     rows = drill(places, arguments.runs, arguments.busy, arguments.lanes, until_s)
     lines = [*table(rows)]
     if skipped:
-        lines.append(f"Left out, for want of a package: {', '.join(CASES[place].name for place in skipped)}")
+        lines.append(f"Skipped, as a package is missing: {', '.join(CASES[place].name for place in skipped)}")
     sys.stdout.write("\n".join(lines) + "\n")
     if arguments.json:
         with open(arguments.json, "w") as file:

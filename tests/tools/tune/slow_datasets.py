@@ -1,4 +1,4 @@
-"""Datasets, and loaders, that have one problem each. The doctor is to name this one and no other."""
+"""Datasets and loaders that have one problem each. The doctor has to name it and no other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Anything(Healthy):
 
 
 class Computing(Healthy):
-    """Does its work outside of the interpreter's lock."""
+    """Does its work without the interpreter's lock."""
 
     data = bytes(1 << 21)
 
@@ -58,7 +58,7 @@ class Computing(Healthy):
 
 
 class Multiplying(Healthy):
-    """Its library has threads of its own."""
+    """Uses a library that has its own threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Multiplying(Healthy):
 
 
 class Streamed:
-    """Healthy, and without indices."""
+    """A healthy stream."""
 
     def __iter__(self) -> Iterator[Array]:
         for number in range(3000):
@@ -91,7 +91,7 @@ class Waiting(Healthy):
 
 
 class Awaited(Healthy):
-    """Waits, but all samples of a batch do so at once."""
+    """Waits, but for all samples of a batch at once."""
 
     async def __getitem__(self, index: int) -> Any:
         await asyncio.sleep(0.002)
@@ -99,7 +99,7 @@ class Awaited(Healthy):
 
 
 class OpenedLater(Healthy):
-    """Opens its file when it is first used, and keeps it: workers have one each."""
+    """Opens its file on first use, and keeps it: each worker has its own."""
 
     file: Any = None
 
@@ -191,7 +191,7 @@ class Failing(Healthy):
 
 
 class Holding(Healthy):
-    """Has a handle open from the beginning."""
+    """Has an open handle from the beginning."""
 
     def __init__(self, handle: Any) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Holding(Healthy):
 
 
 def _file() -> Any:
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # that it stays open is the point
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # it has to stay open
     file.write(bytes(1000))
     file.flush()
     return file
@@ -316,7 +316,7 @@ class ReopeningWhole(Healthy):
 
 
 class ReopeningParts(Healthy):
-    """Reads a part of a file, which it opens again and again."""
+    """Reopens a file for each part that it reads."""
 
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.bin"
@@ -388,7 +388,7 @@ class Growing(Healthy):
         self.cache: dict[int, bytes] = {}
 
     def __getitem__(self, index: int) -> Any:
-        self.cache[index] = bytes([index % 256]) * 150_000  # so many are not taken from what the heap has free
+        self.cache[index] = bytes([index % 256]) * 150_000  # too large to come from the free space of the heap
         return super().__getitem__(index)
 
 
@@ -417,7 +417,7 @@ def slow_collate() -> Any:
 
 
 def _as_by_default(samples: list[Any]) -> Any:
-    """Put together what the default does, value by value."""
+    """Do what the default does, value by value."""
     rows = [[float(value) for value in sample["x"]] for sample in samples]
     return {"x": torch.tensor(rows, dtype=torch.float32), "y": torch.tensor([sample["y"] for sample in samples])}
 
@@ -427,7 +427,7 @@ def needless_collate() -> Any:
 
 
 class ManyFields(Healthy):
-    """Has each number in a field of its own."""
+    """Has a separate field for each number."""
 
     def __getitem__(self, index: int) -> Any:
         return {f"column {number}": float(index + number) for number in range(200)}
@@ -458,7 +458,7 @@ def handle_on_threads() -> Any:
 
 
 class OwnThread(Healthy):
-    """Can be read by the thread only that has made it."""
+    """Can be read only by the thread that created it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Datasets of several kinds that have no problem."""
+"""Datasets of several kinds without problems."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Texts(Healthy):
 
 
 class Tokens(Healthy):
-    """Nearly equally long, so that padding costs little."""
+    """Samples of nearly the same length, so that padding costs little."""
 
     def __getitem__(self, index: int) -> Any:
         return {"tokens": list(range(60 + index % 4))}
 
 
 def _images() -> Path:
-    """Write JPEG files that are hardly larger than what is made of them."""
+    """Write JPEG files that are hardly larger than the samples made from them."""
     from PIL import Image
 
     folder = Path.cwd() / "images" / "class"

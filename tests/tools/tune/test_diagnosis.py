@@ -1,4 +1,4 @@
-"""From measurements to findings: recorded ones, generated ones and, in slow tests, those of a real probe."""
+"""From measurements to findings: recorded and generated measurements and, in slow tests, those of a real probe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.tools.tune.reliability import CASES, Case, run_once
 from tests.tries import try_again
 
 NO_CODE = {"ended-early", "failing-loader", "dying-workers", NOT_SURE}
-"""Findings that have no code, as what must be changed is in the user's own."""
+"""Findings without code, as the change has to be made in the user's own."""
 
 pytestmark = pytest.mark.sample(3)
 
@@ -61,7 +61,7 @@ def test_the_fix_gives_the_same_batches(name: str, tmp_path: Path, monkeypatch: 
         close_handles(dataset)
 
 
-def test_commands_and_imports_run() -> None:
+def test_suggested_commands_and_imports_run() -> None:
     files = diagnose(measured(loader=loader(), headroom=replace(HEADROOM, open_files=64)))
     assert names(files) == ["open-files"]
     done = subprocess.run(["bash", "-c", f"ulimit -Hn unlimited; {files[0].code}"], capture_output=True, text=True)
@@ -73,8 +73,8 @@ def test_commands_and_imports_run() -> None:
     assert imported["DataLoader"] is feedline.DataLoader
 
 
-def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
-    """Read from the code, so that a new finding cannot be forgotten."""
+def test_every_finding_about_a_dataset_has_a_tested_fix() -> None:
+    """The findings are read from the source code, so that no new one is forgotten."""
     named = set()
     for path in Path(checks.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -87,7 +87,7 @@ def test_every_finding_about_a_dataset_has_a_fix_that_is_tried() -> None:
 @pytest.mark.real_time
 @pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("name", [name for name, fix in FIXES.items() if fix.gain is not None])
-def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_promised_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix = FIXES[name]
 
     def check() -> None:
@@ -99,7 +99,7 @@ def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: 
         assert finding.code is not None
         fix.check(finding.code, fix.slow())
         real = fix.measured_gain(finding.code)
-        # A gain that the noise of the machine hides is not promised.
+        # No gain is promised if the machine's noise hides it.
         assert finding.gain is not None or real < 2
         assert finding.gain is None or real / 1.5 < finding.gain < real * 1.5, f"{finding.gain} promised, {real} got"
 
@@ -110,7 +110,7 @@ def test_the_gain_is_what_the_fix_gains(name: str, tmp_path: Path, monkeypatch: 
 
 
 def every_finding() -> list[Finding]:
-    """Return one of each kind: about datasets, runs, machines."""
+    """Return findings of every kind: about datasets, runs and machines."""
     written = SimpleNamespace(path="/data/rows.txt")
     found = [finding for fix in FIXES.values() for finding in diagnose(fix.setup(written))]
     for setup in (
@@ -160,7 +160,7 @@ TIMED = {
 
 
 def disturbed(setup: Measured, noise: float, factors: list[float]) -> Measured:
-    """Return measurements in which every time is off, by at most this share."""
+    """Return measurements with an error of at most this share in every time."""
     given = iter(factors * 1000)
 
     def off(seconds: float) -> float:
@@ -187,17 +187,17 @@ some_factors = st.lists(st.floats(-0.5, 0.5), min_size=7, max_size=31)
 
 
 @given(noise=some_noise, factors=some_factors)
-def test_noise_makes_no_findings(noise: float, factors: list[float]) -> None:
+def test_noise_causes_no_findings(noise: float, factors: list[float]) -> None:
     assert names(diagnose(disturbed(HEALTHY, noise, factors))) == []
 
 
 @pytest.mark.parametrize("name", TIMED)
 @given(noise=some_noise, factors=some_factors)
-def test_noise_hides_no_finding_that_is_far_beyond_it(name: str, noise: float, factors: list[float]) -> None:
+def test_noise_hides_no_finding_that_clearly_exceeds_it(name: str, noise: float, factors: list[float]) -> None:
     assert names(diagnose(disturbed(TIMED[name], noise, factors))) == [name]
 
 
-def test_what_is_near_a_limit_is_decided_on_a_quiet_machine_only() -> None:
+def test_findings_near_a_threshold_need_a_quiet_machine() -> None:
     near = measured(state=State(pickle_s=0.55))
     assert names(diagnose(near)) == ["slow-pickling"]
     assert names(diagnose(replace(near, noise=Noise(spread=0.3)))) == [NOT_SURE]
@@ -207,7 +207,7 @@ def test_what_is_near_a_limit_is_decided_on_a_quiet_machine_only() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
-    """As measured beside two busy loops; `python -m tests.tools.tune.reliability --record` does it anew."""
+    """Measured beside two busy loops; `python -m tests.tools.tune.reliability --record` repeats that."""
     found = set(names(diagnose(recorded(case.name)))) - set(case.also)
     assert found == ({case.own} if case.own else set())
 
@@ -216,9 +216,9 @@ def test_a_recorded_measurement_gets_its_own_finding(case: Case) -> None:
 @pytest.mark.timeout(600)  # repeats
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_dataset_gets_its_own_finding(case: Case) -> None:
-    """All the way: a probe measures it. 100 runs beside busy loops are `python -m tests.tools.tune.reliability`."""
+    """End to end, with a real probe. `python -m tests.tools.tune.reliability` does 100 runs beside busy loops."""
     if case.needs is not None:
-        pytest.importorskip(case.needs)  # imported here: it may take longer than the dataset is tried
+        pytest.importorskip(case.needs)  # imported here: it may take longer than the probe
 
     def check() -> None:
         found, odd = run_once(case)
@@ -241,7 +241,9 @@ def test_a_dataset_gets_its_own_finding(case: Case) -> None:
         ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),
     ],
 )
-def test_what_depends_on_the_machine(name: str, granted: dict[str, Any], problem: str, is_serious: bool) -> None:
+def test_findings_that_depend_on_the_machine(
+    name: str, granted: dict[str, Any], problem: str, is_serious: bool
+) -> None:
     setup = recorded(name)
     setup.headroom = replace(HEADROOM, cores=2)
     assert diagnose(setup) == []
@@ -249,7 +251,7 @@ def test_what_depends_on_the_machine(name: str, granted: dict[str, Any], problem
     assert [(finding.name, finding.is_serious) for finding in diagnose(setup)] == [(problem, is_serious)]
 
 
-def test_what_was_measured_is_told() -> None:
+def test_the_summary_contains_the_measurements() -> None:
     setup = recorded("Waiting")
     text = "\n".join(summary(setup))
     for part in ("Waiting: 5,000 samples", "p99", "computing", "A batch of 32", "8 threads made"):
@@ -261,21 +263,21 @@ def test_what_was_measured_is_told() -> None:
     assert set(figures["noise"]) == {"spread", "stolen", "queued"}
 
 
-def test_samples_of_which_no_batch_can_be_made() -> None:
+def test_samples_that_cannot_be_collated_are_mentioned() -> None:
     assert "default collate function cannot combine the samples. If your loader" in str(summary(measured(batch=None)))
 
 
-def test_what_ended_it_is_a_finding() -> None:
+def test_an_early_end_is_a_finding() -> None:
     setup = measured(ended="The dataset did not finish", ended_in="threads")
     found = [finding for finding in diagnose(setup) if finding.name == "ended-early"]
-    assert [finding.severity for finding in found] == ["advice"], "threads were not asked for"
+    assert [finding.severity for finding in found] == ["advice"], "threads are not used"
     assert as_dict(setup)["ended"] == setup.ended
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loader_is_asked_while_it_runs_and_its_recording_later(tmp_path: Path) -> None:
+def test_a_running_loader_and_its_recording_get_the_same_findings(tmp_path: Path) -> None:
     loader = feedline.Loader(slow_datasets.Healthy(), 4, sampler=range(80), workers=1, persistent=True)
     iterator = iter(loader)
     next(iterator)
@@ -299,14 +301,14 @@ def test_a_recorded_run_that_waits_gets_a_finding() -> None:
     assert finding.name in str(feedline.doctor(recording))
 
 
-def test_the_dataset_of_a_loader_is_tried_if_that_is_asked_for() -> None:
+def test_the_dataset_of_a_loader_is_probed_on_request() -> None:
     loader = feedline.Loader(slow_datasets.OwnRandom(), 4, workers=1)
     found = feedline.doctor(loader, seconds=2.0)
     loader.close()
     assert names(found) == ["copied-random"]
 
 
-def test_a_leak_is_seen_in_a_recording() -> None:
+def test_a_memory_leak_is_found_in_a_recording() -> None:
     recording = recording_of(400, make_ms=10, step_ms=12)
     recording.system["worker_memory"] = [5e8 + 4e6 * place for place in range(50)]
     found = {finding.name: finding for finding in diagnose_recording(recording)}
@@ -315,7 +317,7 @@ def test_a_leak_is_seen_in_a_recording() -> None:
     assert "memory-growth" not in {finding.name for finding in diagnose_recording(recording)}
 
 
-def test_what_is_no_run() -> None:
+def test_rejects_arguments_that_are_not_runs() -> None:
     with pytest.raises(BadOption, match="was given Healthy, which is neither a feedline loader"):
         feedline.doctor(slow_datasets.Healthy())  # type: ignore[arg-type]  # a user's mistake
     with pytest.raises(BadOption, match="no dataset in a recording"):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from feedline.tools.tune.finding import NOT_SURE, Finding, Findings, beyond_noise
 
 
-def test_what_is_serious_comes_first_and_then_what_gains_most() -> None:
+def test_serious_findings_come_first_then_those_with_the_largest_gain() -> None:
     small, large = Finding("a", "", "do", gain=1.2), Finding("b", "", "do", gain=3.0)
     serious, other = Finding("c", "", "do", is_serious=True), Finding("d", "", "do")
     assert Findings([other, small, large, serious]) == [serious, large, small, other]
@@ -27,13 +27,13 @@ def test_severity() -> None:
     assert "margin" not in setup
 
 
-def test_they_are_printed_as_lines_that_say_what_is_wrong_first_and_what_shows_it_last() -> None:
+def test_findings_print_the_problem_first_and_the_evidence_last() -> None:
     some = [Finding("a", "Wrong.", "Do it."), Finding("b", "wrong", "Do it.", gain=2.0, evidence="It took 3 s")]
     assert str(Findings(some)) == "b: wrong. Do it. Gain: 2.0x. It took 3 s.\na: Wrong. Do it."
     assert str(Findings()) == "Found nothing to change."
 
 
-def test_what_was_counted_needs_no_quiet_machine() -> None:
+def test_counted_findings_are_kept_on_a_noisy_machine() -> None:
     counted = Finding("reopened-file", "Wrong.", "Do it.", gain=1.4)
     (kept,) = beyond_noise([counted], 0.9, "noisy")
     assert (kept.name, kept.gain) == ("reopened-file", None), "the gain was timed"
@@ -41,13 +41,13 @@ def test_what_was_counted_needs_no_quiet_machine() -> None:
 
 
 @given(margin=st.floats(1.0, 50.0), floor=st.floats(0.0, 5.0))
-def test_below_the_noise_nothing_is_claimed(margin: float, floor: float) -> None:
+def test_timed_findings_below_the_noise_are_not_claimed(margin: float, floor: float) -> None:
     timed = Finding("slow-collate", "Wrong.", "Do it.", gain=3.0, margin=margin)
     names = [finding.name for finding in beyond_noise([timed, timed], floor, "A loop differed.")]
     assert names == (["slow-collate"] * 2 if margin >= 1 + floor else [NOT_SURE])
 
 
-def test_what_is_not_sure_says_so() -> None:
+def test_uncertain_findings_say_so() -> None:
     timed = [Finding(name, "Wrong.", "Do it.", margin=1.1) for name in ("waiting", "stragglers")]
     (unsure,) = beyond_noise(timed, 0.5, "A loop differed.")
     assert unsure.severity == "unsure"

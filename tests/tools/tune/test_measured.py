@@ -7,7 +7,7 @@ import pytest
 from feedline.tools.tune.measured import headroom_now, steady_growth
 
 
-def test_growth_counts_if_it_is_steady() -> None:
+def test_only_steady_growth_counts() -> None:
     mib = float(1 << 20)
     steady = [(number * 16, int(number * mib)) for number in range(40)]
     assert steady_growth(steady) == pytest.approx(mib * 1000 / 16)
@@ -17,14 +17,14 @@ def test_growth_counts_if_it_is_steady() -> None:
     assert steady_growth([]) == 0
 
 
-def test_the_room() -> None:
+def test_the_headroom_of_this_machine() -> None:
     headroom = headroom_now()
     assert headroom.cores >= 1
     assert headroom.memory_bytes is None or headroom.memory_bytes > 0
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
-def test_the_cores_are_those_that_this_process_may_use() -> None:
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity on this system")
+def test_only_cores_that_this_process_may_use_count() -> None:
     all_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_cores)})
     try:

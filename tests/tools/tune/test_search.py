@@ -1,4 +1,4 @@
-"""Which setting is chosen, and why: the search is pure, so that datasets are functions here."""
+"""Which setting is chosen, and why. The search is pure, so datasets are functions here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMITS = Limits(16, 1000, "that is all there is")
 BATCH = 32
 
 Speed = Callable[[Setting], float | None]
-"""Batches that a setting makes in a second; None if it cannot be measured."""
+"""Batches per second of a setting; None if it cannot be measured."""
 
 
 def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Choice | None:
@@ -23,7 +23,7 @@ def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> C
         made = speed(setting)
         if made is None:
             return None
-        if setting.workers == 0:  # makes a batch, then trains, then makes the next
+        if setting.workers == 0:  # makes a batch, trains, makes the next
             took_s = 1 / made + step_s
             return Rate(BATCH / took_s, 1 / made / took_s)
         taken = min(made, 1 / step_s) if step_s else made
@@ -39,32 +39,32 @@ def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Cho
 
 
 def scaling(each: float, *, until: float = 1e9, threads: float = 1.0) -> Speed:
-    """Workers that make `each` batches a second, up to a number of workers; threads a multiple of that."""
+    """Workers that make `each` batches per second, up to a number of workers; threads make a multiple of that."""
     return lambda s: each * min(max(s.workers, 1), until) * (threads if s.engine == "thread" else 1.0)
 
 
-def test_workers_that_gain_nothing_are_not_taken() -> None:
+def test_workers_that_gain_nothing_are_not_chosen() -> None:
     choice = chosen(scaling(10, until=6))
     assert choice.setting == Setting("process", 6)
     assert any("More gain little" in reason for reason in choice.reasons)
     assert any("Fewer are not enough" in reason for reason in choice.reasons)
 
 
-def test_a_dataset_that_workers_only_slow_down_stays_inline() -> None:
+def test_no_workers_are_chosen_if_they_slow_the_dataset_down() -> None:
     choice = chosen(lambda setting: 1000.0 if setting == INLINE else 300.0)
     assert choice.setting == INLINE
     assert choice.reasons[-1] == "Workers at their best: 9,600 samples/s with 1 worker (process) (-70%)."
     assert choice.setting.code("dataset, batch_size=8") == "DataLoader(dataset, batch_size=8, num_workers=0)"
 
 
-def test_the_limit_is_a_reason() -> None:
+def test_the_limit_is_given_as_a_reason() -> None:
     choice = chosen(scaling(10), limits=Limits(3, 100, "there are 3 cores"))
     assert choice.setting == Setting("process", 3)
     assert "More were not tried: there are 3 cores." in choice.reasons
     assert max(setting.workers for setting in choice.tried) == 3
 
 
-def test_threads_win_only_if_they_need_fewer_or_make_more() -> None:
+def test_threads_are_chosen_only_if_fewer_suffice_or_they_are_faster() -> None:
     assert chosen(scaling(10, until=4)).setting.engine == "process"
     assert chosen(scaling(10, until=4, threads=(1 + LEAST_GAIN) / 2)).setting.engine == "process"
     assert chosen(scaling(10, until=4, threads=1.5)).setting == Setting("thread", 4)
@@ -72,26 +72,26 @@ def test_threads_win_only_if_they_need_fewer_or_make_more() -> None:
 
 
 @pytest.mark.parametrize(("needed", "workers"), [(9, 1), (10, 1), (11, 2), (35, 4), (50, 5), (159, 16)])
-def test_the_fewest_workers_that_keep_up(needed: float, workers: int) -> None:
+def test_the_fewest_workers_that_keep_up_are_chosen(needed: float, workers: int) -> None:
     choice = chosen(scaling(10), step_s=1 / needed)
     assert choice.setting == Setting("process", workers)
     assert "training waits for 0.0%" in choice.reasons[0]
 
 
-def test_no_workers_if_a_batch_takes_no_time_beside_the_step() -> None:
+def test_no_workers_are_chosen_if_batches_are_cheap_beside_the_step() -> None:
     choice = chosen(scaling(10_000), step_s=0.1)
     assert choice.setting == INLINE
     assert list(choice.tried) == [INLINE], "nothing else needs to be tried"
 
 
-def test_a_step_that_nothing_keeps_up_with_is_said() -> None:
+def test_the_reason_says_if_no_setting_keeps_up_with_the_step() -> None:
     choice = chosen(scaling(10, until=4), step_s=1 / 100)
     assert choice.setting == Setting("process", 4)
     assert "Nothing keeps up with steps of 10.0 ms" in choice.reasons[0]
     assert "60%" in choice.reasons[0]
 
 
-def test_prefetch_is_raised_where_that_gains_and_fits() -> None:
+def test_prefetch_is_raised_if_that_gains_and_fits_into_memory() -> None:
     def speed(setting: Setting) -> float:
         return scaling(10, until=4)(setting) * {2: 1.0, 4: 1.3, 8: 1.31}[setting.depth]  # type: ignore[operator]
 
@@ -100,7 +100,7 @@ def test_prefetch_is_raised_where_that_gains_and_fits() -> None:
     assert chosen(speed).setting.code("d").endswith('num_workers=4, engine="process", prefetch_factor=4)')
 
 
-def test_what_cannot_be_measured_is_left_out() -> None:
+def test_settings_that_cannot_be_measured_are_left_out() -> None:
     choice = chosen(lambda setting: None if setting.engine == "process" else scaling(10, until=2)(setting))
     assert choice.setting == Setting("thread", 2)
     assert searched(lambda setting: None) is None
@@ -108,7 +108,7 @@ def test_what_cannot_be_measured_is_left_out() -> None:
     assert only.setting == INLINE
 
 
-def test_what_was_told_before_the_process_ended_is_enough() -> None:
+def test_recorded_rates_give_the_same_choice() -> None:
     full = chosen(scaling(10, until=6))
     again = search(full.tried.get, LIMITS)
     assert again is not None
@@ -121,11 +121,11 @@ def limits_for(
     return Limits.of(Load(batch_s, 0.0, cpu_share * batch_s, cores), memory, batch_bytes)
 
 
-def test_limits() -> None:
+def test_limits_follow_from_cores_and_memory() -> None:
     assert limits_for(2, 1.0).workers == 2
     assert limits_for(2, 0.25).workers == 8
-    assert limits_for(2, 0.0).workers == 16, "not without end"
-    assert limits_for(2, 1.0, batch_s=3e-4).workers == 1, "less than a hand-over"
+    assert limits_for(2, 0.0).workers == 16, "there is an upper bound"
+    assert limits_for(2, 1.0, batch_s=3e-4).workers == 1, "a batch takes less time than its hand-over"
     tight = limits_for(8, 1.0, 800 << 20, 25 << 20)
     assert (tight.workers, tight.batches) == (4, 8)
     assert "25.0 MiB" in tight.reason
@@ -138,7 +138,7 @@ def test_limits() -> None:
     limit=st.integers(1, 16),
 )
 def test_never_more_workers_than_needed(gains: list[float], needed: float, limit: int) -> None:
-    """Whatever each further worker gains: one worker less would let the training loop wait."""
+    """For any gain per worker: with one worker less, the training loop would wait."""
     rates = [10.0 * sum(gains[: count + 1]) + 0.1 for count in range(16)]
 
     def speed(setting: Setting) -> float | None:

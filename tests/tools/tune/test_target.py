@@ -1,4 +1,4 @@
-"""What a user named becomes arguments of loaders whose epochs do not end."""
+"""The dataset or loader that a user names becomes arguments of loaders with endless epochs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def batches(target: Any, count: int, kind: Any = DataLoader) -> list[Any]:
     return list(islice(kind(target.dataset, **target.options, num_workers=0), count))
 
 
-def test_a_dataset() -> None:
+def test_a_dataset_gets_endless_shuffled_batches() -> None:
     target = open_target(f"{BROKEN}:Plain", 7)
     assert (target.batch_size, target.is_loader) == (7, False)
     assert target.code == "dataset, batch_size=7, shuffle=True"
@@ -72,19 +72,19 @@ def test_a_loader_keeps_its_settings(mine: Path) -> None:
     assert [tuple(batch.shape) for batch in batches(other, 6)] == [(1, 2)] * 6
 
 
-def test_a_loader_of_feedline(mine: Path) -> None:
+def test_a_feedline_loader_keeps_its_settings(mine: Path) -> None:
     target = open_target(f"{mine}:ours")
     assert target.code == "dataset, batch_size=4"
     assert [batch.tolist() for batch in batches(target, 3, TorchLoader)] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
 
 
-def test_a_batch_sampler(mine: Path) -> None:
+def test_a_batch_sampler_is_kept(mine: Path) -> None:
     target = open_target(f"{mine}:sampled")
     assert target.batch_size == 2, "on average"
     assert [batch.tolist() for batch in batches(target, 3)] == [[0, 1, 2], [3], [0, 1, 2]]
 
 
-def test_a_stream(mine: Path) -> None:
+def test_a_stream_is_repeated_and_must_not_be_empty(mine: Path) -> None:
     target = open_target(f"{mine}:Stream", 2)
     assert [batch.tolist() for batch in batches(target, 4)] == [[0, 1], [2, 0], [1, 2], [0, 1]]
     assert target.dataset.name == "mine"
@@ -93,7 +93,7 @@ def test_a_stream(mine: Path) -> None:
     assert caught.value.reason == "empty"
 
 
-def test_what_is_made() -> None:
+def test_size_and_cpu_time_of_batches_are_measured() -> None:
     made = make_some(open_target(f"{BROKEN}:Plain"), seconds=0)
     assert made.batch_bytes == 32 * 8 * 8
     assert made.cpu_s > 0

@@ -17,7 +17,9 @@ from feedline.tools.tune.traffic import Machine, Reading
     workers=st.integers(1, 3),
     sticky=st.booleans(),
 )
-def test_laws(sizes: list[int], share: float, machines: int, ranks: int, workers: int, sticky: bool) -> None:
+def test_bounds_of_fetched_and_cached_bytes(
+    sizes: list[int], share: float, machines: int, ranks: int, workers: int, sticky: bool
+) -> None:
     total = sum(sizes)
     reading = Reading(sizes, int(total * share), machines, ranks, workers, sticky, seed=3)
     machine = Machine(reading)
@@ -33,12 +35,12 @@ def test_laws(sizes: list[int], share: float, machines: int, ranks: int, workers
         assert share < 1 or not any(epoch.fetched_bytes for epoch in epochs[1:])
 
 
-def test_machines_together_read_everything() -> None:
+def test_machines_together_read_every_shard() -> None:
     reading = Reading([10] * 96, 0, machines=4, ranks=2, workers=3)
     assert Machine(reading).epoch().read_bytes == 240
 
 
-def test_what_stays_on_its_machine_is_fetched_once() -> None:
+def test_shards_that_stay_on_their_machine_are_fetched_once() -> None:
     plain, sticky = (
         Machine(Reading([10] * 960, 800, machines=16, ranks=2, workers=3, sticky=sticky)) for sticky in (False, True)
     )
@@ -46,7 +48,7 @@ def test_what_stays_on_its_machine_is_fetched_once() -> None:
     assert min(plain.epoch().fetched_bytes for _ in range(3)) > 450
 
 
-def test_training_waits_for_a_slow_line_and_not_for_a_quick_one() -> None:
+def test_training_waits_for_a_slow_network_and_not_for_a_fast_one() -> None:
     slow = Machine(Reading([100] * 50, bytes_per_s=10, used_per_s=20, ahead_bytes=200)).epoch()
     assert slow.seconds == pytest.approx(500, rel=0.05)
     assert slow.stalled_s == pytest.approx(250, rel=0.1)

@@ -1,4 +1,4 @@
-"""Predictions: known answers, what is left out, and real runs beside them."""
+"""Predictions: known answers, their limits, and a comparison with real runs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def regular(
     computing: float | None = None,
     queued: float = 0.0,
 ) -> Recording:
-    """Return what is recorded of a loader whose batches all take the same time, and that is waited for.
+    """Return a recording of a loader whose batches all take the same time, and that training waits for.
 
-    Of a batch's time 40 % is fetching, 20 % transforming, 30 % collating, 10 % writing; half of the collating is in a
-    stage named "pad". Workers compute for such a share of the time, and have no core for another.
+    A batch's time is 40 % fetching, 20 % transforming, 30 % collating, 10 % writing; half of the collating is in a
+    stage named "pad". Workers compute for the share `computing` of the time, and wait for a core for `queued`.
     """
     busy = int(batch_ms * MS)
     apart = max(busy // workers, int(step_ms * MS)) if workers else busy + int(step_ms * MS)
@@ -62,7 +62,7 @@ def regular(
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
-def test_without_a_change_what_was_recorded_is_predicted(workers: int) -> None:
+def test_without_changes_the_recorded_figures_are_predicted(workers: int) -> None:
     prediction = predict(regular(workers=workers))
     recorded, predicted = prediction.recorded, prediction.predicted
     assert predicted.samples_per_s == pytest.approx(recorded.samples_per_s, rel=0.01)
@@ -97,7 +97,7 @@ def test_known_answers(changes: Changes, apart_ms: float) -> None:
 
 
 @pytest.mark.slow
-def test_what_training_would_wait_for_adds_up_to_what_it_would_wait() -> None:
+def test_predicted_waits_add_up_to_the_predicted_stall() -> None:
     for changes in (Changes(workers=2), Changes(workers=0), Changes(workers=6, in_order=False)):
         predicted = predict(recording_of(400), changes).predicted
         assert sum(predicted.waits.values()) == pytest.approx(predicted.stall * predicted.seconds)
@@ -106,7 +106,7 @@ def test_what_training_would_wait_for_adds_up_to_what_it_would_wait() -> None:
 
 
 @pytest.mark.slow
-def test_without_order_a_late_batch_holds_up_no_other() -> None:
+def test_without_order_a_late_batch_does_not_delay_others() -> None:
     recording = recording_of(400, workers=4, slow=0.05)
     unordered = predict(recording, Changes(in_order=False)).predicted
     assert unordered.samples_per_s > 1.03 * predict(recording).predicted.samples_per_s
@@ -145,7 +145,7 @@ def test_workers_that_compute_share_the_cores() -> None:
     assert not waiting.assumptions
 
 
-def test_workers_that_had_to_share_cores_when_they_were_recorded_are_faster_alone() -> None:
+def test_workers_that_shared_cores_while_recorded_are_predicted_to_be_faster_alone() -> None:
     crowded = regular(workers=8, batch_ms=160, step_ms=1, cores=2, batches=200)
     prediction = predict(crowded, Changes(workers=2))
     assert prediction.recorded.batches_per_s == pytest.approx(50, rel=0.02)
@@ -156,7 +156,7 @@ def test_workers_that_had_to_share_cores_when_they_were_recorded_are_faster_alon
 @pytest.mark.slow
 def test_workers_whose_cpu_time_was_recorded_need_no_assumption() -> None:
     sleeping = predict(regular(workers=2, cores=2, computing=0.05), Changes(workers=4))
-    assert sleeping.predicted.batches_per_s == pytest.approx(100, rel=0.02), "no core is short"
+    assert sleeping.predicted.batches_per_s == pytest.approx(100, rel=0.02), "there are enough cores"
     assert sleeping.assumptions == ()
     busy = predict(regular(workers=2, cores=2, computing=1.0), Changes(workers=8))
     assert busy.predicted.batches_per_s == pytest.approx(50, rel=0.02)
@@ -164,19 +164,19 @@ def test_workers_whose_cpu_time_was_recorded_need_no_assumption() -> None:
         "Workers compute 100 % of a batch's time, and share 2 cores: their CPU time was measured.",
     )
     given = predict(regular(workers=2, cores=2, computing=1.0), Changes(workers=4, computing=0))
-    assert given.predicted.batches_per_s == pytest.approx(100, rel=0.02), "what is given counts"
+    assert given.predicted.batches_per_s == pytest.approx(100, rel=0.02), "an explicit share has precedence"
 
 
-def test_workers_that_had_to_wait_for_each_others_cores_are_faster_alone() -> None:
-    """Of eight workers that compute, on two cores, each has one for a quarter of the time."""
+def test_workers_that_waited_for_each_others_cores_are_predicted_to_be_faster_alone() -> None:
+    """Each of eight computing workers on two cores has a core for a quarter of the time."""
     crowded = regular(workers=8, batch_ms=160, step_ms=1, cores=2, batches=200, computing=0.25, queued=0.75)
     prediction = predict(crowded, Changes(workers=2))
     assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
     assert prediction.predicted.batches_per_s == pytest.approx(50, rel=0.05)
 
 
-def test_what_other_programs_held_up_stays_in() -> None:
-    """Two workers on two cores had none for half of the time: that was others, who will be there again."""
+def test_delays_by_other_programs_are_kept() -> None:
+    """Two workers on two cores had no core for half of the time: other programs used them, and will again."""
     prediction = predict(regular(workers=2, cores=2, computing=0.05, queued=0.5), Changes(workers=1))
     assert prediction.predicted.busy_s == pytest.approx(0.04, rel=0.05)
 
@@ -187,7 +187,7 @@ def test_batches_cheaper_than_their_hand_over_are_best_made_without_workers() ->
 
 
 @pytest.mark.slow
-def test_what_cannot_be_known_is_said() -> None:
+def test_assumptions_are_listed() -> None:
     crowded = " ".join(predict(regular(cores=2), Changes(workers=8)).assumptions)
     assert "the recording does not contain their CPU time. If they wait for storage" in crowded
     unknown = regular()
@@ -200,7 +200,7 @@ def test_what_cannot_be_known_is_said() -> None:
     assert "lock" in predict(threads, Changes(workers=2)).assumptions[0]
 
 
-def test_a_batch_of_days_is_cut() -> None:
+def test_extremely_long_batches_are_cut() -> None:
     recording = regular(workers=2)
     recording.settings["moves"] = True
     recording.rows["began"][50] -= 10**15
@@ -213,7 +213,7 @@ def test_a_batch_of_days_is_cut() -> None:
 
 
 @pytest.mark.slow
-def test_the_best_has_no_more_workers_than_it_takes() -> None:
+def test_the_best_setting_has_no_more_workers_than_necessary() -> None:
     predictions = grid(regular(workers=2, batch_ms=40, step_ms=11))
     assert {one.workers for one in predictions} == {0, 1, 2, 4, 8}
     assert {(one.prefetch, one.in_order) for one in predictions} == {(2, True), (8, True), (2, False)}
@@ -222,12 +222,12 @@ def test_the_best_has_no_more_workers_than_it_takes() -> None:
 
 
 @pytest.mark.slow
-def test_batches_of_no_time_are_best_made_without_workers() -> None:
+def test_very_cheap_batches_are_best_made_without_workers() -> None:
     assert best(grid(regular(workers=0, batch_ms=0.05, step_ms=0.01))).workers == 0
 
 
 @pytest.mark.slow
-def test_the_grid_has_the_recorded_setting() -> None:
+def test_the_grid_contains_the_recorded_setting() -> None:
     recording = regular(workers=3)
     recording.settings["prefetch"] = 5
     (found,) = [one for one in grid(recording) if one.is_recorded]
@@ -236,14 +236,14 @@ def test_the_grid_has_the_recorded_setting() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_order", [True, False])
-def test_the_best_keeps_the_order_of_the_run(in_order: bool) -> None:
+def test_the_best_setting_keeps_the_order_of_the_run(in_order: bool) -> None:
     recording = recording_of(400, workers=4, slow=0.05)
     recording.settings["in_order"] = in_order
     assert best(grid(recording)).in_order is in_order
 
 
-def test_few_batches_stand_for_a_long_run() -> None:
-    """The last half of the run is twice as slow as the first."""
+def test_a_few_simulated_batches_represent_a_long_run() -> None:
+    """The second half of the run is twice as slow as the first."""
     fast, slow = (regular(batches=500, batch_ms=batch_ms, step_ms=1) for batch_ms in (20, 40))
     for name in ("given", "began", "finished", "came", "asked", "got"):
         slow.rows[name] += fast.rows["got"][-1]
@@ -259,7 +259,7 @@ def test_few_batches_stand_for_a_long_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"workers": -1}, "workers=-1"),
         ({"workers": 10**6}, "up to 1024"),
@@ -273,19 +273,19 @@ def test_few_batches_stand_for_a_long_run() -> None:
     ],
 )
 # Any: arguments of `Changes`.
-def test_changes_that_cannot_be(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadOption, match=told):
+def test_rejects_impossible_changes(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         Changes(**wrong)
 
 
-def test_a_stage_that_was_not_recorded() -> None:
+def test_rejects_stages_that_were_not_recorded() -> None:
     with pytest.raises(
         BadOption, match=r"only of fetch, transform, collate, write, pad.*feedline\.stage\(\"decode\"\)"
     ):
         predict(regular(), Changes(stages={"decode": 0.5}))
 
 
-def test_steps_that_took_no_time() -> None:
+def test_steps_without_duration_cannot_be_scaled() -> None:
     recording = regular(step_ms=0)
     assert predict(recording).predicted.stall == pytest.approx(1.0)
     with pytest.raises(BadOption, match="--step 50ms"):
@@ -294,7 +294,7 @@ def test_steps_that_took_no_time() -> None:
 
 
 @pytest.mark.parametrize("recording", [Recording(), regular(batches=8)], ids=["nothing", "few"])
-def test_a_recording_of_which_nothing_can_be_told(recording: Recording) -> None:
+def test_rejects_recordings_that_are_too_short(recording: Recording) -> None:
     with pytest.raises(BadRecording, match="Record a longer run"):
         predict(recording)
 
@@ -303,7 +303,7 @@ def test_a_recording_of_which_nothing_can_be_told(recording: Recording) -> None:
 
 
 class Sleeper:
-    """Samples that take some time, in which no core is needed."""
+    """Samples that take some time without using a core."""
 
     def __init__(self, kind: str, typical_s: float, samples: int) -> None:
         dice = random.Random(3)
@@ -327,7 +327,7 @@ def recorded(
 ) -> Recording:
     engine = engine if workers else "inline"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a busy machine makes workers that seem stuck or late
+        warnings.simplefilter("ignore")  # on a busy machine, workers may seem stuck or late
         loader = feedline.Loader(dataset, 1, workers=workers, engine=engine, in_order=in_order)
         with feedline.record(loader, path):
             for _ in loader:
@@ -336,7 +336,7 @@ def recorded(
 
 
 def compare(kind: str, path: Path, before: int, after: int, *, typical_s: float, samples: int, **more: Any) -> float:
-    """Return the predicted rate as a share of the real one: the median of three pairs of runs, or more if it is off."""
+    """Return the predicted rate as a share of the real one: the median of three pairs of runs, more if far off."""
     dataset, shares = Sleeper(kind, typical_s, samples), list[float]()
     while len(shares) < 3 or (len(shares) < 9 and abs(statistics.median(shares) - 1) > 0.1):
         first = recorded(dataset, path, step_s=0.4 * typical_s, workers=before, **more)
@@ -347,7 +347,7 @@ def compare(kind: str, path: Path, before: int, after: int, *, typical_s: float,
 
 
 @pytest.mark.real_time
-def test_a_real_run_with_more_workers(tmp_path: Path) -> None:
+def test_predictions_match_a_real_run_with_more_workers(tmp_path: Path) -> None:
     share = compare("fixed", tmp_path / "run.json", 1, 2, typical_s=0.02, samples=40, engine="thread")
     assert share == pytest.approx(1, abs=0.1)
 
@@ -355,12 +355,14 @@ def test_a_real_run_with_more_workers(tmp_path: Path) -> None:
 @pytest.mark.real_time
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (2, 3), (2, 0)])
 @pytest.mark.parametrize("kind", ["fixed", "spread", "stragglers"])
-def test_real_runs_with_other_numbers_of_workers(kind: str, before: int, after: int, tmp_path: Path) -> None:
+def test_predictions_match_real_runs_with_other_numbers_of_workers(
+    kind: str, before: int, after: int, tmp_path: Path
+) -> None:
     share = compare(kind, tmp_path / "run.json", before, after, typical_s=0.005, samples=400, engine="process")
     assert share == pytest.approx(1, abs=0.15 if kind == "stragglers" else 0.1)
 
 
 @pytest.mark.real_time
-def test_real_runs_without_order(tmp_path: Path) -> None:
+def test_predictions_match_real_runs_without_order(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"typical_s": 0.005, "samples": 400, "engine": "process", "in_order": False}
     assert compare("stragglers", tmp_path / "run.json", 2, 4, **settings) == pytest.approx(1, abs=0.15)

@@ -1,4 +1,4 @@
-"""What the tests of writers share."""
+"""Helpers for the tests of writers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def writer_of(format_: str, folder: Path, schema: Schema, compression: str | Non
 
 
 def put(writer: Writer, samples: Sequence[Sample]) -> None:
-    """Write samples in the way that `pack` does."""
+    """Write samples as `pack` does."""
     fitted = [writer.schema.fitted(sample) for sample in samples]
     writer.write([type(writer).encoded(writer.schema, sample) for sample in fitted])
 
 
 def finish(writer: Writer, count: int, **metadata: Any) -> None:
-    """Complete an output in the way that `pack` does."""
+    """Complete an output as `pack` does."""
     writer.finish(Summary(count, **metadata))
     writer.close()
 
 
 def written(format_: str, folder: Path, samples: Sequence[Sample], compression: str | None = None) -> Path:
-    """Write an output as a whole, and return where it is."""
+    """Write a complete output, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = writer_of(format_, folder, Schema.of(samples), compression)
     put(writer, samples)
@@ -38,5 +38,5 @@ def written(format_: str, folder: Path, samples: Sequence[Sample], compression: 
 
 
 def samples_in(format_: str, path: Path) -> list[Sample]:
-    """Return what is in an output."""
+    """Return the samples in an output."""
     return read_files(format_, [path], FORMATS[format_].module.stored(path))

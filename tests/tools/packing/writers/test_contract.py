@@ -1,4 +1,4 @@
-"""What every writer promises."""
+"""Tests that every writer has to pass."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ SAMPLES = [mixed(number) for number in range(40)]
 
 
 @every_format
-def test_what_was_written_is_read(tmp_path: Path, format_: str) -> None:
+def test_written_samples_are_read_back(tmp_path: Path, format_: str) -> None:
     path = written(format_, tmp_path, SAMPLES)
     assert canonical(samples_in(format_, path)) == canonical(SAMPLES)
-    assert os.listdir(tmp_path) == [path.name], "its own files are gone"
+    assert os.listdir(tmp_path) == [path.name], "temporary files are deleted"
     assert TABLE[format_].module.stored(path)["count"] == 40
 
 
 @every_format
-def test_one_sample(tmp_path: Path, format_: str) -> None:
+def test_an_output_of_one_sample(tmp_path: Path, format_: str) -> None:
     assert len(samples_in(format_, written(format_, tmp_path, SAMPLES[:1]))) == 1
 
 
 @every_format
-def test_the_same_samples_leave_the_same_bytes(tmp_path: Path, format_: str) -> None:
+def test_equal_samples_give_equal_bytes(tmp_path: Path, format_: str) -> None:
     one, other = (written(format_, tmp_path / name, SAMPLES) for name in ("a", "b"))
     assert content(one) == content(other)
 
 
 @every_format
-def test_close_may_come_at_any_time_and_twice(tmp_path: Path, format_: str) -> None:
+def test_close_may_be_called_early_and_twice(tmp_path: Path, format_: str) -> None:
     writer = writer_of(format_, tmp_path, Schema.of(SAMPLES))
     put(writer, SAMPLES[:5])
     writer.close()
@@ -55,7 +55,7 @@ def test_odd_names_of_fields(tmp_path: Path, format_: str, name: str) -> None:
     assert samples_in(format_, written(format_, tmp_path, samples)) == samples
 
 
-def test_the_summary_is_kept_in_json() -> None:
+def test_the_summary_survives_json() -> None:
     schema = Schema.of([{"x": np.zeros(2)}])
     metadata = Summary(3, "tuple", 1, {"classes": ["a"]}).as_json(schema)
     assert (metadata["feedline"], metadata["count"], metadata["form"], metadata["skipped"]) == (1, 3, "tuple", 1)

@@ -22,18 +22,18 @@ pytestmark = pytest.mark.sample(5)
         ("a.npy", "npy"),
     ],
 )
-def test_suffixes(out: str, name: str) -> None:
+def test_suffixes_select_a_format(out: str, name: str) -> None:
     assert format_of(Path(out), None).name == name
-    assert format_of(Path(out), "lmdb").name == "lmdb", "what is said counts for more"
+    assert format_of(Path(out), "lmdb").name == "lmdb", "an explicit format has precedence"
 
 
 @pytest.mark.parametrize("out", ["a", "a.zip", "a.tar.gz", ".h5", "a.h5/"[:-1] + "x"])
-def test_suffixes_that_say_nothing(out: str) -> None:
+def test_rejects_unknown_suffixes(out: str) -> None:
     with pytest.raises(BadOption, match=r"does not select a format.*--format lmdb\|hdf5\|tar\|parquet\|npy"):
         format_of(Path(out), None)
 
 
-def test_formats_that_are_not_known() -> None:
+def test_rejects_unknown_formats() -> None:
     with pytest.raises(BadOption, match="not one of lmdb, hdf5"):
         format_of(Path("a.h5"), "HDF5")
 

@@ -25,7 +25,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def test_the_package_reads_it(tmp_path: Path) -> None:
+def test_h5py_reads_the_output(tmp_path: Path) -> None:
     second = {**FIELDS, "ragged": np.zeros(0, np.float32), "text": "", "bytes": b""}
     path = written("hdf5", tmp_path, [FIELDS, second])
     with h5py.File(path) as file:
@@ -40,8 +40,8 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[[1, 2], [3, 4]], [[1], [2]], [[], []]])
-def test_ragged_rows_that_happen_to_be_alike(tmp_path: Path, values: list[list[int]]) -> None:
-    """h5py takes a list of arrays of one length for a table."""
+def test_ragged_rows_of_equal_length(tmp_path: Path, values: list[list[int]]) -> None:
+    """h5py mistakes a list of arrays of equal length for a table."""
     samples = [{"x": np.array(value, np.int64)} for value in values]
     writer = writer_of("hdf5", tmp_path, Schema.of(samples, ragged=["x"]))
     put(writer, samples)
@@ -50,20 +50,20 @@ def test_ragged_rows_that_happen_to_be_alike(tmp_path: Path, values: list[list[i
 
 
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
-def test_compression(tmp_path: Path, compression: str) -> None:
+def test_compression_makes_the_file_smaller(tmp_path: Path, compression: str) -> None:
     samples = [{"x": np.zeros(1000), "text": "a"} for _ in range(50)]
     small = written("hdf5", tmp_path / "small", samples, compression=compression)
     assert small.stat().st_size < written("hdf5", tmp_path / "large", samples).stat().st_size / 5
     assert len(samples_in("hdf5", small)) == 50
 
 
-def test_chunks_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_have_about_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.packing.writers.hdf5._CHUNK_BYTES", 8192)
     samples = [{"x": np.zeros(100), "large": np.zeros(10_000)} for _ in range(5)]
     path = written("hdf5", tmp_path, samples)
     with h5py.File(path) as file:
         assert file["x"].chunks == (8, 100)
-        assert file["large"].chunks == (1, 10_000), "a row at least"
+        assert file["large"].chunks == (1, 10_000), "at least one row"
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_chunks_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.Monkey
         (Column("x", "str", nullable=True), "cannot store None"),
     ],
 )
-def test_what_it_cannot_hold(column: Column, words: str) -> None:
+def test_columns_that_cannot_be_stored(column: Column, words: str) -> None:
     reason = Hdf5Writer.cannot_hold(column)
     assert bool(reason) == bool(words)
     assert words in reason
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\0", "\udcff"])
-def test_strings_that_it_cannot_hold(text: str) -> None:
+def test_strings_that_cannot_be_stored(text: str) -> None:
     schema = Schema.of([{"x": "a"}])
     with pytest.raises(Unfit, match="which hdf5 cannot hold"):
         Hdf5Writer.encoded(schema, {"x": text})
 
 
 @pytest.mark.parametrize("attribute", [None, "{", "[]", 3])
-def test_files_of_others_have_nothing_stored(tmp_path: Path, attribute: Any) -> None:
+def test_files_that_pack_did_not_write_have_no_metadata(tmp_path: Path, attribute: Any) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         if attribute is not None:
             file.attrs["feedline"] = attribute

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sample(5)
 
 
 @pytest.mark.slow
-def test_the_package_reads_it(tmp_path: Path) -> None:
+def test_pyarrow_reads_the_output(tmp_path: Path) -> None:
     samples: list[Any] = [
         {"x": np.full((2, 3), 1, np.uint8), "n": 1, "s": "ä", "b": b"\0", "r": np.arange(3), "o": None},
         {"x": np.full((2, 3), 2, np.uint8), "n": 2, "s": "", "b": b"", "r": np.arange(0), "o": 4},
@@ -33,7 +33,7 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
     assert [sample["o"] for sample in samples_in("parquet", path)] == [None, 4]
 
 
-def test_arrays_that_are_missing_before_they_could_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nullable_arrays_need_a_newer_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pa, "__version__", "25.0.1")
     missing = Column.of("x", [np.ones(2), None])
     assert "Update it" in ParquetWriter.cannot_hold(missing)
@@ -41,13 +41,13 @@ def test_arrays_that_are_missing_before_they_could_be_read(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(int(pa.__version__.split(".")[0]) < 26, reason="pyarrow before 26 cannot read them")
-def test_arrays_that_are_missing(tmp_path: Path) -> None:
+def test_nullable_arrays_are_read_back(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": np.ones(2)}, {"x": None}, {"x": np.zeros(2)}]
     found = samples_in("parquet", written("parquet", tmp_path, samples))
     assert [None if one["x"] is None else one["x"].tolist() for one in found] == [[1, 1], None, [0, 0]]
 
 
-def test_row_groups_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_have_about_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.tools.packing.writers.parquet._GROUP_BYTES", 8000)
     samples = [{"x": np.full(100, number)} for number in range(50)]
     path = written("parquet", tmp_path, samples)
@@ -57,7 +57,7 @@ def test_row_groups_are_of_about_one_size(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("compression", [None, "snappy", "zstd", "lz4", "gzip", "none"])
-def test_compression(tmp_path: Path, compression: str | None) -> None:
+def test_compression_is_applied(tmp_path: Path, compression: str | None) -> None:
     path = written("parquet", tmp_path, [{"x": np.zeros(100)}], compression=compression)
     name = pq.read_metadata(path).row_group(0).column(0).compression.lower()
     assert name == {None: "snappy", "none": "uncompressed"}.get(compression, compression)
@@ -80,20 +80,20 @@ def test_compression(tmp_path: Path, compression: str | None) -> None:
         (Column("x", "str", nullable=True), ""),
     ],
 )
-def test_what_it_cannot_hold(column: Column, words: str) -> None:
+def test_columns_that_cannot_be_stored(column: Column, words: str) -> None:
     reason = ParquetWriter.cannot_hold(column)
     assert bool(reason) == bool(words)
     assert words in reason
 
 
-def test_values_that_it_cannot_hold() -> None:
+def test_values_that_cannot_be_stored() -> None:
     schema = Schema.of([{"x": "a"}])
     with pytest.raises(Unfit, match="an unpaired surrogate in it, which parquet cannot hold"):
         ParquetWriter.encoded(schema, {"x": "\udcff"})
 
 
-def test_dates_come_back(tmp_path: Path) -> None:
-    """Parquet keeps seconds as milliseconds: the same times."""
+def test_dates_are_read_back(tmp_path: Path) -> None:
+    """Parquet stores seconds as milliseconds; the times are equal."""
     units = ("D", "s", "ms", "us", "ns")
     sample = {unit: np.datetime64("2020-01-02T03:04:05.123456789").astype(f"M8[{unit}]") for unit in units}
     samples = [sample | {"old": np.datetime64("1200-01-01"), "day": None if i else sample["D"]} for i in range(3)]
@@ -106,13 +106,13 @@ def test_dates_come_back(tmp_path: Path) -> None:
         ParquetWriter.encoded(Schema.of(samples), samples[0] | {"s": np.datetime64("NaT", "s")})
 
 
-def test_files_of_others_have_nothing_stored(tmp_path: Path) -> None:
+def test_files_that_pack_did_not_write_have_no_metadata(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     assert stored(tmp_path / "a.parquet") is None
 
 
 def test_every_page_has_a_checksum(tmp_path: Path) -> None:
-    """A byte that changes in a page is noticed, wherever it is."""
+    """A changed byte is detected in every page."""
     path = written("parquet", tmp_path, [{"x": np.full(50, number), "s": "text"} for number in range(20)])
     data = path.read_bytes()
     columns = pq.read_metadata(path).row_group(0)

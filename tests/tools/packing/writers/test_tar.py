@@ -18,13 +18,13 @@ pytestmark = pytest.mark.sample(5)
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
 @pytest.mark.parametrize("size", [0, 1, 511, 8**11 - 1, 8**11, 1 << 40])
-def test_headers_are_those_of_tarfile(name: str, size: int) -> None:
+def test_headers_equal_those_of_tarfile(name: str, size: int) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o444
     assert header_of(name, size) == info.tobuf(tarfile.PAX_FORMAT)
 
 
-def test_usual_names_come_out() -> None:
+def test_members_get_the_usual_names() -> None:
     sample = {"image": b"\xff\xd8\xff\xe0", "label": 3, "text": "a", "x": np.zeros(2), "meta": {"a": 1}, "raw": b"?"}
     assert member_names(Schema.of([sample])) == {
         "image": "jpg",
@@ -42,7 +42,7 @@ def test_usual_names_come_out() -> None:
 
 
 @pytest.mark.parametrize("metadata", [{}, {"classes": ["cat", "dög"]}, {"classes": ["x" * 100] * 100}])
-def test_the_comment_is_passed_over_by_readers(tmp_path: Path, metadata: dict[str, list[str]]) -> None:
+def test_readers_skip_the_comment(tmp_path: Path, metadata: dict[str, list[str]]) -> None:
     writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"], [b""]])
     writer.finish(Summary(2, metadata=metadata))
@@ -56,7 +56,7 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, metadata: dict[st
     assert meta["metadata"] == (metadata if len(str(metadata)) < 300 else {})
 
 
-def test_an_unfinished_file_has_nothing_stored(tmp_path: Path) -> None:
+def test_an_unfinished_file_has_no_metadata(tmp_path: Path) -> None:
     writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), None)
     writer.write([[b"a"]])
     writer.close()
@@ -97,8 +97,8 @@ def test_the_comment_has_space_for_all_extensions(tmp_path: Path) -> None:
     assert samples_in("tar", path) == samples
 
 
-def test_a_field_that_is_called_like_an_extension(tmp_path: Path) -> None:
-    """Were the picture called png as well, one of the two would be lost."""
+def test_a_field_may_be_named_like_an_extension(tmp_path: Path) -> None:
+    """If the picture were called png as well, one of the two would be lost."""
     samples = [{"image": PNG, "png": JPG}, {"image": JPG, "png": PNG}]
     path = written("tar", tmp_path, samples)
     assert samples_in("tar", path) == samples
@@ -106,14 +106,14 @@ def test_a_field_that_is_called_like_an_extension(tmp_path: Path) -> None:
         assert len(set(archive.getnames())) == 4
 
 
-def test_arrays_of_different_types(tmp_path: Path) -> None:
+def test_arrays_of_different_types_are_read_back(tmp_path: Path) -> None:
     samples: list[dict[str, Any]] = [{"x": np.zeros(2)}, {"x": np.zeros((2, 2), np.uint8)}, {"x": np.array(["a"])}]
     found = samples_in("tar", written("tar", tmp_path, samples))
     assert [(one["x"].dtype, one["x"].shape) for one in found] == [(one["x"].dtype, one["x"].shape) for one in samples]
 
 
 @pytest.mark.parametrize("value", [{"a": b"x"}, [np.zeros(2)], {"a": {1, 2}}])
-def test_what_json_cannot_hold(value: Any) -> None:
+def test_values_that_json_cannot_represent_are_rejected(value: Any) -> None:
     with pytest.raises(Unfit, match="JSON cannot represent") as caught:
         TarWriter.encoded(Schema.of([{"x": value}]), {"x": value})
     assert "Use lmdb" in caught.value.advice

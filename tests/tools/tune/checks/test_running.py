@@ -1,4 +1,4 @@
-"""What the figures of a run tell: each problem is named, and no other."""
+"""Findings from the figures of a run: each problem is named, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def steady(seconds: float) -> Spread:
 def run(
     waits: dict[str, float] | None = None, *, workers: int = 4, body_s: float = 0.1, busy_s: float = 0.36, **rest: Any
 ) -> Run:
-    """A hundred batches; what is not given is as it should be: four workers, busy most of the time."""
+    """Return a run of a hundred batches. By default it is sound: four workers, busy most of the time."""
     waits = waits or {}
     seconds = 100 * body_s + sum(waits.values())
     used = [100 * busy_s / workers / seconds] * workers if workers else []
@@ -39,7 +39,7 @@ def run(
     return Run(Stats(period, last, period, counters, settings, **rest), headroom, growth)
 
 
-def test_nothing_is_wrong() -> None:
+def test_a_sound_run_has_no_finding() -> None:
     assert find(run()) == []
     assert find(run({"fetch": 0.1}, is_second=True)) == []
     assert find(run(workers=0, busy_s=0.001, waits={"fetch": 0.1})) == []
@@ -82,10 +82,10 @@ def test_the_problem_is_named_and_no_other(setup: dict[str, Any], name: str, gai
     assert finding.fix
 
 
-def test_what_gains_nothing_is_not_told() -> None:
+def test_findings_without_a_gain_are_not_reported() -> None:
     assert find(run({"collate": 0.01}, stages={"collate": steady(0.3)})) == [], "training does not wait"
     kept = run({"start": 10.0}, is_second=True)
-    assert find(kept) == [], "workers are kept, so that this was the first epoch of several"
+    assert find(kept) == [], "workers are persistent, so this was the first of several epochs"
     saturated = find(run({"order": 10.0}, workers=2, busy_s=0.4, stages=STRAGGLING))
     assert [finding.name for finding in saturated] == ["too-few-workers"]
 
@@ -100,7 +100,7 @@ def test_slow_samples_are_named() -> None:
     ("moves", "code"),
     [(False, "DataLoader(dataset, seed=0)  # or in_order=False"), (True, "DataLoader(dataset, in_order=False)")],
 )
-def test_a_seed_is_advised_unless_work_moves_already(moves: bool, code: str) -> None:
+def test_a_seed_is_advised_unless_tasks_already_move_between_workers(moves: bool, code: str) -> None:
     late = run({"order": 5.0}, busy_s=0.3, stages=STRAGGLING, settings={"moves": moves})
     (finding,) = find(late)
     assert finding.code == code
@@ -108,7 +108,7 @@ def test_a_seed_is_advised_unless_work_moves_already(moves: bool, code: str) -> 
     assert ("seed=" in late.stats.verdict) is not moves
 
 
-def test_of_few_batches_only_faults_are_told() -> None:
+def test_only_faults_are_reported_for_a_few_batches() -> None:
     few = Stats(Period(5, 10, 9.0, 0.9, waits={"fetch": 8.0}), None, Period(), {**COUNTERS, "failures": 1}, SETTINGS)
     assert [finding.name for finding in find(Run(few, HEADROOM))] == ["failing-samples"]
 
@@ -117,10 +117,10 @@ def test_of_few_batches_only_faults_are_told() -> None:
     ("computing", "name", "fix"),
     [(0.1, "too-few-workers", "workers."), (0.95, "slow-samples", "cheaper"), (None, "slow-samples", "cheaper")],
 )
-def test_workers_that_sleep_may_be_more_than_cores_and_those_that_compute_may_not(
+def test_more_workers_than_cores_are_advised_only_if_workers_sleep(
     computing: float | None, name: str, fix: str
 ) -> None:
-    """By their CPU time, where that was measured: nothing is left to the reader."""
+    """Measured CPU time decides; the reader does not have to."""
     cpu_s = None if computing is None else computing * 0.8
     (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, headroom={"cores": 4}))
     assert finding.name == name

@@ -11,26 +11,26 @@ from tests.tools.tune.measurements import HEADROOM, MIB, loader, measured, sampl
 HANDLE = OpenHandle("dataset.file", "an open file (io.FileIO)", "All processes share it.", "Keep the path.")
 
 
-def test_nothing_is_wrong() -> None:
+def test_a_sound_dataset_has_no_finding() -> None:
     assert find(measured()) == []
 
 
 @pytest.mark.parametrize(
     ("asked_for", "found"), [(None, True), ("process", True), ("thread", False), ("inline", False)]
 )
-def test_handles_matter_to_those_who_share_them(asked_for: str | None, found: bool) -> None:
+def test_open_handles_are_reported_only_for_processes(asked_for: str | None, found: bool) -> None:
     given = None if asked_for is None else loader(engine=asked_for)
     assert len(find(measured(state=State(handles=(HANDLE,)), loader=given))) == found
 
 
-def test_handles_of_threads() -> None:
+def test_handles_used_by_threads_are_reported_only_for_threads() -> None:
     state = State(thread_handles=(HANDLE,))
     (finding,) = find(measured(state=state, loader=loader(engine="thread")))
     assert (finding.name, finding.severity) == ("shared-handle", "serious")
-    assert find(measured(state=state)) == [], "nobody has asked for threads"
+    assert find(measured(state=state)) == [], "threads are not used"
 
 
-def test_a_handle_is_why_it_cannot_be_pickled() -> None:
+def test_an_open_handle_explains_a_pickling_error() -> None:
     state = State(handles=(HANDLE,), not_picklable="dataset.file is an open file")
     assert [finding.name for finding in find(measured(state=state))] == ["shared-handle"]
 
@@ -38,14 +38,14 @@ def test_a_handle_is_why_it_cannot_be_pickled() -> None:
 @pytest.mark.parametrize(
     ("started_by", "severity"), [("fork", "advice"), ("spawn", "serious"), ("forkserver", "serious")]
 )
-def test_what_cannot_be_pickled_matters_where_it_is_sent(started_by: str, severity: str) -> None:
+def test_unpicklable_datasets_are_serious_if_workers_are_spawned(started_by: str, severity: str) -> None:
     state = State(not_picklable="dataset.f is a lambda", pickle_advice="Define it at the top level.")
     (finding,) = find(measured(state=state, headroom=replace(HEADROOM, start_method=started_by)))
     assert (finding.name, finding.severity, finding.fix) == ("unpicklable", severity, "Define it at the top level.")
     assert find(measured(state=state, loader=loader(engine="thread"))) == []
 
 
-def test_generators_matter_to_those_who_copy_or_share_them() -> None:
+def test_generators_are_reported_for_processes_and_threads() -> None:
     state = State(own_generators=("dataset.rng",), global_generators=("random",))
     alone = {finding.name: finding for finding in find(measured(state=state))}
     assert alone.keys() == {"copied-random", "global-random"}
@@ -56,7 +56,7 @@ def test_generators_matter_to_those_who_copy_or_share_them() -> None:
     assert find(measured(state=state, loader=loader(engine="inline", workers=0))) == []
 
 
-def test_copies_are_counted_by_workers_and_ranks() -> None:
+def test_copied_objects_are_counted_per_worker() -> None:
     held = Held("dataset.files", 1_000_000, 100 * MIB, 20 * MIB)
     (finding,) = find(measured(state=State(held=(held,))))
     assert "800.0 MiB in 8 workers; shared, it takes 20.0 MiB once" in finding.evidence
@@ -64,35 +64,35 @@ def test_copies_are_counted_by_workers_and_ranks() -> None:
     assert not finding.is_serious
     large = replace(held, bytes=2 << 30)
     (finding,) = find(measured(state=State(held=(large,))))
-    assert finding.is_serious, "as much as the machine has"
+    assert finding.is_serious, "as much memory as the machine has"
     assert find(measured(state=State(held=(large,)), loader=loader(workers=0, engine="inline"))) == []
 
 
-def test_what_cannot_be_shared_has_another_fix() -> None:
+def test_objects_that_cannot_be_shared_get_another_fix() -> None:
     (finding,) = find(measured(state=State(held=(Held("dataset.files", 10**6, 100 * MIB, None),))))
     assert finding.code is None
     assert "arrays" in str(finding.fix)
 
 
-def test_making_is_compared_with_an_epoch() -> None:
+def test_init_time_is_compared_with_an_epoch() -> None:
     making = Making("Mine", 16_000, make_s=4.0)  # an epoch of 2 s on eight cores
     (finding,) = find(measured(making=making, state=State(pickle_s=0.4)))
     assert (finding.name, finding.gain, finding.severity) == ("slow-init", 2.5, "serious"), "6 s, or 2.4 s"
     (finding,) = find(measured(making=making, state=State(not_picklable="...", pickle_advice="...")))[:1]
-    assert (finding.gain, finding.code) == (None, None), "it cannot be stored as it is"
+    assert (finding.gain, finding.code) == (None, None), "it cannot be pickled"
     assert find(measured(making=Making("Mine", 16_000_000, make_s=4.0))) == []
-    assert find(measured(making=Making("Mine", None, make_s=4.0))) == [], "an epoch that has no end"
+    assert find(measured(making=Making("Mine", None, make_s=4.0))) == [], "a dataset without a length"
 
 
-def test_a_slow_pickle() -> None:
+def test_slow_pickling_is_reported_unless_copied_objects_explain_it() -> None:
     (finding,) = find(measured(state=State(pickle_s=2.0, pickle_bytes=MIB)))
     assert finding.name == "slow-pickling"
     held = Held("dataset.files", 10**6, 100 * MIB, MIB)
     both = find(measured(state=State(pickle_s=2.0, held=(held,))))
-    assert [finding.name for finding in both] == ["copied-objects"], "which is why"
+    assert [finding.name for finding in both] == ["copied-objects"], "they explain the slow pickling"
 
 
-def test_growth_is_serious_if_an_epoch_does_not_fit() -> None:
+def test_memory_growth_is_serious_if_an_epoch_does_not_fit() -> None:
     (finding,) = find(measured(samples=samples(growth=10.0 * MIB)))
     assert (finding.name, finding.severity) == ("memory-growth", "advice")
     (finding,) = find(measured(samples=samples(growth=100.0 * MIB)))

@@ -11,7 +11,7 @@ from feedline.tools.tune.measured import Batch
 from feedline.tools.tune.probing.batch import try_batch
 
 
-def tried(samples: list[Any], collate: Any = None) -> Batch | None:
+def try_samples(samples: list[Any], collate: Any = None) -> Batch | None:
     clock = Clock()
     try:
         return try_batch(samples, collate, clock)
@@ -20,9 +20,9 @@ def tried(samples: list[Any], collate: Any = None) -> Batch | None:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_arrays_cross_without_being_pickled(kind: str) -> None:
+def test_arrays_are_sent_without_pickling(kind: str) -> None:
     rows = [np.full(10_000, number / 3) for number in range(8)]
-    batch = tried([torch.from_numpy(row) for row in rows] if kind == "torch" else rows)
+    batch = try_samples([torch.from_numpy(row) for row in rows] if kind == "torch" else rows)
     assert batch is not None
     assert batch.size == 8
     assert 640_000 <= batch.bytes < 650_000
@@ -31,22 +31,22 @@ def test_arrays_cross_without_being_pickled(kind: str) -> None:
     assert not batch.is_custom
 
 
-def test_objects_are_named() -> None:
-    batch = tried([{"x": np.zeros(4), "words": [f"word {number}" for number in range(100)]}] * 8, list)
+def test_fields_with_objects_are_named() -> None:
+    batch = try_samples([{"x": np.zeros(4), "words": [f"word {number}" for number in range(100)]}] * 8, list)
     assert batch is not None
     assert batch.is_custom
     assert batch.objects.endswith("words (list)")
 
 
-def test_lengths_that_differ_are_padded() -> None:
-    batch = tried([np.zeros(number) for number in range(1, 9)])
+def test_samples_of_different_lengths_are_padded() -> None:
+    batch = try_samples([np.zeros(number) for number in range(1, 9)])
     assert batch is not None
     assert "pad" in batch.collate.lower()
 
 
-def test_what_cannot_be_put_together_or_sent() -> None:
-    assert tried([np.zeros(2), "text"], np.stack) is None
-    batch = tried([1, 2], lambda samples: (number for number in samples))
+def test_batches_that_cannot_be_collated_or_pickled() -> None:
+    assert try_samples([np.zeros(2), "text"], np.stack) is None
+    batch = try_samples([1, 2], lambda samples: (number for number in samples))
     assert batch is not None
     assert "generator" in str(batch.not_picklable)
 
@@ -63,14 +63,14 @@ def test_what_cannot_be_put_together_or_sent() -> None:
 )
 def test_floats_that_would_fit_into_bytes(values: Any, found: bool | None) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 64, 64), np.uint8)
-    batch = tried([{"image": values(one)} for one in pixels])
+    batch = try_samples([{"image": values(one)} for one in pixels])
     assert batch is not None
     assert [field.is_scaled for field in batch.floats] == [] if found is None else [found]
     assert all(field.name == "image" for field in batch.floats)
 
 
 def by_hand(samples: list[Any]) -> Any:
-    """What the default does, value by value."""
+    """Do what the default does, value by value."""
     return {"x": torch.tensor([[float(value) for value in sample["x"]] for sample in samples], dtype=torch.float64)}
 
 
@@ -94,12 +94,12 @@ def as_pair(samples: list[Any]) -> Any:
         ),
     ],
 )
-def test_another_way_to_make_the_same_batch_is_looked_for(collate: Any, code: str | None) -> None:
+def test_another_collate_function_for_the_same_batch_is_found(collate: Any, code: str | None) -> None:
     dice = np.random.default_rng(0)
     samples = [{"x": dice.random(5), "y": dice.random(2)} for _ in range(4)]
     if collate is by_hand:
         samples = [{"x": sample["x"]} for sample in samples]
-    batch = tried(samples, collate)
+    batch = try_samples(samples, collate)
     assert batch is not None
     assert (None if batch.other is None else batch.other.code) == code
     if code:
@@ -113,8 +113,8 @@ def test_another_way_to_make_the_same_batch_is_looked_for(collate: Any, code: st
     ("values", "collate", "kind"),
     [([1.5] * 100, None, "numbers"), (["a"] * 100, None, "texts"), ([None] * 100, list, "")],
 )
-def test_what_objects_are(values: Any, collate: Any, kind: str) -> None:
-    batch = tried([{"values": values}] * 4, collate)
+def test_kinds_of_objects_are_recognised(values: Any, collate: Any, kind: str) -> None:
+    batch = try_samples([{"values": values}] * 4, collate)
     assert batch is not None
     assert batch.objects
     assert batch.object_kind == kind

@@ -1,4 +1,4 @@
-"""What the machine itself does to times."""
+"""How much the machine itself disturbs measured times."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from feedline.tools.tune.probing import noise
 from feedline.tools.tune.probing.noise import Calibration, spread_of
 
 
-class Given(Clock):
-    """A clock on which each look takes what a list says."""
+class ListClock(Clock):
+    """A clock that takes its durations from a list."""
 
     def __init__(self, times: list[float]) -> None:
         self._times = iter(times)
@@ -24,42 +24,42 @@ class Given(Clock):
         return next(self._times), 0.0
 
 
-def test_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_machine_has_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_cores_time", lambda: [0, 0, 0, 0, 0, 0, 0, 0])
-    assert Calibration(Given([1e-4] * 100)).noise().floor == 0
+    assert Calibration(ListClock([1e-4] * 100)).noise().floor == 0
 
 
-def test_bursts_are_left_out_and_lasting_changes_count() -> None:
+def test_short_bursts_are_ignored_and_lasting_changes_count() -> None:
     dice = np.random.default_rng(0)
     steady = dice.normal(1e-4, 1e-6, 100).tolist()
     assert spread_of(steady) < 0.03
     bursts = [seconds * (20 if place % 10 == 3 else 1) for place, seconds in enumerate(steady)]
-    assert spread_of(bursts) < 0.03, "one in ten runs met another program"
+    assert spread_of(bursts) < 0.03, "another program disturbed one in ten runs"
     slowed = [seconds * (1 + (place > 50)) for place, seconds in enumerate(steady)]
-    assert 0.5 < spread_of(slowed) < 1.1, "half of the time the cores were half as fast"
+    assert 0.5 < spread_of(slowed) < 1.1, "the cores were half as fast for half of the time"
 
 
-def test_stolen_time_is_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stolen_time_is_a_share_of_all_time(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([[100] * 8, [150, 100, 100, 120, 100, 100, 100, 130]])
     monkeypatch.setattr(noise, "_cores_time", lambda: next(looks))
-    found = Calibration(Given([1e-4] * 100)).noise()
+    found = Calibration(ListClock([1e-4] * 100)).noise()
     assert found.stolen == pytest.approx(0.3)
     assert found.floor == pytest.approx(0.3)
 
 
-def test_where_the_system_does_not_say_what_was_stolen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stolen_time_is_zero_where_the_system_does_not_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_cores_time", list)
-    assert Calibration(Given([1e-4] * 100)).noise().stolen == 0
+    assert Calibration(ListClock([1e-4] * 100)).noise().stolen == 0
 
 
-def test_the_loop_runs_now_and_then_and_at_least_some_times() -> None:
-    looked = Given([1e-4] * 1000)
-    calibration = Calibration(looked)
+def test_the_calibration_loop_runs_a_minimum_number_of_times() -> None:
+    clock = ListClock([1e-4] * 1000)
+    calibration = Calibration(clock)
     calibration.noise()
-    assert sum(1 for _ in looked._times) == 1000 - noise._LEAST
+    assert sum(1 for _ in clock._times) == 1000 - noise._LEAST
 
 
-def test_it_says_what_was_seen() -> None:
+def test_the_description_names_every_kind_of_noise() -> None:
     text = str(Noise(0.25, 0.08, 0.4))
     assert "varied by 25%" in text
     assert "other virtual machines took 8% of the cores" in text

@@ -18,12 +18,12 @@ class Made:
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
 
-    # Any: parts of whatever kind.
+    # Any: parts of every kind.
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
 
-def test_large_containers_are_found_where_they_are() -> None:
+def test_large_containers_are_found_with_their_paths() -> None:
     dataset = Made(
         files=[f"train/{number:08d}.jpg" for number in range(10_000)],
         labels=np.zeros(10**6),
@@ -35,24 +35,24 @@ def test_large_containers_are_found_where_they_are() -> None:
     assert set(found) == {"dataset.files", "dataset.inner.table", "dataset.names"}
     files = found["dataset.files"]
     assert files.items == 10_000
-    assert 600_000 < files.bytes < 900_000, "a pointer and a text of 67 bytes each"
+    assert 600_000 < files.bytes < 900_000, "a pointer and a string of 67 bytes each"
     assert files.shared_bytes is not None
     assert files.shared_bytes < files.bytes / 3
 
 
 @pytest.mark.slow
-def test_a_list_of_lists_is_told_once() -> None:
+def test_a_list_of_lists_is_reported_once() -> None:
     (held,) = held_in(Made(rows=[[float(number)] * 2000 for number in range(1000)]))
     assert held.path == "dataset.rows"
 
 
-def test_what_cannot_be_shared() -> None:
+def test_objects_that_cannot_be_shared() -> None:
     (held,) = held_in(Made(parts=[Made(number=number) for number in range(1000)]))
     assert held.shared_bytes is None
     assert held.bytes > 1000 * 100
 
 
-def test_generators_from_which_something_was_drawn() -> None:
+def test_only_generators_that_were_used_are_listed() -> None:
     dataset = Made(
         own=np.random.default_rng(0), old=np.random.RandomState(0), plain=random.Random(0), torch=torch.Generator(),
         idle=np.random.default_rng(0), draw=np.random.random,
@@ -67,7 +67,7 @@ def test_generators_from_which_something_was_drawn() -> None:
     assert generators.drawn_from() == ("dataset.own", "dataset.old", "dataset.plain", "dataset.torch")
 
 
-def told(dataset: Any, most_s: float = 60.0) -> dict[str, Any]:
+def try_pickling(dataset: Any, most_s: float = 60.0) -> dict[str, Any]:
     clock = Clock()
     try:
         return pickled(dataset, most_s, clock)
@@ -93,17 +93,17 @@ class _Unreadable:
 
 
 def test_arrays_are_left_out_of_the_pickle() -> None:
-    setup = told({"rows": np.zeros(10**6)})
+    setup = try_pickling({"rows": np.zeros(10**6)})
     assert setup["pickle_bytes"] < 1000
     assert 0 <= setup["pickle_cpu_share"] <= 1
 
 
-def test_a_pickle_that_takes_too_long_is_told_as_far_as_it_went() -> None:
+def test_a_pickle_that_takes_too_long_is_reported_as_far_as_it_got() -> None:
     large = _Large()
-    assert told(large, -1.0)["pickle_bytes"] < told(_Large(), 60.0)["pickle_bytes"]
+    assert try_pickling(large, -1.0)["pickle_bytes"] < try_pickling(_Large(), 60.0)["pickle_bytes"]
     assert large.pickled == 1
 
 
-def test_what_cannot_be_pickled_or_read_again() -> None:
-    assert "is an object of type threading.Lock" in told([threading.Lock()])["not_picklable"]
-    assert "but not unpickled: ValueError: of another version" in told(_Unreadable())["not_picklable"]
+def test_objects_that_cannot_be_pickled_or_unpickled() -> None:
+    assert "is an object of type threading.Lock" in try_pickling([threading.Lock()])["not_picklable"]
+    assert "but not unpickled: ValueError: of another version" in try_pickling(_Unreadable())["not_picklable"]

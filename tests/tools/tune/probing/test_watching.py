@@ -1,4 +1,4 @@
-"""Files that stay open for a while, as if the dataset kept them."""
+"""Files that are kept open for a while, as if the dataset did so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from feedline.tools.tune.probing.watching import kept_open
 
 
-def test_what_is_opened_again_is_what_was_opened_before(tmp_path: Path) -> None:
+def test_files_that_are_opened_again_are_reused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("line 1\nline 2\n")
     np.save(tmp_path / "a.npy", np.arange(3))
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -39,7 +39,7 @@ def test_what_is_opened_again_is_what_was_opened_before(tmp_path: Path) -> None:
     assert (open, io.open, np.load, h5py.File, sqlite3.connect) == originals
 
 
-def test_what_is_written_is_written(tmp_path: Path) -> None:
+def test_writing_still_works(tmp_path: Path) -> None:
     with kept_open():
         for text in ("first", "second"):
             with open(tmp_path / "a.txt", "w") as file:
@@ -53,14 +53,14 @@ def test_what_is_written_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "second and last"
 
 
-def test_a_file_that_is_too_large_is_not_kept(tmp_path: Path) -> None:
+def test_files_that_are_too_large_are_rejected(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 30)
     with kept_open(), pytest.raises(OSError, match="too large"):
         (tmp_path / "large").read_bytes()
 
 
-def test_how_files_are_read_is_noted(tmp_path: Path) -> None:
+def test_the_way_files_are_read_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("line 1\x0c\nline 2\n")
     (tmp_path / "b.txt").write_text("one text")
     (tmp_path / "c.bin").write_bytes(bytes(100))
@@ -70,7 +70,7 @@ def test_how_files_are_read_is_noted(tmp_path: Path) -> None:
             with open(tmp_path / "a.txt") as file:
                 lines = file.readlines()
             assert lines == ["line 1\x0c\n", "line 2\n"]
-            lines.clear()  # the next sample gets its own
+            lines.clear()  # the next sample gets its own list
             with open(tmp_path / "a.txt") as file:
                 assert [line for line in file] == ["line 1\x0c\n", "line 2\n"]  # noqa: C416  # as users write it
             assert (tmp_path / "b.txt").read_text() == "one text"
@@ -84,7 +84,7 @@ def test_how_files_are_read_is_noted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_is_parsed_again_was_parsed_before(tmp_path: Path) -> None:
+def test_parsed_json_is_reused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[1, 2]")
     load = json.load
     with kept_open() as reads:
