@@ -262,7 +262,7 @@ class MovesFromIdle(Odd):
         (TakesNone(), r"TakesNone\(\) delivers none of the finished batches"),
         (TakesWrong(), r"TakesWrong\(\) delivers batch 77, which is not among"),
         (NoSuchWorker(), r"NoSuchWorker\(\) chose worker 2, but there are workers 0 to 1"),
-        (MovesToNoSuchWorker(), r"MovesToNobody\(\) gives work of worker 0 to worker 9"),
+        (MovesToNoSuchWorker(), r"MovesToNoSuchWorker\(\) gives work of worker 0 to worker 9"),
         (MovesInCircles(), r"MovesInCircles\(\) gives work of worker 0 to worker 0"),
         (MovesFromIdle(), r"gives work of worker 1 to worker 1: .*The first must have work"),
     ],
