@@ -412,7 +412,7 @@ class Counted:
         return iter(range(4))
 
     def __len__(self) -> int:
-        self.asked += 1
+        self.length_calls += 1
         return 4
 
 
@@ -420,4 +420,4 @@ class Counted:
 def test_iterating_does_not_ask_for_the_length_of_the_sampler(kind: Any) -> None:
     sampler = Counted()
     assert [batch.tolist() for batch in kind(list(range(4)), 2, sampler=sampler)] == [[0, 1], [2, 3]]
-    assert sampler.asked == 0
+    assert sampler.length_calls == 0
