@@ -21,7 +21,7 @@ from feedline.loader.run.numpy_view import NumpyView
 from tests.images.files import files
 
 
-def test_each_thread_has_its_own() -> None:
+def test_each_thread_has_its_own_placement() -> None:
     seen = []
     before = place(Placement.COLLATE)
     thread = threading.Thread(target=lambda: seen.append(placement()))
@@ -50,7 +50,7 @@ class OwnSamples(Pictures):
         return super().__getitem__(index) + 1
 
 
-def test_only_datasets_that_hand_images_on_may_leave_something_to_do() -> None:
+def test_hands_on_images_is_true_only_for_datasets_that_return_images_unchanged() -> None:
     source = Pictures(images.Resize(2))
     assert hands_on_images(source)
     assert hands_on_images(split(source, [0.5, 0.5])[0])
@@ -64,7 +64,7 @@ def test_only_datasets_that_hand_images_on_may_leave_something_to_do() -> None:
     assert not hands_on_images(ArrayDataset(np.zeros((3, 4, 4, 3), np.uint8)))
 
 
-def test_torchs_own_datasets_hand_on_too() -> None:
+def test_torchs_subset_and_concat_dataset_hand_on_images_too() -> None:
     pictures: Any = Pictures(images.Resize(2))
     assert hands_on_images(torch.utils.data.Subset(pictures, [1, 2]))
     assert hands_on_images(torch.utils.data.ConcatDataset([pictures, pictures]))
@@ -101,7 +101,7 @@ def of_kind(kind: str, transform: images.Compose, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["cache", "messages", "database stream", "database"])
-def test_where_the_images_of_a_source_are_decoded_if_a_device_could(
+def test_sources_that_cannot_defer_decoding_decode_themselves_or_raise(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = images.Compose([images.Resize((6, 8))])

@@ -1,4 +1,4 @@
-"""What is said of a sample that failed."""
+"""Failures, faults and verdicts about samples."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ def failure(error: BaseException, index: Any = 7) -> Failure:
 
 
 @pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
-def test_the_neighbour_is_one_object_everywhere(again: Any) -> None:
+def test_neighbour_stays_a_singleton_when_copied_or_pickled(again: Any) -> None:
     assert again(NEIGHBOUR) is NEIGHBOUR
     assert again(Verdict("replace", index=NEIGHBOUR)).index is NEIGHBOUR
 
 
 @pytest.mark.parametrize("action", ["explode", "Skip", None, 3])
-def test_an_unknown_action_is_refused(action: Any) -> None:
+def test_unknown_actions_are_rejected(action: Any) -> None:
     with pytest.raises(BadOption, match=rf"{action!r}\) is none of the actions 'raise', 'skip', 'retry', 'replace'"):
         Verdict(action)
 
 
 @pytest.mark.parametrize("wait_s", [-1, float("nan"), float("inf"), "1", None, True])
-def test_a_wait_that_is_no_time_is_refused(wait_s: Any) -> None:
+def test_invalid_waits_are_rejected(wait_s: Any) -> None:
     with pytest.raises(BadOption, match="not a number of seconds"):
         Verdict("retry", wait_s=wait_s)
 
 
-def test_a_replacement_has_to_be_named() -> None:
+def test_replace_needs_an_index() -> None:
     with pytest.raises(BadOption, match="NEIGHBOUR for the next one that works"):
         Verdict("replace")
     assert Verdict("replace", index=0).index == 0
 
 
-def test_a_failure_can_be_sent() -> None:
+def test_a_failure_can_be_pickled() -> None:
     again = through_pickle(failure(OSError("disk")))
     assert (again.index, again.stage, again.attempt, again.worker, again.key) == (7, "fetch", 2, 3, 0)
     assert str(again.error) == "disk"
@@ -83,14 +83,14 @@ def test_a_failure_can_be_sent() -> None:
 
 @pytest.mark.parametrize("through", [through_json, through_pickle])
 @given(fault=faults)
-def test_a_fault_comes_back_as_it_was(through: Any, fault: Fault) -> None:
+def test_a_fault_survives_saving_and_loading(through: Any, fault: Fault) -> None:
     again = Fault.from_dict(through(fault.as_dict()))
     assert again == fault
     assert repr(again) == repr(fault), "types included"
 
 
 @given(faults)
-def test_a_fault_can_be_sent(fault: Fault) -> None:
+def test_a_fault_can_be_pickled(fault: Fault) -> None:
     assert through_pickle(fault) == fault
 
 
@@ -108,11 +108,11 @@ def test_errors_are_named_as_they_would_be_imported() -> None:
     assert error_name(KeyError) == "KeyError"
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     assert Fault.of(failure(OSError("x" * 9999)), "skip", time=1.0).message == "x" * MESSAGE_LENGTH
 
 
-def test_an_exception_that_cannot_be_shown_is_reported_all_the_same() -> None:
+def test_an_exception_whose_str_fails_is_still_reported() -> None:
     class Bad(Exception):
         def __str__(self) -> str:
             raise KeyError("no")
@@ -125,7 +125,7 @@ def test_which_samples_are_lost(action: str, lost: bool) -> None:
     assert Fault.of(failure(OSError()), action, time=1.0).lost is lost
 
 
-def test_what_has_its_default_is_not_saved() -> None:
+def test_default_values_are_not_saved() -> None:
     assert sorted(USUAL.as_dict()) == ["action", "attempt", "error", "index", "message", "stage", "time", "worker"]
 
 
@@ -160,13 +160,13 @@ def test_a_fault_reads_as_a_sentence() -> None:
     ],
     ids=named,
 )
-def test_a_damaged_fault(damage: dict[str, Any]) -> None:
+def test_damaged_faults_are_rejected(damage: dict[str, Any]) -> None:
     with pytest.raises(BadState, match="damaged"):
         Fault.from_dict({**USUAL.as_dict(), **damage})
 
 
 @pytest.mark.parametrize("name", sorted(USUAL.as_dict()))
-def test_a_fault_of_which_something_is_missing(name: str) -> None:
+def test_the_error_names_a_missing_key(name: str) -> None:
     state = USUAL.as_dict()
     del state[name]
     with pytest.raises(BadState, match=f"without '{name}'"):
@@ -174,17 +174,17 @@ def test_a_fault_of_which_something_is_missing(name: str) -> None:
 
 
 @pytest.mark.parametrize("state", [None, 3, [1], "fault"])
-def test_what_is_no_fault_at_all(state: Any) -> None:
+def test_objects_that_are_not_faults_are_rejected(state: Any) -> None:
     with pytest.raises(BadState, match=f"not {type(state).__name__}"):
         Fault.from_dict(state)
 
 
-def test_what_is_not_known_is_passed_over() -> None:
-    """A later feedline may add what an earlier one can do without."""
+def test_unknown_keys_are_ignored() -> None:
+    """A later version may add optional keys."""
     assert Fault.from_dict({**USUAL.as_dict(), "colour": "blue"}) == USUAL
 
 
-def test_the_error_about_too_many_carries_them() -> None:
+def test_too_many_bad_samples_carries_the_faults() -> None:
     exc = TooManyBadSamples("too many", (USUAL,))
     again = through_pickle(exc)
     assert again.faults == exc.faults == [USUAL]

@@ -25,7 +25,7 @@ class Both:
 
 
 class Counts:
-    """What it saves depends on what its own loader has counted."""
+    """Its state depends on counts of its own loader."""
 
     def state_dict(self, num_samples: int, *, from_beginning: bool) -> dict[str, Any]:
         return {"num_samples": num_samples, "from_beginning": from_beginning}
@@ -48,7 +48,7 @@ class Allows(Both):
 
 
 class Attributes:
-    """Hands its methods on, as a wrapper does."""
+    """Has its methods as attributes, like a wrapper."""
 
     def __init__(self, state_dict: Any, load_state_dict: Any) -> None:
         self.state_dict = state_dict
@@ -77,7 +77,7 @@ class OnlySaves:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_it_takes_both_methods_as_they_are_called(value: Any, stateful: bool) -> None:
+def test_stateful_objects_need_both_methods_with_the_right_signatures(value: Any, stateful: bool) -> None:
     assert is_stateful(value) is stateful
 
 
@@ -87,7 +87,7 @@ class CountedStream(torch.utils.data.IterableDataset[int], Counts):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_that_only_its_own_loader_can_save_is_read_again(workers: int) -> None:
+def test_a_dataset_that_only_its_own_loader_can_save_is_replayed(workers: int) -> None:
     loader: DataLoader[int] = DataLoader(CountedStream(), 2, num_workers=workers)
     batches = iter(loader)
     next(batches)
@@ -101,18 +101,18 @@ class Unhashable:
     __hash__ = None  # type: ignore[assignment]
 
     def __call__(self, *arguments: Any) -> None:
-        """Count as a method, of whatever kind."""
+        """Accept any arguments, like a method."""
 
 
 class Bare:
-    """A dataset whose methods are its own attributes, and hold it."""
+    """A dataset whose methods are attributes that reference it."""
 
     def __init__(self) -> None:
         self.state_dict = lambda: {"of": self}
         self.load_state_dict = Unhashable()
 
 
-def test_a_dataset_is_not_kept_by_having_been_asked() -> None:
+def test_is_stateful_does_not_keep_the_dataset_alive() -> None:
     dataset = Bare()
     assert is_stateful(dataset)
     gone = weakref.ref(dataset)

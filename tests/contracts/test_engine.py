@@ -1,4 +1,4 @@
-"""The suite for engines refuses what breaks the contract."""
+"""The suite for engines fails for engines that break the contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.workers.processes.test_engine import ProcessContract
 
 
 class Broken(ThreadEngine):
-    """Keeps the contract until a subclass breaks it."""
+    """Keeps the contract; each subclass breaks it in one way."""
 
     noticed_by: ClassVar[str]
     """The test that fails for it. There may be others."""
@@ -133,7 +133,7 @@ class HidesWhyAWorkerCannotStart(Broken):
         return results
 
 
-class ReplacesNobody(Broken):
+class ReplacesNoWorker(Broken):
     noticed_by = "test_another_worker_takes_the_place_of_one_that_is_idle"
 
     def replace(self, worker: int) -> None:
@@ -147,7 +147,7 @@ class ReplacesTheOther(Broken):
         super().replace(1 - worker)
 
 
-class ReplacesEverybody(Broken):
+class ReplacesAllWorkers(Broken):
     noticed_by = "test_another_worker_takes_the_place_of_one_that_died"
 
     def replace(self, worker: int) -> None:
@@ -155,7 +155,7 @@ class ReplacesEverybody(Broken):
             super().replace(number)
 
 
-class GivesTheNewWhatTheOldHad(Broken):
+class GivesTheNewWorkerTheTasksOfTheOld(Broken):
     noticed_by = "test_another_worker_takes_the_place_of_one_that_died"
 
     def replace(self, worker: int) -> None:
@@ -167,7 +167,7 @@ class GivesTheNewWhatTheOldHad(Broken):
             self.submit(worker, Task(task, [0]))
 
 
-class ReportsWhoWasSentAway(Broken):
+class ReportsReplacedWorkersAsDead(Broken):
     noticed_by = "test_another_worker_takes_the_place_of_one_that_is_idle"
 
     def replace(self, worker: int) -> None:
@@ -175,18 +175,18 @@ class ReportsWhoWasSentAway(Broken):
         self._answers.put(Result(ResultKind.DIED, worker, -1, WorkerDied("sent away")))
 
 
-class SaysNotWhatAWorkerIsDoing(Broken):
+class HasNoStacks(Broken):
     noticed_by = "test_the_stack_of_a_worker_names_the_function_that_it_is_in"
 
     def stack(self, worker: int) -> str | None:
         return None
 
 
-class SaysWhatEverybodyIsDoing(Broken):
+class ReturnsTheStacksOfAllWorkers(Broken):
     noticed_by = "test_the_stack_of_a_worker_names_the_function_that_it_is_in"
 
     def stack(self, worker: int) -> str | None:
-        return "".join(super(SaysWhatEverybodyIsDoing, self).stack(number) or "" for number in range(2))
+        return "".join(super(ReturnsTheStacksOfAllWorkers, self).stack(number) or "" for number in range(2))
 
 
 class PretendsToKill(Broken):
@@ -205,7 +205,7 @@ class GivesAProcessIdToThreads(Broken):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("broken", Broken.__subclasses__())
-def test_what_breaks_the_contract_is_noticed(broken: type[Broken], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_that_break_the_contract_fail_the_suite(broken: type[Broken], monkeypatch: pytest.MonkeyPatch) -> None:
     class Suite(EngineContract):
         kind: type[Broken] = Broken
         replaces_workers = tells_stacks = True
@@ -227,7 +227,7 @@ def fails(suite: Any, name: str) -> bool:
         getattr(suite, name)()
     except unittest.SkipTest:
         return False
-    except Exception:  # an assertion of the suite, or what the engine itself raises
+    except Exception:  # an assertion of the suite, or an error of the engine itself
         return True
     return False
 
@@ -235,7 +235,7 @@ def fails(suite: Any, name: str) -> bool:
 # -- engines of processes ---
 
 
-class KillsNobody(ProcessEngine):
+class KillsNoWorker(ProcessEngine):
     def kill(self, worker: int) -> bool:
         return True
 
@@ -250,7 +250,7 @@ class CannotKill(ProcessEngine):
         return False
 
 
-class SaysThatItWasNotReady(ProcessEngine):
+class ReportsThatItWasNotReady(ProcessEngine):
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results = super().collect(timeout_s, worker)
         for result in results:
@@ -273,15 +273,15 @@ class KeepsTheOldProcessId(ProcessEngine):
 @pytest.mark.parametrize(
     ("broken", "name"),
     [
-        (KillsNobody, "test_a_worker_that_is_killed_dies"),
+        (KillsNoWorker, "test_a_worker_that_is_killed_dies"),
         (KillsTheOther, "test_a_worker_that_is_killed_dies"),
         (CannotKill, "test_a_worker_that_is_killed_dies"),
-        (SaysThatItWasNotReady, "test_a_worker_that_is_killed_dies"),
+        (ReportsThatItWasNotReady, "test_a_worker_that_is_killed_dies"),
         (HasOneProcessId, "test_a_process_has_an_id_of_its_own"),
         (KeepsTheOldProcessId, "test_a_process_has_an_id_of_its_own"),
     ],
 )
-def test_processes_that_break_the_contract_are_noticed(
+def test_process_engines_that_break_the_contract_fail_the_suite(
     broken: type[ProcessEngine], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Suite(ProcessContract):

@@ -1,6 +1,6 @@
-"""The suite for schedulers: it accepts what keeps the contract and refuses what breaks it.
+"""The suite for schedulers accepts those that keep the contract and fails for those that break it.
 
-The first class is what a user might write: each worker stays with the shards it has open.
+The first class is one that a user might write: each worker stays with the shards it has open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHARD_SIZE = 8
 
 
 class ShardLocal(Scheduler):
-    """Give a worker what lies in the shard it read last, if there is such a worker with a free place."""
+    """Prefers a worker that has capacity and read the same shard last."""
 
     in_order = True
 
@@ -53,11 +53,11 @@ class TestShardLocal(SchedulerContract):
         assert len(set(chosen)) == 1
 
 
-# -- a suite that cannot fail is no suite ---
+# -- schedulers that break the contract ---
 
 
 class Broken(InOrder):
-    """Keeps the contract until a subclass breaks it."""
+    """Keeps the contract; each subclass breaks it in one way."""
 
 
 class ForgetsABatch(Broken):
@@ -113,7 +113,7 @@ class TakesWhatIsReady(Broken):
 
 
 @pytest.mark.parametrize("broken", Broken.__subclasses__())
-def test_what_breaks_the_contract_is_noticed(broken: type[Broken]) -> None:
+def test_schedulers_that_break_the_contract_fail_the_suite(broken: type[Broken]) -> None:
     class Suite(SchedulerContract):
         def make_scheduler(self) -> Scheduler:
             return broken()
@@ -135,7 +135,7 @@ def test_a_suite_without_a_scheduler_says_what_is_missing() -> None:
 
 
 class Patient(Scheduler):
-    """Gives every worker one task at a time, and delivers when three batches are there or nothing else comes."""
+    """Gives every worker one task at a time; delivers when three batches are ready or no more will come."""
 
     def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
         return next((worker.id for worker in workers if worker.outstanding == 0), None)
@@ -144,6 +144,6 @@ class Patient(Scheduler):
         return min(ready) if len(ready) >= 3 or expected >= 10 else None
 
 
-def test_a_task_that_was_held_back_is_offered_again_when_a_worker_has_answered() -> None:
+def test_a_held_back_task_is_offered_again_after_an_answer() -> None:
     loader = DataLoader(range(12), 1, num_workers=2, scheduler=Patient())
     assert sorted(int(batch[0]) for batch in loader) == list(range(12))

@@ -1,4 +1,4 @@
-"""The suite for sources: it refuses what breaks the contract. What keeps it is in tests/datasets."""
+"""The suite for sources fails for those that break the contract. Those that keep it are in tests/datasets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Unpicklable(Numbers):
 
 
 class OfOneProcess(Numbers):
-    """As one that uses a handle which it inherited."""
+    """Like a source that uses an inherited handle."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -96,7 +96,7 @@ TESTS = [name for name in dir(SourceContract) if name.startswith("test_")]
         (Silent, "test_the_repr_says_what_is_in_it"),
     ],
 )
-def test_what_breaks_the_contract_is_refused(kind: type[Numbers], test: str) -> None:
+def test_sources_that_break_the_contract_fail_the_suite(kind: type[Numbers], test: str) -> None:
     assert test in TESTS
     getattr(suite_for(Numbers), test)()
     with pytest.raises((AssertionError, TypeError, ValueError)):

@@ -1,4 +1,4 @@
-"""Which device a user means, and what is set before CUDA begins."""
+"""Which device a user means, and what is set before CUDA is initialised."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from feedline.system import cuda_queues
 QUEUES = cuda_queues.VARIABLE
 
 
-def test_devices_of_torch_are_taken_as_they_are() -> None:
+def test_torch_devices_are_used_as_they_are() -> None:
     assert device_of("cpu") == device_of(torch.device("cpu")) == torch.device("cpu")
     assert device_of("meta") == torch.device("meta")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 3.5, object()])
-def test_what_is_no_device_is_named(device: object) -> None:
+def test_objects_that_are_not_devices_are_rejected(device: object) -> None:
     with pytest.raises(BadOption, match=r"is not a torch device .*'cuda:1'"):
         DataLoader([1], device=device)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_gpu_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(QUEUES, "8")
     with pytest.raises(BadOption, match=r"torch finds no GPU: .* else 'cpu'"):
         DataLoader([1], device="cuda")
 
 
-def test_a_transform_that_cannot_be_called() -> None:
+def test_a_transform_must_be_callable() -> None:
     with pytest.raises(BadOption, match="device_transform=7"):
         DataLoader([1], device_transform=7)  # type: ignore[call-overload]
 
@@ -46,31 +46,33 @@ def test_a_transform_runs_without_a_device_too() -> None:
     assert [batch.tolist() for batch in loader] == [[10, 20], [30]]
 
 
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("initialised", [False, True])
 @pytest.mark.parametrize("given", [None, "1"])
-def test_queues_are_widened_before_cuda_begins(monkeypatch: pytest.MonkeyPatch, begun: bool, given: str | None) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+def test_the_number_of_queues_is_set_before_cuda_is_initialised(
+    monkeypatch: pytest.MonkeyPatch, initialised: bool, given: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialised)
     monkeypatch.setenv(QUEUES, given or "")
     if given is None:
         monkeypatch.delenv(QUEUES)
     cuda_queues.widen()
-    expected = given if given is not None else None if begun else "32"
+    expected = given if given is not None else None if initialised else "32"
     assert os.environ.get(QUEUES) == expected
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch_target._check_queues()
-    assert [one.category for one in told] == ([] if expected else [PerformanceWarning])
+    assert [one.category for one in warned] == ([] if expected else [PerformanceWarning])
 
 
-def test_there_is_nothing_to_do_for_the_cpu() -> None:
-    """So no part of a wait is blamed on a device."""
+def test_the_cpu_needs_no_target_without_a_transform() -> None:
+    """So no part of a wait is attributed to a device."""
     assert target_for(torch.device("cpu"), None) is None
     assert target_for(None, None) is None
     assert target_for(torch.device("cpu"), str) is not None
 
 
 class WhoLoads(torch.utils.data.Dataset[int]):
-    """Each sample is the number of the process that loads it."""
+    """Each sample is the pid of the process that loads it."""
 
     def __len__(self) -> int:
         return 2
@@ -88,12 +90,12 @@ class WhoLoads(torch.utils.data.Dataset[int]):
         ({"persistent_workers": True}, True),
     ],
 )
-def test_a_device_does_not_wait_for_new_workers(arguments: dict[str, Any], kept: bool) -> None:
+def test_workers_are_persistent_by_default_with_a_device(arguments: dict[str, Any], kept: bool) -> None:
     loader = DataLoader(WhoLoads(), 1, num_workers=1, engine="process", **arguments)
     first, second = ({batch.item() for batch in loader} for _ in range(2))
     assert (first == second) == loader.persistent_workers == kept
     loader.close()
 
 
-def test_without_workers_there_are_none_to_keep() -> None:
+def test_without_workers_persistent_workers_stays_off() -> None:
     assert DataLoader(WhoLoads(), device="cpu").persistent_workers is False

@@ -1,4 +1,4 @@
-"""nvJPEG's C interface: which files fail, and which decoders are used again. A stand-in takes the library's place."""
+"""nvJPEG's C interface: which files fail, and which decoders are reused, with a stand-in for the library."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FILES = [b"good" * 3, b"bad!", b"good", b"good" * 2, b"bad!" * 2]
 SIZES = np.array([[4, 2], [3, 5], [1, 1], [2, 2], [6, 1]])
 
 
-class Pretended:
-    """A library that decodes a file by writing its length, and refuses batches with a bad one."""
+class FakeLibrary:
+    """A library that decodes a file by writing its length, and fails for batches with a bad file."""
 
     def __init__(self, code: int = 0) -> None:
         self.code = code
@@ -55,20 +55,20 @@ class Pretended:
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Pretended:
-    pretended = Pretended()
-    monkeypatch.setattr(nvjpeg, "library", lambda: pretended)
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    fake = FakeLibrary()
+    monkeypatch.setattr(nvjpeg, "library", lambda: fake)
     monkeypatch.setattr(nvjpeg, "_idle", {0: deque()})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     decode = nvjpeg._Decoder.decode
 
     def counted(self: Any, sources: Any, lengths: Any, targets: Any) -> bool:
-        pretended.count = len(sources)
+        fake.count = len(sources)
         return decode(self, sources, lengths, targets)
 
     monkeypatch.setattr(nvjpeg._Decoder, "decode", counted)
-    return pretended
+    return fake
 
 
 def decoded(files: list[bytes], sizes: Any) -> tuple[list[int], list[int]]:
@@ -81,19 +81,19 @@ def decoded(files: list[bytes], sizes: Any) -> tuple[list[int], list[int]]:
     return failed, [int(out[place]) for place in places]
 
 
-def test_every_image_goes_to_its_place(library: Pretended) -> None:
+def test_every_image_goes_to_its_place(library: FakeLibrary) -> None:
     good = [file for file in FILES if file.startswith(b"good")]
     assert decoded(good, SIZES[:3]) == ([], [12, 4, 8])
     assert library.batches == [3]
 
 
-def test_files_that_fail_are_found(library: Pretended) -> None:
+def test_failing_files_are_found(library: FakeLibrary) -> None:
     failed, firsts = decoded(FILES, SIZES)
     assert failed == [1, 4]
     assert [firsts[place] for place in (0, 2, 3)] == [12, 4, 8]
 
 
-def test_a_decoder_is_used_again_unless_it_has_failed(library: Pretended) -> None:
+def test_a_decoder_is_reused_unless_it_has_failed(library: FakeLibrary) -> None:
     for _ in range(3):
         decoded(FILES[2:4], SIZES[2:4])
     assert library.created == [3]
@@ -104,19 +104,19 @@ def test_a_decoder_is_used_again_unless_it_has_failed(library: Pretended) -> Non
     assert len(library.created) == created
 
 
-def test_a_gpu_without_decoding_units_uses_its_cores(library: Pretended) -> None:
+def test_a_gpu_without_decoding_units_uses_its_cores(library: FakeLibrary) -> None:
     library.code = 9
     assert decoded(FILES[2:4], SIZES[2:4])[0] == []
     assert library.created == [3, 2]
 
 
-def test_a_gpu_that_cannot_decode_at_all_is_an_error(library: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_cannot_decode_at_all_is_an_error(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "nvjpegJpegStateCreate", lambda *rest: 5)
     with pytest.raises(RuntimeError, match=r"status 5.*decode=\"cpu\""):
         decoded(FILES[2:4], SIZES[2:4])
 
 
-def test_without_the_library_nothing_is_decoded_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_nothing_is_decoded_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvjpeg, "_candidates", lambda: iter(["no-such-library.so"]))
     nvjpeg.library.cache_clear()
     try:

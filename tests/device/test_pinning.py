@@ -22,7 +22,7 @@ ENGINES = [("auto", 0), ("thread", 2), ("process", 2)]
 
 
 class Numbered(Dataset[torch.Tensor]):
-    """Sample i is an image full of i."""
+    """Sample i is an image filled with i."""
 
     def __len__(self) -> int:
         return 400
@@ -41,10 +41,10 @@ def test_batches_are_pinned(engine: EngineName, workers: int) -> None:
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: EngineName, workers: int) -> None:
+def test_a_pending_copy_never_reads_the_next_batch(engine: EngineName, workers: int) -> None:
     copies = []
     for batch in batches(engine, workers):
-        torch.cuda._sleep(20_000_000)  # the stream is busy, so the copy begins long after the batch was dropped
+        torch.cuda._sleep(20_000_000)  # keeps the stream busy, so the copy starts long after the batch was dropped
         copies.append(batch.to("cuda", non_blocking=True))
         del batch
     rows = torch.cat([copy[:, 0, 0, 0] for copy in copies]).cpu()
@@ -52,14 +52,14 @@ def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: EngineNam
     assert all(bool((copy == copy[:, :1, :1, :1]).all()) for copy in copies)
 
 
-def test_a_copy_on_a_side_stream_is_not_overtaken_either() -> None:
+def test_a_pending_copy_on_a_side_stream_never_reads_the_next_batch() -> None:
     side = torch.cuda.Stream()
     copies = []
     for batch in batches("process", 2):
         with torch.cuda.stream(side):
             torch.cuda._sleep(20_000_000)
             copies.append(batch.to("cuda", non_blocking=True))
-        del batch  # while the current stream has nothing to do
+        del batch  # while the current stream is idle
     side.synchronize()
     assert torch.cat([copy[:, 0, 0, 0] for copy in copies]).cpu().tolist() == list(range(400))
     assert all(bool((copy == copy[:, :1, :1, :1]).all()) for copy in copies)
@@ -83,6 +83,6 @@ def test_the_pin_memory_method_of_a_batch_is_called(engine: EngineName, workers:
         assert batch.images.is_pinned()
 
 
-def test_kept_batches_stay_what_they_are() -> None:
+def test_kept_batches_are_not_overwritten() -> None:
     kept = list(batches("process", 2))
     assert torch.cat([batch[:, 0, 0, 0] for batch in kept]).tolist() == list(range(400))

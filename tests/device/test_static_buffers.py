@@ -20,7 +20,7 @@ ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
-    """Sample i is an image full of i, and i."""
+    """Sample i is an image filled with i, and i."""
 
     def __len__(self) -> int:
         return 22
@@ -49,14 +49,14 @@ def test_every_batch_of_every_epoch_has_the_same_address(engine: EngineName, wor
     assert len(seen) == 1
 
 
-def test_without_the_option_batches_have_memory_of_their_own() -> None:
+def test_without_the_option_each_batch_has_its_own_memory() -> None:
     kept = list(DataLoader(Pairs(), 4, device="cpu"))
     assert [batch["label"].tolist()[0] for batch in kept] == [0, 4, 8, 12, 16, 20]
     overwritten = list(DataLoader(Pairs(), 4, device="cpu", device_buffers="static", drop_last=True))
     assert [batch["label"].tolist()[0] for batch in overwritten] == [16] * 5
 
 
-def test_the_transform_comes_before() -> None:
+def test_the_transform_runs_before_batches_are_copied_to_the_buffers() -> None:
     loader = DataLoader(
         Pairs(), 4, device="cpu", device_buffers="static", device_transform=lambda batch: batch["image"] * 2
     )
@@ -66,7 +66,7 @@ def test_the_transform_comes_before() -> None:
     assert next(batches) is first
 
 
-def test_copies_of_a_loader_have_memory_of_their_own() -> None:
+def test_copies_of_a_loader_have_their_own_buffers() -> None:
     loader = DataLoader(Pairs(), 4, device="cpu", device_buffers="static")
     batch = next(iter(loader))
     for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
@@ -74,7 +74,7 @@ def test_copies_of_a_loader_have_memory_of_their_own() -> None:
         assert addresses(next(iter(other))) != addresses(batch)
 
 
-def test_what_cannot_be_static_is_named() -> None:
+def test_batches_that_cannot_be_static_are_rejected() -> None:
     with pytest.raises(BadOption, match="needs device="):
         DataLoader(Pairs(), device_buffers="static")
     with pytest.raises(BadOption, match="neither 'fresh' nor 'static'"):
@@ -89,7 +89,7 @@ def test_what_cannot_be_static_is_named() -> None:
 
 
 class Movable:
-    """A batch of a class of its own."""
+    """A batch of a custom class."""
 
     def to(self, device: object) -> Movable:
         return self
@@ -113,11 +113,11 @@ def test_a_captured_graph_reads_each_batch() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch recommends it; it has nothing to do with this
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # of torch.compile's own warm-up
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # torch's recommendation, unrelated to this test
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # from torch.compile's own warm-up
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_network_compiled_to_graphs_trains_on_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # others would stay: a pool of processes
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # more would leave a pool of processes behind
     tqdm = pytest.importorskip("tqdm")
     monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # the compiler's progress bars leave a thread
     losses: list[list[float]] = []
@@ -159,7 +159,7 @@ def test_the_first_batch_after_resuming_may_be_the_last_of_its_epoch(device: str
     assert len(seen) == 1
 
 
-def test_room_for_more_rows_keeps_the_order_of_the_axes() -> None:
+def test_buffers_with_room_for_more_rows_keep_the_memory_format() -> None:
     image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     buffers = StaticBuffers(4)
     for batch in (image, torch.rand(4, 3, 4, 5)):

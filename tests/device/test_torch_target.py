@@ -27,7 +27,7 @@ Pair = namedtuple("Pair", ["image", "label"])
 
 
 class Numbered(Dataset[Any]):
-    """Sample i is an image full of i, and i."""
+    """Sample i is an image filled with i, and i."""
 
     def __init__(self, length: int = 400, make: Callable[..., Any] = Pair) -> None:
         self.length, self.make = length, make
@@ -40,7 +40,7 @@ class Numbered(Dataset[Any]):
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_batches_come_on_the_device_in_order(engine: EngineName, workers: int) -> None:
+def test_batches_arrive_on_the_device_in_order(engine: EngineName, workers: int) -> None:
     loader = DataLoader(Numbered(), 16, num_workers=workers, engine=engine, device="cuda")
     labels = []
     for batch in loader:
@@ -62,7 +62,7 @@ def test_any_structure_is_moved() -> None:
 
 
 class Graph:
-    """A batch of a class of its own, as some libraries have: it can be moved, and says no more of itself."""
+    """A batch of a custom class, as in some libraries; it only has `to`."""
 
     def __init__(self, samples: Any) -> None:
         self.nodes = torch.stack([sample.image for sample in samples]) if isinstance(samples, list) else samples
@@ -72,7 +72,7 @@ class Graph:
 
 
 @pytest.mark.parametrize("transform", [None, lambda graph: Graph(graph.nodes + 0)])
-def test_batches_of_a_class_of_their_own_are_moved_and_never_overwritten(transform: Any) -> None:
+def test_batches_of_a_custom_class_are_moved_and_never_overwritten(transform: Any) -> None:
     kept = []
     for graph in DataLoader(Numbered(), 8, num_workers=3, collate_fn=Graph, device="cuda", device_transform=transform):
         torch.cuda._sleep(3_000_000)
@@ -100,7 +100,7 @@ def test_the_training_loop_never_waits_for_the_device() -> None:
         pass
     torch.cuda.synchronize()
     batches = iter(loader)
-    torch.cuda._sleep(4_000_000_000)  # the training stream is busy for two seconds
+    torch.cuda._sleep(4_000_000_000)  # keeps the training stream busy for two seconds
     busy = torch.cuda.Event()
     busy.record()
     got = [next(batches) for _ in range(3)]
@@ -111,7 +111,7 @@ def test_the_training_loop_never_waits_for_the_device() -> None:
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 def test_thousands_of_batches_are_never_overwritten(engine: EngineName, workers: int, ahead: bool) -> None:
-    """Batches dropped at once, others kept, work on side streams, checksums on the device: no mismatch."""
+    """Some batches are dropped at once, others kept; work runs on side streams; values are checked on the device."""
     count = 2000 if workers else 500
     dataset = Numbered(count * 4)
     options: dict[str, Any] = {"device": "cuda"} if ahead else {"pin_memory": True}

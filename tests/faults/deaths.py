@@ -1,4 +1,4 @@
-"""How workers die, and what happens only once, in whatever process. Without torch: spawned workers are quick."""
+"""Ways in which workers die, and things that happen once across processes. Without torch, so spawning is quick."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 import feedline
 
 COUNT = 45
-"""Samples of most datasets here: a short last batch, for every batch size."""
+"""Samples of most datasets here; the last batch is short for every batch size."""
 
 
 class Once:
-    """True the first time that anybody asks about something, in whatever process."""
+    """Returns True only for the first call about something, across all processes."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
@@ -34,11 +34,11 @@ class Once:
         return True
 
     def times(self, what: object) -> int:
-        """Count how often it was asked about, with this time."""
+        """Return how often it was called about this, including this call."""
         fd = os.open(self._folder / f"times-{what}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         try:
             os.write(fd, b".")
-            return os.lseek(fd, 0, os.SEEK_CUR)  # the end of this byte; the file's size may include another's by now
+            return os.lseek(fd, 0, os.SEEK_CUR)  # the position after this byte; the file may have grown since
         finally:
             os.close(fd)
 
@@ -60,18 +60,18 @@ WAYS: dict[str, tuple[Callable[[], None], str]] = {
     "left": (lambda: os._exit(3), "exit code 3"),
     "exited": (lambda: sys.exit(4), "exit code 4"),
 }
-"""How a worker can end in the middle of a sample, and what is said about it."""
+"""How a worker can end in the middle of a sample, and how that is reported."""
 
 
 def die(way: str = "killed") -> None:
-    """End this process, without a word and without a core dump."""
+    """End this process without output and without a core dump."""
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     WAYS[way][0]()
 
 
 class Mortal:
-    """Sample i is i and what three generators say about it; workers die over the samples of `fatal` once, if at all."""
+    """Sample i is i and three random numbers; workers die once over samples of `fatal`, if `once` is given."""
 
     def __init__(self, count: int, fatal: frozenset[int] = frozenset(), once: Once | None = None) -> None:
         self.count = count

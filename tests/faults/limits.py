@@ -1,4 +1,4 @@
-"""Limits of the system: for the length of a block, or for a program that is started by other words."""
+"""System limits, for the duration of a block or for a program that is started with a command prefix."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """Leave this process so many file descriptors to open."""
+    """Let this process open only `count` more file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken = [os.open(os.devnull, os.O_RDONLY)]
-    while taken[-1] < highest:  # no gap is left below the limit
+    while taken[-1] < highest:  # leave no gap below the limit
         taken.append(os.dup(taken[0]))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1 + count, hard))
     try:
@@ -32,17 +32,17 @@ def descriptors_left(count: int) -> Iterator[None]:
 
 SHARED_MEMORY = {
     "64 MB": "mount -t tmpfs -o size=64m tmpfs /dev/shm",
-    # As good as no bytes: tmpfs takes a size of 0 for no limit, so there is no room for the name of a file instead.
+    # In effect 0 bytes: tmpfs treats a size of 0 as no limit, so leave no inode for a file instead.
     "0 bytes": "mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm",
-    # /dev itself is shared with the rest of the system: another one, with what a program needs and without shm.
+    # /dev itself is shared with the rest of the system, so mount another one without shm.
     "absent": "mkdir -p $0 && mount -t tmpfs tmpfs $0 && for name in null zero random urandom; do "
     "touch $0/$name && mount --bind /dev/$name $0/$name || exit 1; done && mount --move $0 /dev",
 }
-"""Kinds of /dev/shm, and how they are made in a mount namespace of one's own; $0 is an empty folder."""
+"""Kinds of /dev/shm, and how to create them in a separate mount namespace; $0 is an empty folder."""
 
 
 def with_shared_memory(kind: str, folder: os.PathLike[str]) -> list[str]:
-    """Return the words that run a program with another /dev/shm; skips the test where that is not allowed."""
+    """Return a command prefix that runs a program with another /dev/shm; skip the test where that is not allowed."""
     unshare = shutil.which("unshare")
     words = [unshare or "", "-m", "sh", "-c", f'{SHARED_MEMORY[kind]} && exec "$@"', str(folder)]
     if unshare is None or subprocess.run([*words, "true"], capture_output=True).returncode:
@@ -52,16 +52,16 @@ def with_shared_memory(kind: str, folder: os.PathLike[str]) -> list[str]:
 
 @functools.cache
 def _as_user(number: int) -> list[str]:
-    """Return the words that run a program as a user who may do nothing but read every file."""
-    # Whoever started the tests as root may have an interpreter that only root can read.
+    """Return a command prefix that runs a program as a user who may only read files."""
+    # If root started the tests, the interpreter may be readable by root only.
     rights = [f"--{kind}=-all,+dac_override" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
     return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups", *rights, "--"]
 
 
 def as_another_user() -> list[str]:
-    """Return the words that run a program as a user who has no other process, so that limits on processes bind it.
+    """Return a command prefix that runs a program as a user without other processes, so that process limits apply.
 
-    The superuser knows no such limits. Skips the test where one cannot become somebody else.
+    Root is exempt from such limits. Skips the test where switching users is not possible.
     """
     words = _as_user(1_000_000_000 + os.getpid())
     if shutil.which("setpriv") is None or subprocess.run([*words, "true"], capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""Both loaders under one set of words, and datasets whose samples fail or kill."""
+"""Both loaders under one set of option names, and datasets whose samples fail or kill their worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ everywhere = pytest.mark.parametrize(
         pytest.param("DataLoader", "process", marks=_slow),
     ],
 )
-"""Both loaders and every engine. Workers do the same for both, so that two of the six are left to the slow tests."""
+"""Both loaders and every engine. Workers do the same for both, so two of the six are slow tests."""
 
 on_every_engine = pytest.mark.parametrize(
     ("loader_kind", "engine", "workers"),
@@ -60,9 +60,9 @@ on_every_engine = pytest.mark.parametrize(
 )
 """The same with several numbers of workers."""
 
-one_of_both = pytest.mark.parametrize("loader_kind", ["Loader", pytest.param("DataLoader", marks=_slow)])
-the_other_of_both = pytest.mark.parametrize("loader_kind", ["DataLoader", pytest.param("Loader", marks=_slow)])
-"""For tests of what both loaders leave to the same code: one loader, and the other among the slow tests."""
+mostly_loader = pytest.mark.parametrize("loader_kind", ["Loader", pytest.param("DataLoader", marks=_slow)])
+mostly_dataloader = pytest.mark.parametrize("loader_kind", ["DataLoader", pytest.param("Loader", marks=_slow)])
+"""For tests of code that both loaders share: one loader, with the other one as a slow test."""
 
 _TORCH_WORDS = {
     "workers": "num_workers",
@@ -74,15 +74,15 @@ _TORCH_WORDS = {
 }
 
 
-# Any, throughout: options and datasets of any kind; both loaders, which have no class in common that is public.
+# Any, throughout: options and datasets of any kind; both loaders, which have no public base class in common.
 def make(kind: str, dataset: Any, batch_size: int | None = 4, **options: Any) -> Any:
-    """Make a loader. The words are those of `feedline.Loader`; `batch_size` is left out beside a batch sampler."""
+    """Make a loader with the option names of `feedline.Loader`; `batch_size` is ignored with a batch sampler."""
     if "batch_sampler" not in options:
         options["batch_size"] = batch_size
     if kind == "Loader":
         return feedline.Loader(dataset, **options)
     if options.get("shard") is False:
-        del options["shard"]  # which is what torch's loader does
+        del options["shard"]  # torch's loader does that anyway
     return feedline.DataLoader(dataset, **{_TORCH_WORDS.get(name, name): value for name, value in options.items()})
 
 
@@ -92,7 +92,7 @@ def on(engine: str, workers: int = 2) -> dict[str, Any]:
 
 
 def plain(batch: Any) -> Any:
-    """Return a batch in lists, whatever array library it is of."""
+    """Return a batch of any array library as lists."""
     if isinstance(batch, (np.ndarray, np.generic, torch.Tensor)):
         return batch.tolist()
     if isinstance(batch, (list, tuple)):
@@ -101,12 +101,12 @@ def plain(batch: Any) -> Any:
 
 
 def batches_of(loader: Iterable[Any]) -> list[Any]:
-    """Return what an iteration delivers, in lists."""
+    """Return the delivered batches as lists."""
     return [plain(batch) for batch in loader]
 
 
 def outcomes_of(loader: Iterable[Any], most: int = 1000) -> list[Any]:
-    """Return what an iteration delivers; where it raises, the exception, after which it goes on."""
+    """Return the delivered batches; where one raises, the exception, and continue."""
     outcomes: list[Any] = []
     batches = iter(loader)
     while len(outcomes) < most:
@@ -124,7 +124,7 @@ def indices_of(faults: Iterable[Any]) -> list[Any]:
 
 
 class Bad(Exception):
-    """What samples fail with here."""
+    """Raised by failing samples."""
 
 
 class Numbers:
@@ -144,16 +144,16 @@ class Numbers:
 
 
 class Augmented(Numbers):
-    """Sample i is i and what four generators say about it."""
+    """Sample i is i and a number of each of four generators."""
 
     def __getitem__(self, index: int) -> Any:
-        # Drawn before it fails: who takes its place, or tries again, must not notice.
+        # Drawn before it fails, which must not affect a replacement or a retry.
         drawn = [random.random(), float(np.random.rand()), float(torch.rand(())), float(feedline.rng().random())]
         return np.array([super().__getitem__(index), *drawn])
 
 
 class ByRng(Numbers):
-    """Sample i is i and what `feedline.rng()` says about it: as reproducible on threads as anywhere."""
+    """Sample i is i and a number of `feedline.rng()`, which is reproducible on threads too."""
 
     def __getitem__(self, index: int) -> Any:
         drawn = feedline.rng().random()
@@ -161,7 +161,7 @@ class ByRng(Numbers):
 
 
 class Deadly(Augmented):
-    """Workers die over samples of `fatal`: always, or the first time only if `once` is given."""
+    """Workers die over samples of `fatal`: always, or only the first time if `once` is given."""
 
     def __init__(
         self,
@@ -184,9 +184,9 @@ class Deadly(Augmented):
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
-    """The samples of another dataset, one after the other; each worker has its share of them, unless it is one of all.
+    """The samples of another dataset as a stream; each worker has its share, unless `splits` is false.
 
-    Its iterator goes on after an exception.
+    Its iterator continues after an exception.
     """
 
     def __init__(self, samples: Any, *, splits: bool = True) -> None:
@@ -215,7 +215,7 @@ class Reader(Iterator[Any]):
 
 
 class StatefulReader(Reader):
-    """One that can be entered where it was left."""
+    """A reader with a state."""
 
     def state_dict(self) -> dict[str, int]:
         return {"next": self.next}
@@ -234,7 +234,7 @@ class StatefulStream(Stream):
 
 
 class OneReader(Stream):
-    """It is its own iterator, and has a state; begins anew after its end."""
+    """Its own iterator, with a state; starts again after its end."""
 
     def __init__(self, samples: Any, *, splits: bool = True) -> None:
         super().__init__(samples, splits=splits)
@@ -268,14 +268,14 @@ class OneReader(Stream):
 
 
 class Generated(Stream):
-    """Its iterators are generators, which end with the first exception."""
+    """Its iterators are generators, which end at the first exception."""
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
 
 
 def are_gone(pids: Iterable[int]) -> bool:
-    """True if none of the processes exists any more."""
+    """Return whether none of the processes exists any more."""
     for pid in pids:
         try:
             os.kill(pid, 0)
@@ -291,13 +291,13 @@ def pids_of(batches: Any) -> list[int]:
 
 
 def kill_worker(batches: Any, number: int) -> None:
-    """Kill a worker behind an iterator, unless it is dead already and nobody has looked."""
+    """Kill a worker behind an iterator, unless it is already dead."""
     pid = pids_of(batches)[number]
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid():  # and nobody else's, who got the number since
+            if parent == os.getpid():  # not another process that reuses the pid
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""Programs that tests start, watch and kill: each is a Python text that runs in a session of its own."""
+"""Programs that tests start, watch and kill. Each is Python source that runs in its own session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import IO
 from tests import program_server
 
 DEADLINE_S = 100.0
-"""How long anything may take that has to happen. Far more than it takes."""
+"""Timeout for anything that has to happen; far more than it takes."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,30 +63,30 @@ class Program:
         self._errors = errors
         self.pid = process.pid
         self._watched: list[int] = []
-        self._heard = ""
+        self._received = ""
 
     def line(self) -> str:
-        """Wait for the next line the program says."""
-        while "\n" not in self._heard:
+        """Wait for the next line of the program's output."""
+        while "\n" not in self._received:
             ready, _, _ = select.select([self._out], [], [], DEADLINE_S)
             data = os.read(self._out.fileno(), 4096) if ready else b""
             if not data:
                 raise AssertionError(f"the program said nothing more; it wrote:\n{self.errors()}")
-            self._heard += data.decode()
-        text, _, self._heard = self._heard.partition("\n")
+            self._received += data.decode()
+        text, _, self._received = self._received.partition("\n")
         return text
 
     def watch(self, pids: str) -> list[int]:
-        """Keep an eye on processes, whose numbers the program said, from now on."""
+        """Watch processes, given their pids as text, from now on."""
         numbers = [int(pid) for pid in pids.split()]
-        assert numbers, "there is nobody to watch"
+        assert numbers, "there are no processes to watch"
         for pid in numbers:
-            with contextlib.suppress(ProcessLookupError):  # gone already, which is all that is asked of it
+            with contextlib.suppress(ProcessLookupError):  # already gone, as it should be
                 self._watched.append(os.pidfd_open(pid))
         return numbers
 
     def go_on(self) -> None:
-        """Let the program go on that waits in `hear()`."""
+        """Let a program that waits in `hear()` continue."""
         self.stdin.write(".")
         self.stdin.flush()
 
@@ -94,19 +94,19 @@ class Program:
         os.kill(self.pid, number)
 
     def end(self) -> int:
-        """Wait for the end of the program itself; returns its exit code."""
+        """Wait for the end of the program itself; return its exit code."""
         try:
             return self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the program did not end; it wrote:\n{self.errors()}") from None
 
     def errors(self) -> str:
-        """What the program and its workers have written to their error output so far."""
+        """Return what the program and its workers have written to stderr so far."""
         self._errors.seek(0)
         return self._errors.read()
 
     def watched_are_gone(self) -> bool:
-        """Wait for the end of every process that is watched."""
+        """Wait for the end of every watched process."""
         deadline = time.monotonic() + DEADLINE_S
         waiting = select.poll()
         for watched in self._watched:
@@ -130,19 +130,19 @@ class Program:
 
 @contextmanager
 def running(text: str, *arguments: object, keep_open: int | None = None, finalizes: bool = False) -> Iterator[Program]:
-    """Run a program for the length of the block; whatever is left of it then is killed.
+    """Run a program for the duration of the block; any of its processes that are left then are killed.
 
-    It is forked from a process that has torch imported, and costs little (see `tests/program_server.py`).
+    It is forked from a process that has imported torch, which is fast (see `tests/program_server.py`).
     """
-    heard, stdin = os.pipe()
-    stdout, said = os.pipe()
+    program_stdin, stdin = os.pipe()
+    stdout, program_stdout = os.pipe()
     with tempfile.TemporaryFile("w+") as errors, open(stdin, "w") as to_program, open(stdout) as from_program:
         try:
             process = program_server.start(
                 PREAMBLE + textwrap.dedent(text),
                 arguments,
-                stdin=heard,
-                stdout=said,
+                stdin=program_stdin,
+                stdout=program_stdout,
                 stderr=errors.fileno(),
                 cwd=ROOT,
                 pass_fds=() if keep_open is None else (keep_open,),
@@ -150,17 +150,17 @@ def running(text: str, *arguments: object, keep_open: int | None = None, finaliz
                 finalizes=finalizes,
             )
         finally:
-            os.close(heard)
-            os.close(said)
+            os.close(program_stdin)
+            os.close(program_stdout)
         with contextlib.closing(Program(process, to_program, from_program, errors)) as program:
             yield program
 
 
 @contextmanager
 def running_afresh(text: str, *arguments: object, inside: Sequence[str] = ()) -> Iterator[Program]:
-    """Run a program in a new interpreter: one whose memory or threads are what the test is about.
+    """Run a program in a new interpreter, for tests of its memory or threads.
 
-    `inside` are the words of a command that becomes the program, in other circumstances (see `limits`).
+    `inside` is a command prefix that starts the program under other limits (see `limits`).
     """
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe would be held open by workers

@@ -1,4 +1,4 @@
-"""What can become of a sample that failed."""
+"""The actions for a failed sample."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def same(index: Any) -> Any:
         (Replace(by=previous), Verdict("replace", index=6)),
     ],
 )
-def test_verdicts(action: Any, verdict: Verdict) -> None:
+def test_each_action_gives_its_verdict(action: Any, verdict: Verdict) -> None:
     assert action.verdict(failure(), 0.3) == verdict
 
 
 # -- retry ---
 
 
-def test_a_retry_is_tried_as_often_as_it_says_and_then_something_else_happens() -> None:
+def test_retry_gives_its_number_of_attempts_and_then_the_then_action() -> None:
     retry = Retry(2, then=Skip())
     verdicts = [retry.verdict(failure(attempt), 0.5) for attempt in (1, 2, 3, 4)]
     assert [verdict.action for verdict in verdicts] == ["retry", "retry", "skip", "skip"]
@@ -65,13 +65,13 @@ def test_waits_double_up_to_the_longest() -> None:
     assert [retry.verdict(failure(n), 0.5).wait_s for n in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_chance_is_worth_half_the_wait_either_way() -> None:
+def test_waits_vary_by_half_in_either_direction() -> None:
     retry = Retry(wait_s=1.0)
     assert retry.verdict(failure(), 0.0).wait_s == 0.5
     assert retry.verdict(failure(), 0.25).wait_s == 0.75
     assert retry.verdict(failure(), 1 - 2**-53).wait_s == pytest.approx(1.5)
     longest = Retry(wait_s=1.0, longest_s=1.0)
-    assert longest.verdict(failure(3), 0.75).wait_s == 1.25, "workers at the longest wait come back apart as well"
+    assert longest.verdict(failure(3), 0.75).wait_s == 1.25, "the longest wait varies too"
 
 
 @given(wait_s=seconds, longest_s=seconds, chance=chances, attempt=st.integers(1, 10**6 - 1))
@@ -82,7 +82,7 @@ def test_waits_grow_and_are_bounded(wait_s: float, longest_s: float, chance: flo
 
 
 @pytest.mark.parametrize("attempts", [0, -1, 1.5, "3", None, True])
-def test_attempts_are_a_number_of_further_tries(attempts: Any) -> None:
+def test_invalid_numbers_of_attempts_are_rejected(attempts: Any) -> None:
     with pytest.raises(BadOption, match=r"not a number of further tries, 1 or more") as refused:
         Retry(attempts)
     assert f"attempts={attempts!r}" in str(refused.value)
@@ -90,28 +90,28 @@ def test_attempts_are_a_number_of_further_tries(attempts: Any) -> None:
 
 @pytest.mark.parametrize("name", ["wait_s", "longest_s"])
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "1", None, True])
-def test_waits_are_numbers_of_seconds(name: str, value: Any) -> None:
+def test_invalid_waits_are_rejected(name: str, value: Any) -> None:
     with pytest.raises(BadOption, match=f"{name}=.* is not a number of seconds"):
         Retry(**{name: value})
 
 
-def test_a_first_wait_that_would_be_cut_is_refused() -> None:
+def test_a_first_wait_longer_than_the_longest_is_rejected() -> None:
     with pytest.raises(BadOption, match=r"wait_s=60.0, longest_s=30.0.*Raise longest_s"):
         Retry(wait_s=60)
 
 
 @pytest.mark.parametrize("then", ["retry", Retry(1)])
-def test_a_retry_does_not_end_in_another(then: Any) -> None:
+def test_a_retry_cannot_end_in_another_retry(then: Any) -> None:
     with pytest.raises(BadOption, match="more attempts instead"):
         Retry(then=then)
 
 
-def test_what_comes_then_has_to_be_an_action() -> None:
+def test_then_must_be_an_action() -> None:
     with pytest.raises(BadOption, match=r"Retry\(then=\.\.\.\): 'ignore' is not an action. Use 'raise'"):
         Retry(then="ignore")  # type: ignore[arg-type]  # that is the point
 
 
-def test_numbers_of_numpy_become_pythons() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     retry = Retry(np.int64(2), wait_s=np.float32(0.5))  # type: ignore[arg-type]  # accepted all the same
     assert repr(retry) == "Retry(attempts=2, then=Raise(), wait_s=0.5, longest_s=30.0)"
 
@@ -120,29 +120,29 @@ def test_numbers_of_numpy_become_pythons() -> None:
 
 
 @pytest.mark.parametrize("by", [nothing, same])
-def test_a_replacement_is_another_sample(by: Any) -> None:
+def test_a_replacement_must_be_another_sample(by: Any) -> None:
     with pytest.raises(BadOption, match=r"returned .* for sample 7, which failed.* index of another sample"):
         Replace(by).verdict(failure(), 0.5)
 
 
 @pytest.mark.parametrize("action", [Replace(), Replace(previous), Retry(1, then=Replace(previous))])
-def test_nothing_replaces_a_whole_batch(action: Any) -> None:
+def test_a_whole_batch_is_never_replaced(action: Any) -> None:
     batch = Failure(index=[1, 2], error=ValueError("shapes"), stage="collate", attempt=2, worker=0)
     assert action.verdict(batch, 0.5) == Verdict("raise")
 
 
-def test_a_user_function_fails_as_itself() -> None:
+def test_an_error_of_a_users_function_is_raised_unchanged() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         Replace(previous).verdict(failure(index="cat"), 0.5)
 
 
 @pytest.mark.parametrize("by", [3, "next", [1]])
-def test_a_replacement_is_chosen_by_a_function(by: Any) -> None:
+def test_replace_by_must_be_callable(by: Any) -> None:
     with pytest.raises(BadOption, match="cannot be called"):
         Replace(by)
 
 
-# -- what users write ---
+# -- short forms ---
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_names_stand_for_actions(name: str, action: Any) -> None:
 @pytest.mark.parametrize(
     "value", ["ignore", "Skip", "", None, 3, ValueError, OSError("x"), Verdict("skip"), [1], Raise]
 )
-def test_anything_else_is_refused_with_what_is_allowed(value: Any) -> None:
+def test_other_values_are_rejected_with_the_list_of_actions(value: Any) -> None:
     assert find_action(value) is None
     with pytest.raises(
         BadOption, match=r"otherwise: .* is not an action.* 'raise', 'skip', 'retry' or 'replace'"
@@ -165,7 +165,7 @@ def test_anything_else_is_refused_with_what_is_allowed(value: Any) -> None:
     assert repr(value) in str(exc.value)
 
 
-def test_arrays_are_refused_like_anything_else() -> None:
+def test_arrays_are_rejected_like_other_values() -> None:
     with pytest.raises(BadOption, match="is not an action"):
         action_of(np.arange(3), "otherwise")
 
@@ -182,15 +182,15 @@ def test_actions_are_values(action: Any) -> None:
     assert hash(again) == hash(action)
 
 
-def test_actions_never_change() -> None:
+def test_actions_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Retry().attempts = 5  # type: ignore[misc]  # that is the point
 
 
 @pytest.mark.parametrize("action", [Raise(), Skip(), Retry(2, "skip", 0.5, 1.0), Replace()])
-def test_the_repr_makes_it_again(action: Any) -> None:
+def test_the_repr_can_be_evaluated(action: Any) -> None:
     assert eval(repr(action)) == action
 
 
-def test_a_name_and_its_action_are_the_same_then() -> None:
+def test_then_accepts_a_name_or_its_action() -> None:
     assert Retry(then="skip") == Retry(then=Skip())

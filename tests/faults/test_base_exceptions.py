@@ -1,4 +1,4 @@
-"""What a dataset raises that is no `Exception`: raised as itself, and then the next batch comes, as with torch."""
+"""A `BaseException` of a dataset is raised unchanged, and then the next batch comes, as with torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch.utils.data
 
 from feedline.errors import WorkerDied
-from tests.faults.loaders import Numbers, everywhere, make, on, one_of_both, plain
+from tests.faults.loaders import Numbers, everywhere, make, mostly_loader, on, plain
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(13)]
 
@@ -30,7 +30,7 @@ class Leaving(Numbers):
 
 
 def outcomes(loader: Any) -> list[Any]:
-    """Return the batches, and the classes of what came in place of some."""
+    """Return the batches, and the classes of exceptions raised in their place."""
     batches = iter(loader)
     found: list[Any] = []
     while len(found) < 10:
@@ -46,26 +46,26 @@ def outcomes(loader: Any) -> list[Any]:
 @everywhere
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_they_are_raised_as_themselves_and_the_next_batch_comes(
+def test_base_exceptions_are_raised_unchanged_and_the_next_batch_comes(
     loader_kind: str, engine: str, error: type[BaseException], on_error: str
 ) -> None:
     if engine == "process" and error is SystemExit:
-        pytest.skip("a worker process that is told to leave leaves: below")
+        pytest.skip("sys.exit ends a worker process, see below")
     loader = make(loader_kind, Leaving(error), on_error=on_error, **on(engine))
     assert outcomes(loader) == [[0, 1, 2, 3], error, [8, 9, 10, 11]]
     assert outcomes(torch.utils.data.DataLoader(Leaving(error), batch_size=4)) == outcomes(loader), "as torch does"  # type: ignore[arg-type]
     assert [fault.error.rpartition(".")[2] for fault in loader.faults][:1] == [error.__name__]
 
 
-@one_of_both
+@mostly_loader
 def test_sys_exit_ends_a_worker_process(loader_kind: str) -> None:
-    """As with torch, which cannot go on after that."""
+    """As with torch, which cannot continue after that."""
     loader = make(loader_kind, Leaving(SystemExit), **on("process"))
     assert outcomes(loader) == [[0, 1, 2, 3], WorkerDied, [8, 9, 10, 11]]
 
 
-@one_of_both
-def test_an_interrupt_is_none_of_the_samples(loader_kind: str) -> None:
+@mostly_loader
+def test_an_interrupt_is_not_blamed_on_the_sample(loader_kind: str) -> None:
     class Once(Numbers):
         came = False
 
@@ -90,6 +90,6 @@ class LeavingSampler:
 
 
 @everywhere
-def test_what_a_sampler_raises_comes_when_its_batch_would(loader_kind: str, engine: str) -> None:
+def test_an_exception_of_the_sampler_is_raised_in_place_of_its_batch(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12), 2, sampler=LeavingSampler(), **on(engine))
     assert outcomes(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], SystemExit]

@@ -1,4 +1,4 @@
-"""A crash writes a core file no larger than the memory that is in use."""
+"""A crash writes a core file no larger than the memory in use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.mappings import Mapping, of_feedline
 pytestmark = pytest.mark.sample(7)
 
 
-class TaskNotes:
-    """Sample i is the process that makes it, and what this process has mapped then."""
+class Mappings:
+    """Sample i holds the pid of its worker and the worker's mappings."""
 
     def __len__(self) -> int:
         return 16
@@ -29,7 +29,7 @@ class TaskNotes:
 
 
 class Remembering:
-    """A collate function that remembers batches it made: their slots move elsewhere in the worker."""
+    """A collate function that keeps its batches, so that their slots move elsewhere in the worker."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -43,12 +43,12 @@ class Remembering:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "thread", "fork", "forkserver", "spawn"])
-def test_no_memory_for_batches_is_dumped(engine: str) -> None:
+def test_memory_for_batches_is_excluded_from_core_dumps(engine: str) -> None:
     options: dict[str, Any] = {"engine": engine, "workers": 0 if engine == "inline" else 1}
     if engine not in ("inline", "thread"):
         options.update(engine="process", start_method=engine)
     before = of_feedline(os.getpid())
-    loader = Loader(TaskNotes(), 4, collate_fn=Remembering(), **options)
+    loader = Loader(Mappings(), 4, collate_fn=Remembering(), **options)
     mapped: set[Mapping] = set()
     for samples, _ in loader:
         mapped.update(*(sample["mapped"] for sample in samples))
@@ -61,7 +61,7 @@ def test_no_memory_for_batches_is_dumped(engine: str) -> None:
     loader.close()
 
 
-def test_the_memory_of_a_cache_is_not_dumped() -> None:
+def test_the_memory_of_a_cache_is_excluded_from_core_dumps() -> None:
     before = of_feedline(os.getpid())
     memory = SharedMemory(8 << 20)
     (found,) = (mapping for mapping in of_feedline(os.getpid()) if mapping not in before)
@@ -94,7 +94,7 @@ except feedline.errors.WorkerDied:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "who"), [("process", "worker"), ("process", "trainer"), ("thread", "trainer")])
-def test_a_core_file_has_what_is_in_use(engine: str, who: str, tmp_path: Path) -> None:
+def test_a_core_file_is_not_much_larger_than_the_memory_in_use(engine: str, who: str, tmp_path: Path) -> None:
     if Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":
         pytest.skip("core files go elsewhere on this system")
     if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:

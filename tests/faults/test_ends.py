@@ -1,8 +1,8 @@
-"""However a loader ends: its workers are gone soon, the memory is back, and nobody says a word.
+"""However a loader ends: its workers end soon, its memory is freed, and nothing is printed.
 
-`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, workers that are stuck, interrupts
-at any moment, forks of the trainer, and how long it takes. Time is compared with what this machine takes, in the same
-minute, for starting and ending as many bare processes.
+`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, stuck workers, interrupts at any
+moment, forks of the trainer, and how long it takes. Time is compared with what this machine takes in the same minute
+to start and end as many bare processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Blocks:
 
 
 def mapped() -> int:
-    """Return how many pieces of feedline's shared memory this process has mapped."""
+    """Return how many of feedline's shared memory mappings this process has."""
     return Path("/proc/self/maps").read_text().count("memfd:feedline")
 
 
@@ -91,10 +91,10 @@ WAYS: list[Callable[[Any], None]] = [
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_loop_that_is_left_gives_everything_back(
+def test_leaving_the_loop_frees_everything(
     kind: str, engine: str, persistent: bool, way: Callable[[Any], None]
 ) -> None:
-    """Workers, threads and descriptors: the fixture of all tests looks for them."""
+    """Workers, threads and descriptors are checked by the fixture of all tests."""
     before = mapped()
     loader = make(kind, Blocks(), 4, workers=2, engine=engine, persistent=persistent)
     way(loader)
@@ -159,7 +159,7 @@ for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["close", "delete"])
-def test_workers_are_gone_whatever_they_are_stuck_in(way: str) -> None:
+def test_workers_end_whatever_they_are_stuck_in(way: str) -> None:
     with running(STUCK_SAMPLES + STUCK, way) as program:
         for name in ("None", "stuck_in_wait", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
             assert program.line() == f"{name} gone"
@@ -186,10 +186,10 @@ say(*worker_pids())
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("end", ENDS)
-def test_a_program_ends_although_its_workers_are_stuck(end: str, engine: str) -> None:
-    text, code, told = ENDS[end]
+def test_a_program_ends_even_if_its_workers_are_stuck(end: str, engine: str) -> None:
+    text, code, message = ENDS[end]
     stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(end, "stuck_in_wait")
-    # The loop waits for a batch that never comes, so what is in its body has to happen before.
+    # The loop waits for a batch that never comes, so its body must run before.
     text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
     with running(STUCK_SAMPLES + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
         pids = program.line()
@@ -198,8 +198,8 @@ def test_a_program_ends_although_its_workers_are_stuck(end: str, engine: str) ->
         assert program.end() == code, program.errors()
         assert program.watched_are_gone()
         errors = program.errors()
-    assert told in errors
-    assert errors.count("Traceback (most recent call last)") == bool(told), errors
+    assert message in errors
+    assert errors.count("Traceback (most recent call last)") == bool(message), errors
 
 
 # -- interrupts ---
@@ -239,19 +239,19 @@ while True:  # workers start, work and end, all the time
 
 def interrupt_at_random(program: Program, draw: random.Random) -> None:
     assert program.line() == "begun"
-    time.sleep(draw.uniform(0, 0.1))  # not until something has happened: any moment is meant
+    time.sleep(draw.uniform(0, 0.1))  # a random moment, not one at which something has happened
     os.killpg(program.pid, signal.SIGINT)
 
 
 def group_is_gone(program: Program) -> bool:
-    """Wait until no process of a program that has ended is left."""
+    """Wait until no process of an ended program is left."""
     deadline_s = time.monotonic() + 100
     while time.monotonic() < deadline_s:
         try:
             os.killpg(program.pid, 0)
         except ProcessLookupError:
             return True
-        time.sleep(0.001)  # there is no descriptor of a group to wait for
+        time.sleep(0.001)  # there is no descriptor to wait for a process group
     return False
 
 
@@ -261,14 +261,14 @@ def check_interrupted(*arguments: str, seed: int) -> None:
         assert program.end() == -signal.SIGINT, program.errors()
         assert group_is_gone(program)
         errors = program.errors()
-    # Of the trainer only. It has two parts if Python itself was handling an exception of its own at that moment.
+    # Of the trainer only. It has two parts if Python was handling another exception at that moment.
     parts = errors.count("Traceback (most recent call last)") - errors.count("During handling of the above exception")
     assert parts == errors.count("KeyboardInterrupt") == 1, errors
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_interrupt_at_any_moment(seed: int) -> None:
+def test_an_interrupt_at_any_moment_ends_the_program_cleanly(seed: int) -> None:
     check_interrupted("Loader", "process", "persistent" if seed % 4 == 3 else "", seed=seed)
 
 
@@ -277,7 +277,9 @@ def test_an_interrupt_at_any_moment(seed: int) -> None:
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("persistent", ["persistent", ""])
-def test_an_interrupt_at_many_moments(kind: str, engine: str, persistent: str, seed: int) -> None:
+def test_an_interrupt_at_many_moments_ends_the_program_cleanly(
+    kind: str, engine: str, persistent: str, seed: int
+) -> None:
     check_interrupted(kind, engine, persistent, seed=100 + seed)
 
 
@@ -311,8 +313,8 @@ while True:
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_program_that_survives_interrupts(engine: str) -> None:
-    """As a notebook does: the next epoch is as good as any, and nothing piles up."""
+def test_a_program_that_catches_interrupts_leaks_nothing(engine: str) -> None:
+    """Like a notebook: the next epoch works as usual, and nothing accumulates."""
     draw = random.Random(5)
     with running(GOES_ON, engine) as program:
         for _ in range(10):
@@ -398,7 +400,7 @@ for engine, act in map(str.split, sys.argv[2:]):
 """
 
 
-ON_THREADS = ["thread close", "thread iterate"]  # a fork has none of the threads, whatever else it does
+ON_THREADS = ["thread close", "thread iterate"]  # a fork has none of the threads
 ACTS = {
     "Loader": [f"process {act}" for act in ("nothing", "close", "drop", "fork_again", "begin_again", "iterate")],
     "DataLoader": ["process close", "process iterate"],
@@ -407,7 +409,7 @@ ACTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
-def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind: str) -> None:
+def test_a_fork_of_the_trainer_can_use_the_loader_without_affecting_it(kind: str) -> None:
     acts = ACTS[kind] + ON_THREADS
     with running(FORKED, kind, *acts, finalizes=True) as program:
         for act in acts:
@@ -427,7 +429,7 @@ print("read")
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_program_that_ends_in_the_middle_of_an_epoch_says_nothing(kind: str) -> None:
+def test_a_program_that_ends_in_the_middle_of_an_epoch_prints_nothing(kind: str) -> None:
     with running(LEFT_EARLY, kind, finalizes=True) as program:
         assert program.line() == "read", program.errors()
         assert program.end() == 0, program.errors()
@@ -467,11 +469,11 @@ except feedline.errors.WorkerDied as exc:
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_a_program_that_ignores_its_children(kind: str) -> None:
-    """The system keeps no exit status for it: multiprocessing would take such workers for alive for good."""
+def test_workers_end_in_a_program_that_ignores_sigchld(kind: str) -> None:
+    """The system then keeps no exit statuses, and multiprocessing would consider such workers alive forever."""
     with running(CHILDREN_IGNORED, kind, "fork") as program:
         assert program.line() == "left 0", program.errors()
-        told = program.line()
-        assert "ended with an unknown exit status" in told
-        assert "ignores SIGCHLD" in told
+        message = program.line()
+        assert "ended with an unknown exit status" in message
+        assert "ignores SIGCHLD" in message
         assert program.end() == 0, program.errors()

@@ -1,4 +1,4 @@
-"""The log of both loaders: what is saved and restored with their state, who is not asked for again, and the table."""
+"""The fault log of both loaders: saving and restoring it, quarantined samples, and the table."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tests.faults.loaders import (
     everywhere,
     indices_of,
     make,
+    mostly_dataloader,
+    mostly_loader,
     on,
-    one_of_both,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = pytest.mark.sample(8)
@@ -47,8 +47,8 @@ def loader_kind(request: pytest.FixtureRequest) -> str:
     return name
 
 
-class Asked(Numbers):
-    """Writes down how often samples of `bad` are asked for."""
+class CountsRequests(Numbers):
+    """Records how often samples of `bad` are requested."""
 
     def __init__(self, once: Once, count: int, bad: Iterable[int]) -> None:
         super().__init__(count, bad)
@@ -65,9 +65,9 @@ class Asked(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_samples_in_quarantine_are_not_asked_for(loader_kind: str, engine: str, policy: str, tmp_path: Path) -> None:
+def test_quarantined_samples_are_not_requested(loader_kind: str, engine: str, policy: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
-    dataset = Asked(once, 20, {2, 9})
+    dataset = CountsRequests(once, 20, {2, 9})
     loader = make(loader_kind, dataset, on_error=policy, persistent=engine == "process", **on(engine))
     first = batches_of(loader)
     assert [once.count(index) for index in (2, 9)] == [1, 1]
@@ -88,7 +88,7 @@ def test_samples_in_quarantine_are_not_asked_for(loader_kind: str, engine: str, 
 
 
 @everywhere
-def test_samples_that_work_again_come_again(loader_kind: str, engine: str) -> None:
+def test_released_samples_come_again(loader_kind: str, engine: str) -> None:
     dataset = Numbers(20, {2, 9})
     loader = make(loader_kind, dataset, on_error="skip", **on(engine))
     assert sum(map(len, batches_of(loader))) == 18
@@ -98,9 +98,9 @@ def test_samples_that_work_again_come_again(loader_kind: str, engine: str) -> No
     assert batches_of(loader) == batches_of(make(loader_kind, dataset))
 
 
-def test_samples_that_were_raised_are_asked_for_again(loader_kind: str, tmp_path: Path) -> None:
+def test_samples_whose_errors_were_raised_are_requested_again(loader_kind: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
-    loader = make(loader_kind, Asked(once, 8, {2}), on_error=Policy({OSError: "skip"}))
+    loader = make(loader_kind, CountsRequests(once, 8, {2}), on_error=Policy({OSError: "skip"}))
     for _ in range(3):
         with pytest.raises(Exception, match="sample 2 is bad"):
             list(loader)
@@ -109,7 +109,7 @@ def test_samples_that_were_raised_are_asked_for_again(loader_kind: str, tmp_path
     assert loader.faults.counts() == {"raise": 3, "skip": 0, "retry": 0, "replace": 0}
 
 
-def test_a_copy_has_a_log_of_its_own(loader_kind: str) -> None:
+def test_a_copy_of_a_loader_has_its_own_log(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(8, {2}), on_error="skip")
     list(loader)
     twin = copy.copy(loader)
@@ -120,7 +120,7 @@ def test_a_copy_has_a_log_of_its_own(loader_kind: str) -> None:
     assert indices_of(loader.faults) == [2]
 
 
-def test_a_loader_that_is_pickled_keeps_its_log(loader_kind: str) -> None:
+def test_a_pickled_loader_keeps_its_log(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(8, {2}), on_error=Skip())
     list(loader)
     twin = pickle.loads(pickle.dumps(loader))
@@ -142,14 +142,14 @@ def through_torch(state: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("way", [through_json, through_torch, copy.deepcopy])
 def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path) -> None:
     once = Once(tmp_path)
-    loader = make(loader_kind, Asked(once, 20, {2, 9}), on_error=Policy(otherwise="skip", max_share=1.0))
+    loader = make(loader_kind, CountsRequests(once, 20, {2, 9}), on_error=Policy(otherwise="skip", max_share=1.0))
     list(loader)
     state = way(loader.state_dict())
-    other = make(loader_kind, Asked(once, 20, {2, 9}), on_error="skip", workers=1)
+    other = make(loader_kind, CountsRequests(once, 20, {2, 9}), on_error="skip", workers=1)
     other.load_state_dict(state)
     assert list(other.faults) == list(loader.faults)
     assert other.faults.quarantined == {2, 9}
@@ -158,7 +158,7 @@ def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path
     assert [once.count(index) for index in (2, 9)] == [1, 1]
 
 
-def test_a_state_from_before_there_was_a_log(loader_kind: str) -> None:
+def test_a_state_without_a_log_clears_the_log(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
     batches = iter(loader)
     next(batches)
@@ -167,7 +167,7 @@ def test_a_state_from_before_there_was_a_log(loader_kind: str) -> None:
     loader.load_state_dict(state)
     assert len(loader.faults) == 0
     assert not loader.faults.quarantined
-    assert make(loader_kind, Numbers(20)).state_dict().get("faults") is None, "nothing to say, nothing saved"
+    assert make(loader_kind, Numbers(20)).state_dict().get("faults") is None, "an empty log is not saved"
 
 
 DAMAGE: dict[str, Any] = {
@@ -180,9 +180,9 @@ DAMAGE: dict[str, Any] = {
 }
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_told_and_changes_nothing(loader_kind: str, damage: str) -> None:
+def test_a_damaged_log_is_rejected_and_changes_nothing(loader_kind: str, damage: str) -> None:
     loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
     batches = iter(loader)
     next(batches)
@@ -193,9 +193,9 @@ def test_damage_is_told_and_changes_nothing(loader_kind: str, damage: str) -> No
     assert len(batches_of(batches)) == 4
 
 
-@the_other_of_both
-def test_the_log_knows_nothing_of_batches_that_were_not_delivered(loader_kind: str) -> None:
-    """Workers are ahead of the training loop, and what failed there is made again after a resumption."""
+@mostly_dataloader
+def test_the_log_has_only_faults_of_delivered_batches(loader_kind: str) -> None:
+    """Workers run ahead of the training loop; what failed there is made again after a resumption."""
     loader = make(loader_kind, Numbers(40, {2, 6, 10, 14, 18}), on_error="skip", workers=2, prefetch=4)
     batches = iter(loader)
     for count in range(1, 5):
@@ -223,9 +223,9 @@ def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
     "policy",
     [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
 )
-@one_of_both
-def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
-    """Saved with workers or without, and resumed with others: it goes on to the bit, into the next epoch."""
+@mostly_loader
+def test_resuming_from_every_batch_is_exact(loader_kind: str, policy: str) -> None:
+    """Saved and resumed with different workers, the rest and the next epoch are equal to the bit."""
 
     def loader(engine: str, workers: int) -> Any:
         options = {"on_error": POLICIES[policy], "seed": 5, "shuffle": True}
@@ -237,7 +237,7 @@ def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
         states = [through_json(saved.state_dict()) for _ in range(2) for _ in saved]
         assert facts_of(saved.faults) == facts_of(whole.faults)
         for number, state in enumerate(states[:-1], 1):
-            others = number % 6 == 0  # starting workers takes its time
+            others = number % 6 == 0  # starting workers is slow
             resumed = loader("process", 1 + number % 3) if others else loader("inline", 0)
             resumed.load_state_dict(state)
             rest = batches_of(resumed)
@@ -248,7 +248,7 @@ def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
 
 
 class Permuted:
-    """A sampler that the loader knows nothing of."""
+    """A custom sampler."""
 
     def __len__(self) -> int:
         return 42
@@ -257,8 +257,8 @@ class Permuted:
         return iter(np.random.default_rng(5).permutation(42).tolist())
 
 
-@the_other_of_both
-def test_a_resumption_with_a_sampler_of_another_kind(loader_kind: str) -> None:
+@mostly_dataloader
+def test_resuming_with_a_custom_sampler_is_exact(loader_kind: str) -> None:
     def loader(engine: str, workers: int) -> Any:
         options: dict[str, Any] = {"on_error": "skip", "seed": 5, "sampler": Permuted()}
         return make(loader_kind, Augmented(42, BAD), **options, **on(engine, workers))
@@ -273,9 +273,9 @@ def test_a_resumption_with_a_sampler_of_another_kind(loader_kind: str) -> None:
 
 
 @pytest.mark.slow
-@one_of_both
-def test_a_resumption_in_no_order(loader_kind: str) -> None:
-    """Each sample that works comes once, before or after."""
+@mostly_loader
+def test_resuming_without_order_delivers_each_working_sample_once(loader_kind: str) -> None:
+    """Before or after the resumption."""
 
     def loader() -> Any:
         return make(loader_kind, Numbers(42, BAD), on_error="skip", seed=5, shuffle=True, in_order=False, workers=3)
@@ -301,7 +301,7 @@ def test_a_resumption_in_no_order(loader_kind: str) -> None:
         pytest.param("Loader", "process", 1, marks=pytest.mark.slow),
     ],
 )
-def test_a_resumption_of_a_stream_at_every_batch(
+def test_resuming_a_stream_from_every_batch_is_exact(
     loader_kind: str, kind: type[Stream], shard: bool, engine: str, workers: int
 ) -> None:
     def loader() -> Any:
@@ -322,10 +322,10 @@ def test_a_resumption_of_a_stream_at_every_batch(
 
 
 @pytest.mark.slow
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_a_resumption_among_deaths(loader_kind: str) -> None:
-    """What killed before the state was saved kills nobody afterwards."""
+def test_resuming_after_deaths_is_exact(loader_kind: str) -> None:
+    """Samples that killed workers before the state was saved kill none afterwards."""
     fatal, bad = {5, 22}, {3, 30}
     expected = make(loader_kind, Augmented(42, fatal | bad), on_error="skip", seed=5)
     batches = batches_of(expected)
@@ -343,9 +343,9 @@ def test_a_resumption_among_deaths(loader_kind: str) -> None:
         assert (resumed.stats()["restarted_workers"] == 0) == (number >= 6)
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_ranks_resume(loader_kind: str, engine: str) -> None:
+def test_ranks_with_bad_samples_resume_exactly(loader_kind: str, engine: str) -> None:
     bad = {0, 2, 4, 18, 36}
 
     def loader() -> Any:
@@ -366,9 +366,9 @@ def test_ranks_resume(loader_kind: str, engine: str) -> None:
         assert batches_of(resumed) == batches[number:]
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_the_budget_goes_on_after_a_resumption(loader_kind: str, engine: str) -> None:
+def test_the_budget_continues_after_a_resumption(loader_kind: str, engine: str) -> None:
     def loader() -> Any:
         policy = Policy(otherwise="skip", max_failures=2)
         return make(loader_kind, Numbers(40, {2, 9, 20}), on_error=policy, **on(engine))
@@ -383,10 +383,10 @@ def test_the_budget_goes_on_after_a_resumption(loader_kind: str, engine: str) ->
         list(resumed)
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_the_state_after_too_many_bad_samples(loader_kind: str, engine: str) -> None:
-    """It is that after the last batch that was delivered, on every engine: a larger budget goes on from there."""
+def test_a_larger_budget_resumes_after_too_many_bad_samples(loader_kind: str, engine: str) -> None:
+    """The state is that after the last delivered batch, on every engine."""
 
     def loader(most: int) -> Any:
         policy = Policy(otherwise="skip", max_failures=most)
@@ -403,11 +403,11 @@ def test_the_state_after_too_many_bad_samples(loader_kind: str, engine: str) -> 
     assert delivered + rest == batches_of(loader(3))
 
 
-# -- for people ------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
 @everywhere
-def test_the_table(loader_kind: str, engine: str, tmp_path: Path) -> None:
+def test_faults_can_be_written_as_a_table(loader_kind: str, engine: str, tmp_path: Path) -> None:
     policy = Policy({OSError: "retry"}, otherwise="replace")
     loader = make(loader_kind, Numbers(12, {2, 7}), on_error=policy, **on(engine, 1))
     list(loader)
@@ -432,7 +432,7 @@ def test_stats_count_faults(loader_kind: str, engine: str) -> None:
     assert stats["restarted_workers"] == stats["recycled_workers"] == 0
 
 
-def test_the_log_is_readable(loader_kind: str) -> None:
+def test_the_repr_of_the_log_lists_faults(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", workers=1)
     list(loader)
     assert repr(loader.faults).splitlines() == [

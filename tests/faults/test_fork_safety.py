@@ -1,8 +1,8 @@
-"""Workers are forked while other threads of the trainer are in the middle of something: nobody is left waiting.
+"""Forking workers while other threads of the trainer are busy does not deadlock.
 
-A fork copies one thread and every lock. A worker that asks for a lock whose holder it does not have waits for ever, and
-a library that ends its threads before a fork may never answer those who wait for them. Each program here starts loaders
-one after the other while its other threads go on; both the workers and these threads have to come to an end.
+A fork copies one thread and every lock. A worker that takes a lock held by another thread would wait forever, and a
+library that ends its threads before a fork may never answer those that wait for them. Each program here starts loaders
+one after the other while its other threads run; both the workers and these threads must end.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ PROGRAMS = {
     "OpenCV": (OPENCV, 6),
     "torch": (TORCH, 6),
     "loaders": (LOADERS, 6),
-    # Without the care that is taken, about every start of these hangs.
+    # Without precautions, nearly every start of these hangs.
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),
     "matrices": (MATRICES, 4),
@@ -191,7 +191,7 @@ def check(text: str, starts: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_loaders_start_while_other_threads_go_on(name: str) -> None:
+def test_loaders_start_while_other_threads_are_busy(name: str) -> None:
     check(*PROGRAMS[name])
 
 
@@ -212,7 +212,7 @@ assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def test_a_process_that_others_forked_after_opencv_has_computed_starts_workers() -> None:
+def test_a_process_forked_after_opencv_was_used_can_start_workers() -> None:
     pytest.importorskip("cv2")
     done = program_server.run(OTHERS_FORK)
     assert done.returncode == 0, done.stderr
@@ -222,7 +222,7 @@ def test_a_process_that_others_forked_after_opencv_has_computed_starts_workers()
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_hundreds_of_loaders_start_while_other_threads_go_on(name: str, turn: int) -> None:
+def test_hundreds_of_loaders_start_while_other_threads_are_busy(name: str, turn: int) -> None:
     check(PROGRAMS[name][0], 100)
 
 
@@ -253,7 +253,7 @@ importing.join()
 
 
 @pytest.mark.slow
-def test_a_module_that_another_thread_is_importing_can_be_imported_in_a_worker(tmp_path: Path) -> None:
+def test_a_worker_can_import_a_module_that_another_thread_is_importing(tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text(TAKES_LONG)
     with running_afresh(IMPORTING, tmp_path) as program:
         assert program.line() == "40 41 42 43"

@@ -1,4 +1,4 @@
-"""A trainer that forks while a loader is at work."""
+"""A trainer that forks while a loader is running."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_workers_leave_by_themselves_although_a_child_has_copies_of_their_sockets() -> None:
+def test_workers_end_even_if_a_child_has_copies_of_their_sockets() -> None:
     with running(CLOSED_WHILE_A_CHILD_LIVES) as program:
         assert program.line() == "0 0"
         assert program.end() == 0

@@ -1,4 +1,4 @@
-"""Ctrl-C reaches the trainer and all its workers at once: one traceback, and everybody leaves."""
+"""Ctrl-C reaches the trainer and all its workers at once: there is one traceback, and all processes end."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ for batch in batches:
 """
 
 OWN_HANDLER = """
-heard = []
-handler = signal.SIG_IGN if sys.argv[2] == "ignored" else lambda number, frame: heard.append(number)
+received = []
+handler = signal.SIG_IGN if sys.argv[2] == "ignored" else lambda number, frame: received.append(number)
 signal.signal(signal.SIGINT, handler)
 loader = Loader(list(np.arange(64)), 4, workers=2, engine=sys.argv[1], start_method=sys.argv[3] or None)
 for epoch in range(2):
@@ -56,7 +56,7 @@ for epoch in range(2):
             hear()
     assert number == 15 and signal.getsignal(signal.SIGINT) is handler
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-say(len(heard))
+say(len(received))
 """
 
 
@@ -65,7 +65,7 @@ def interrupt(program: Program) -> None:
 
 
 def check(program: Program) -> None:
-    assert program.end() == -signal.SIGINT, "ended by the interrupt, as Python does"
+    assert program.end() == -signal.SIGINT, "ended by the interrupt, as usual in Python"
     assert program.watched_are_gone()
     errors = program.errors()
     assert errors.count("Traceback (most recent call last)") == 1, errors
@@ -74,7 +74,7 @@ def check(program: Program) -> None:
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("text", [LOOP, IN_THE_STEP], ids=["in the loop", "in the step"])
-def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
+def test_ctrl_c_prints_one_traceback_and_leaves_no_process(text: str, engine: str) -> None:
     with running(text, engine, finalizes=True) as program:
         program.watch(program.line())
         interrupt(program)
@@ -83,7 +83,7 @@ def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_for_stuck_workers(engine: str, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate", finalizes=True) as program:
         program.watch(program.line())
         gate.wait_until_reached(2)
@@ -92,15 +92,15 @@ def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("engine", "method"), [("process", "fork"), ("process", "forkserver"), ("thread", None)])
-@pytest.mark.parametrize(("handling", "heard"), [("ignored", "0"), ("handled", "2")])
+@pytest.mark.parametrize(("handling", "interrupts"), [("ignored", "0"), ("handled", "2")])
 def test_a_program_that_ignores_or_handles_ctrl_c_keeps_doing_so(
-    engine: str, method: str | None, handling: str, heard: str
+    engine: str, method: str | None, handling: str, interrupts: str
 ) -> None:
     with running(OWN_HANDLER, engine, handling, method or "", finalizes=True) as program:
         for _ in range(2):
             assert program.line() == "in the loop"
             interrupt(program)
             program.go_on()
-        assert program.line() == heard
+        assert program.line() == interrupts
         assert program.end() == 0
         assert not program.errors()

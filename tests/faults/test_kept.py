@@ -1,4 +1,4 @@
-"""What a training loop may do with batches: keep, drop, change, copy, send and outlive the loader. Never wrong data."""
+"""A training loop may keep, drop, change, copy and send batches, also after the loader is gone, without wrong data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.faults.loaders import LOADERS, make
 pytestmark = pytest.mark.sample(15)
 
 ROWS, WIDTH = 4, 12_000
-"""A batch is 192 kB: enough to be made in a slot also on threads."""
+"""A batch is 192 kB, large enough for a slot on threads too."""
 
 
 class Marked:
-    """Sample i is an array full of i, as part of a pair or alone."""
+    """Sample i is an array filled with i, in a pair or alone."""
 
     def __init__(self, count: int, *, paired: bool = False) -> None:
         self.count = count
@@ -42,7 +42,7 @@ class Marked:
 
 
 class Cached(Marked):
-    """Gives the same array object whenever it is asked for a sample."""
+    """Returns the same array object each time a sample is requested."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -57,7 +57,7 @@ def expected(place: int, step: int = 1) -> NDArray[Any]:
 
 
 def is_right(batch: Any, place: int, step: int = 1) -> bool:
-    """True if this is batch `place`, to the last number. A batch, or rows of it, of either library."""
+    """Return whether this is exactly batch `place`, or rows of it, in either library."""
     array = np.asarray(batch)
     return bool(array.shape == (ROWS, WIDTH) and (array == expected(place, step)).all())
 
@@ -75,23 +75,25 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def loader_of(kind: str, engine: str, count: int = 16, **options: Any) -> Any:
-    """Return a loader that delivers so many batches."""
+    """Return a loader that delivers `count` batches."""
     dataset = options.pop("dataset", None) or Marked(count * ROWS)
     return make(kind, dataset, ROWS, workers=2, engine=engine, **options)
 
 
-def test_all_of_them_are_kept(kind: str, engine: str) -> None:
-    """More than there are slots."""
+def test_all_batches_can_be_kept(kind: str, engine: str) -> None:
+    """More batches than there are slots."""
     loader = loader_of(kind, engine, 100)
     kept = list(loader)
     assert all(is_right(batch, place) for place, batch in enumerate(kept))
     changed = kept[50]
     changed[:] = -1
-    assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not changed), "one is none other"
+    assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not changed), (
+        "batches do not share memory"
+    )
 
 
-def test_they_are_dropped_by_another_thread(kind: str, engine: str) -> None:
-    """In another order, while more of them are made."""
+def test_another_thread_can_drop_batches(kind: str, engine: str) -> None:
+    """In another order, while more batches are made."""
     on_their_way: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
     right: list[bool] = []
 
@@ -118,8 +120,8 @@ def test_they_are_dropped_by_another_thread(kind: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", [Marked, Cached])
-def test_they_are_changed_in_place(kind: str, engine: str, dataset: type[Marked]) -> None:
-    """As soon as they are there, while workers go on; what comes later does not know."""
+def test_batches_can_be_changed_in_place(kind: str, engine: str, dataset: type[Marked]) -> None:
+    """As soon as they arrive, while workers continue, without an effect on later batches."""
     loader = loader_of(kind, engine, dataset=dataset(30 * ROWS), persistent=True)
     changed = []
     for _ in range(2):
@@ -145,17 +147,17 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_they_are_copied(kind: str, engine: str, way: str) -> None:
+def test_batches_can_be_copied(kind: str, engine: str, way: str) -> None:
     copies = []
     for batch in loader_of(kind, engine, 30):
         copies.append(COPIES[way](batch))
-        if way != "copy":  # which shares memory with the original, of a tensor
+        if way != "copy":  # a shallow copy of a tensor shares its memory
             batch[:] = -1
     assert all(is_right(batch, place) for place, batch in enumerate(copies))
 
 
 def test_a_copy_is_no_larger_than_the_batch(kind: str, engine: str) -> None:
-    """Not the slot, nor all the slots there are."""
+    """It does not contain its slot, or all slots."""
     for batch in loader_of(kind, engine, 3):
         assert len(pickle.dumps(batch)) < 1.1 * batch.nbytes
         if kind == "DataLoader":
@@ -163,7 +165,7 @@ def test_a_copy_is_no_larger_than_the_batch(kind: str, engine: str) -> None:
 
 
 def _check_all(inbox: Any, outbox: Any) -> None:
-    """Keep every batch that comes, and look at all of them when there are no more."""
+    """Keep every batch that comes, and check all of them at the end."""
     kept = []
     while (item := inbox.get()) is not None:
         kept.append(item)
@@ -175,8 +177,8 @@ def _queues(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("forked", ["before", "in the middle"])
-def test_they_are_sent_to_another_process(kind: str, engine: str, forked: str) -> None:
-    """Through a queue of torch's, which moves tensors to shared memory of their own, or of Python's."""
+def test_batches_can_be_sent_to_another_process(kind: str, engine: str, forked: str) -> None:
+    """Through torch's queue, which moves tensors to their own shared memory, or through Python's."""
     context = _queues(kind)
     inbox, outbox = context.Queue(), context.Queue()
     process = context.Process(target=_check_all, args=(inbox, outbox), daemon=True)
@@ -200,7 +202,7 @@ def test_they_are_sent_to_another_process(kind: str, engine: str, forked: str) -
     assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not None)
 
 
-def test_they_are_sent_through_a_pipe(kind: str, engine: str) -> None:
+def test_batches_can_be_sent_through_a_pipe(kind: str, engine: str) -> None:
     context = _queues(kind)
     ours, theirs = context.Pipe()
     process = context.Process(target=_echo, args=(theirs,), daemon=True)
@@ -223,7 +225,7 @@ def _echo(pipe: Any) -> None:
 
 @pytest.mark.parametrize("end", ["close", "delete", "collect"])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_one_is_held_while_the_loader_goes(kind: str, engine: str, end: str, persistent: bool) -> None:
+def test_a_batch_outlives_its_loader(kind: str, engine: str, end: str, persistent: bool) -> None:
     loader = loader_of(kind, engine, persistent=persistent)
     batches = iter(loader)
     held = [next(batches) for _ in range(3)]
@@ -231,7 +233,7 @@ def test_one_is_held_while_the_loader_goes(kind: str, engine: str, end: str, per
         loader.close()
         batches.close()
     elif end == "collect":
-        loader.me = loader  # nobody but the garbage collector can tell
+        loader.me = loader  # only the garbage collector can free it
     del loader, batches
     gc.collect()
     others = list(loader_of(kind, engine))
@@ -255,7 +257,7 @@ PARTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_one_is_held(kind: str, engine: str, part: str) -> None:
+def test_a_part_of_a_batch_can_be_kept(kind: str, engine: str, part: str) -> None:
     cut = PARTS[part]
     parts = []
     for place, batch in enumerate(loader_of(kind, engine, 100)):
@@ -268,14 +270,14 @@ def test_a_part_of_one_is_held(kind: str, engine: str, part: str) -> None:
         assert np.array_equal(np.asarray(found), np.asarray(wanted)), f"of batch {place}"
 
 
-def test_one_field_of_a_batch_is_held(kind: str, engine: str) -> None:
+def test_one_field_of_a_batch_can_be_kept(kind: str, engine: str) -> None:
     loader = loader_of(kind, engine, dataset=Marked(100 * ROWS, paired=True))
     fields = [batch["y"] for batch in loader]
     assert all(is_right(field, place, 2) for place, field in enumerate(fields))
 
 
-def test_some_are_held_over_epochs(kind: str, engine: str) -> None:
-    """With the same workers, who write into the same memory."""
+def test_batches_can_be_kept_over_epochs(kind: str, engine: str) -> None:
+    """With the same workers, which write to the same memory."""
     loader = loader_of(kind, engine, 30, persistent=True)
     held: list[tuple[int, Any]] = []
     for epoch in range(4):
@@ -294,7 +296,7 @@ def test_some_are_held_over_epochs(kind: str, engine: str) -> None:
 
 
 class Sized:
-    """Sample i has so many bytes, and says which it is."""
+    """Sample i has `sizes[i]` bytes, filled with i."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
@@ -311,7 +313,7 @@ WINDOW = 4
 
 
 def kept_batches(loader: Any, count: int) -> Iterator[Any]:
-    """Yield the batches while the last so many of them are kept, which are looked at when they are dropped."""
+    """Yield the batches while keeping the last `count` of them, which are checked when they are dropped."""
     kept: list[Any] = []
     for place, batch in enumerate(loader):
         kept.append((place, batch))
@@ -327,13 +329,13 @@ def kept_batches(loader: Any, count: int) -> Iterator[Any]:
 @pytest.mark.parametrize("budget", [0, 2_000_000, 8_000_000])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_memory_budget_bounds_the_arena(kind: str, engine: str, budget: int, sizes: str) -> None:
-    """By what it says, and what is under way when nobody knows yet how large batches are."""
+    """Plus the batches in flight before the size of a batch is known."""
     loader = make(kind, Sized(SIZES[sizes]), 1, workers=2, engine=engine, memory_budget=budget)
     worst = max(loader.stats()["arena_bytes"] for _ in kept_batches(loader, 20))
     assert worst <= budget + WINDOW * 1_004_000
 
 
-def test_what_does_not_fit_the_budget_is_counted(kind: str, engine: str) -> None:
+def test_batches_that_exceed_the_budget_are_counted(kind: str, engine: str) -> None:
     def fallbacks(budget: int | None) -> int:
         loader = make(kind, Sized(SIZES["equal"]), 1, workers=2, engine=engine, memory_budget=budget)
         count = sum(1 for _ in kept_batches(loader, 20))

@@ -1,4 +1,4 @@
-"""Programs that end in the middle of an epoch, in every way a program can end."""
+"""Programs that end in the middle of an epoch, in every possible way."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("persistent", ["persistent", "not"])
-def test_nobody_is_left_and_nothing_is_said(way: str, persistent: str) -> None:
-    leave, code, told = WAYS[way]
+def test_no_process_is_left_and_nothing_is_printed(way: str, persistent: str) -> None:
+    leave, code, message = WAYS[way]
     with running(BEGIN + leave, "process", persistent, finalizes=True) as program:
         program.watch(program.line())
         assert program.end() == code, program.errors()
         assert program.watched_are_gone()
         errors = program.errors()
-    if told:
-        assert told in errors
+    if message:
+        assert message in errors
         assert errors.count("Traceback (most recent call last)") == 1, errors
     else:
         assert errors == ""
@@ -51,13 +51,13 @@ def test_nobody_is_left_and_nothing_is_said(way: str, persistent: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_threads_do_not_keep_a_program_alive(way: str) -> None:
-    leave, code, told = WAYS[way]
+    leave, code, message = WAYS[way]
     with running(BEGIN + leave, "thread", "persistent", finalizes=True) as program:
         program.watch(program.line())
         assert program.end() == code, program.errors()
         errors = program.errors()
-    assert told in errors
-    assert errors.count("Traceback (most recent call last)") == bool(told), errors
+    assert message in errors
+    assert errors.count("Traceback (most recent call last)") == bool(message), errors
 
 
 STUCK_THREADS = """
@@ -73,7 +73,7 @@ next(batches)
 
 
 @pytest.mark.slow
-def test_threads_that_are_stuck_for_good_do_not_keep_a_program_alive() -> None:
+def test_stuck_threads_do_not_keep_a_program_alive() -> None:
     with running(STUCK_THREADS, finalizes=True) as program:
         assert program.end() == 0
         assert program.errors() == ""

@@ -1,4 +1,4 @@
-"""Little memory, few descriptors, a tiny /dev/shm: ordinary conditions."""
+"""Loaders work with little memory, few descriptors and a tiny /dev/shm."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ epoch()  # whatever is imported or started once
 enough = 0
 for left in range(0, 30):
     before = len(os.listdir("/proc/self/fd"))
-    told = "enough"
+    message = "enough"
     try:
         with descriptors_left(left):
             epoch()
     except feedline.errors.TooManyOpenFiles as exc:
-        told = str(exc)
+        message = str(exc)
     gc.collect()
     more = len(os.listdir("/proc/self/fd")) - before
-    say(left, more, told)
-    enough = enough + 1 if told == "enough" else 0
+    say(left, more, message)
+    enough = enough + 1 if message == "enough" else 0
     if enough == 3:
         break
 """
@@ -53,19 +53,19 @@ for left in range(0, 30):
 
 @pytest.mark.slow
 def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
-    """Forked workers: the fork server of Python does not survive a client that runs out of descriptors."""
+    """With forked workers, since Python's fork server does not survive a client that runs out of descriptors."""
     with running_afresh(FEW_DESCRIPTORS) as program:
         lines = [program.line().split(maxsplit=2)]
-        while [told for _, _, told in lines[-3:]] != ["enough"] * 3:
+        while [message for _, _, message in lines[-3:]] != ["enough"] * 3:
             lines.append(program.line().split(maxsplit=2))
         assert program.end() == 0, program.errors()
     assert lines[0][2] != "enough"
-    assert all(told == "enough" or "ulimit -n" in told for _, _, told in lines)
-    # Python leaves a pipe open when the second of two cannot be made to start a process.
-    assert all(more == "0" or (more == "2" and told != "enough") for _, more, told in lines), lines
+    assert all(message == "enough" or "ulimit -n" in message for _, _, message in lines)
+    # To start a process Python creates two pipes; if the second fails, it leaks the first.
+    assert all(more == "0" or (more == "2" and message != "enough") for _, more, message in lines), lines
 
 
-def test_batches_that_are_kept_cost_no_descriptors() -> None:
+def test_kept_batches_use_no_descriptors() -> None:
     loader = Loader(np.arange(4000), 4, workers=2)
     batches = iter(loader)
     kept = [next(batches)]
@@ -94,12 +94,12 @@ say("done")
 
 
 @pytest.mark.slow
-def test_more_than_a_thousand_descriptors_are_no_trouble() -> None:
+def test_loaders_work_with_more_than_a_thousand_open_descriptors() -> None:
     with running_afresh(MANY_OPEN) as program:
-        told = program.line()
-        if told == "cannot":
+        message = program.line()
+        if message == "cannot":
             pytest.skip("the hard limit on open files is too low here")
-        assert told == "done"
+        assert message == "done"
         assert program.end() == 0
 
 
@@ -120,7 +120,7 @@ class Tensors(Dataset[Any]):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_batches_too_large_for_their_slots_travel(monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+def test_batches_too_large_for_their_slots_arrive(monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
     small_slots(monkeypatch)
     loader = DataLoader(Tensors(), 4, num_workers=2)
     kept = []
@@ -138,7 +138,7 @@ def many_tensors(samples: list[Any]) -> list[torch.Tensor]:
     return [torch.full((10,), float(number)) for number in range(5000)]
 
 
-def test_a_batch_of_thousands_of_tensors_travels_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_thousands_of_tensors_arrives_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     small_slots(monkeypatch)
     for batch in DataLoader(Tensors(), 12, num_workers=1, collate_fn=many_tensors):
         assert len(batch) == 5000
@@ -175,13 +175,13 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_limit_on_addresses(engine: EngineName) -> None:
+def test_loaders_work_under_an_address_space_limit_or_explain_it(engine: EngineName) -> None:
     with running_afresh(ADDRESS_LIMIT, engine, 1000) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
-    with running_afresh(ADDRESS_LIMIT, engine, 24) as program:  # hardly enough for the interpreter's own stacks
-        told = program.line()
-        assert told == "done" or told.startswith("refused")
+    with running_afresh(ADDRESS_LIMIT, engine, 24) as program:  # barely enough for the interpreter's own stacks
+        message = program.line()
+        assert message == "done" or message.startswith("refused")
         assert program.end() == 0, program.errors()
 
 
@@ -218,30 +218,30 @@ if __name__ == "__main__":
     for size in map(int, sys.argv[3:]):
         dataset = Blocks(12)
         loader = Loader(dataset, 2, workers=2, prefetch=1, start_method=method)
-        told = "worked"
+        message = "worked"
         try:
             for place, batch in enumerate(loader):
                 assert batch[:, 0].tolist() == [2 * place, 2 * place + 1]
                 assert (batch == batch[:, :1]).all()
             assert place == 5
         except feedline.errors.TransportError as exc:
-            told = str(exc)
+            message = str(exc)
         loader.close()
-        say(size, told)
+        say(size, message)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit_mib", [1024, 64, 8])
-def test_a_limit_on_the_size_of_files(limit_mib: int) -> None:
-    """It holds for memory that processes share, too. A batch within it travels, in a slot or in a file of its own."""
+def test_batches_within_a_file_size_limit_arrive_and_larger_ones_raise(limit_mib: int) -> None:
+    """The limit also applies to shared memory. A batch within it arrives, in a slot or in its own file."""
     most = min(limit_mib << 20, 64 << 20) // 2
     sizes = [1000, most // 4, most - 8192, *([most + 1] if limit_mib <= 64 else [])]
     with running_afresh(FILE_LIMIT, "fork", limit_mib, *sizes) as program:
-        told = [program.line().partition(" ")[2] for _ in sizes]
+        messages = [program.line().partition(" ")[2] for _ in sizes]
         assert program.end() == 0, program.errors()
-    assert told[:3] == ["worked"] * 3
-    for refusal in told[3:]:
+    assert messages[:3] == ["worked"] * 3
+    for refusal in messages[3:]:
         assert f"larger than the {limit_mib} MiB" in refusal
         assert f"(`ulimit -f`), which applies to shared memory too, is {limit_mib << 20} bytes" in refusal
         assert "smaller batch size" in refusal
@@ -264,7 +264,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_dataset_beyond_the_limit_on_the_size_of_files() -> None:
+def test_a_dataset_beyond_a_file_size_limit_raises() -> None:
     with running_afresh(DATASET_UNDER_A_FILE_LIMIT) as program:
         assert program.line() == "True"
         refusal = program.line()
@@ -302,11 +302,11 @@ say(status("VmRSS") - before)
 @pytest.mark.slow
 def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> None:
     with running_afresh(LOCKED, engine, 0 if engine == "inline" else 2) as program:
-        told = program.line()
-        if told == "cannot":
+        message = program.line()
+        if message == "cannot":
             pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")
         assert program.end() == 0, program.errors()
-    assert int(told) < 64 << 20, "threads and modules, besides batches"
+    assert int(message) < 64 << 20, "threads and modules, in addition to batches"
 
 
 # -- /dev/shm ---
@@ -335,7 +335,7 @@ assert os.listdir("/dev/shm") == []
 
 
 @pytest.mark.slow
-def test_the_size_of_the_systems_shared_memory_does_not_matter(tmp_path: Path) -> None:
+def test_a_small_dev_shm_does_not_matter(tmp_path: Path) -> None:
     unshare = shutil.which("unshare")
     mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
     if unshare is None or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:

@@ -42,8 +42,8 @@ def fault(index: Any = 7, action: str = "skip", stage: str = "fetch", message: s
 
 
 @given(st.lists(st.tuples(actions, stages), max_size=9), st.integers(0, 9))
-def test_the_state_of_an_earlier_moment_can_be_told(kinds: list[tuple[str, str]], until: int) -> None:
-    """As long as nothing was dropped since."""
+def test_the_state_at_an_earlier_moment_is_available(kinds: list[tuple[str, str]], until: int) -> None:
+    """As long as nothing has been dropped since."""
     log = FaultLog(most_entries=5)
     states = []
     for index, (action, stage) in enumerate(kinds):
@@ -76,7 +76,7 @@ def through_pickle(value: Any) -> Any:
 
 
 def through_torch(value: Any) -> Any:
-    """As programs save it beside the model, and load it with torch's default: nothing but plain values."""
+    """Save it as programs do beside the model, and load it with torch's default, which allows only plain values."""
     file = io.BytesIO()
     torch.save(value, file)
     file.seek(0)
@@ -86,7 +86,7 @@ def through_torch(value: Any) -> Any:
 # -- a sequence of faults ---
 
 
-def test_faults_are_there_in_order() -> None:
+def test_the_log_is_a_sequence_of_faults() -> None:
     entries = [fault(index) for index in range(5)]
     log = log_of(entries)
     assert len(log) == 5
@@ -101,18 +101,18 @@ def test_faults_are_there_in_order() -> None:
         log[5]
 
 
-def test_what_is_appended_meanwhile_does_not_disturb() -> None:
+def test_appending_during_iteration_does_not_affect_it() -> None:
     log = log_of([fault(1)])
     for entry in log:
         log.append(entry)
     assert len(log) == 2
 
 
-def test_counts() -> None:
+def test_counts_by_action() -> None:
     log = log_of(fault(index, action) for index, action in enumerate(["skip", "skip", "retry", "replace", "skip"]))
     assert log.counts() == {"skip": 3, "retry": 1, "replace": 1, "raise": 0}
     log.counts().clear()
-    assert log.counts()["skip"] == 3, "what was returned is a copy"
+    assert log.counts()["skip"] == 3, "the returned counts are a copy"
 
 
 def test_an_empty_log() -> None:
@@ -129,11 +129,11 @@ def test_an_empty_log() -> None:
 
 @pytest.mark.parametrize("stage", ["fetch", "transform", "worker"])
 @pytest.mark.parametrize(("action", "held"), [("skip", True), ("replace", True), ("retry", False), ("raise", False)])
-def test_samples_that_were_lost_are_in_quarantine(stage: str, action: str, held: bool) -> None:
+def test_lost_samples_are_quarantined(stage: str, action: str, held: bool) -> None:
     assert (7 in log_of([fault(7, action, stage)]).quarantined) is held
 
 
-def test_a_batch_that_was_not_collated_is_not() -> None:
+def test_samples_of_a_batch_that_was_not_collated_are_not_quarantined() -> None:
     assert not log_of([fault([1, 2], "skip", "collate")]).quarantined
 
 
@@ -151,10 +151,10 @@ def test_a_sample_can_be_released() -> None:
     assert log.release(np.array([1, 2]))
     assert not log.quarantined
     assert not log.release(7)
-    assert len(log) == 2, "what happened is not forgotten"
+    assert len(log) == 2, "the log keeps the faults"
 
 
-def test_a_sample_that_is_released_stays_so() -> None:
+def test_a_released_sample_stays_released_after_restoring() -> None:
     log = log_of([fault(7), fault(8)])
     log.release(7)
     again = FaultLog()
@@ -168,7 +168,7 @@ def test_none_can_be_an_index() -> None:
     assert not log.release(None)
 
 
-def test_everything_can_be_forgotten() -> None:
+def test_the_log_can_be_cleared() -> None:
     log = log_of([fault(index) for index in range(9)], most_entries=3)
     held = log.quarantined
     log.clear()
@@ -180,7 +180,7 @@ def test_everything_can_be_forgotten() -> None:
 # -- the oldest are dropped ---
 
 
-def test_the_oldest_are_dropped_and_still_count_and_stay_in_quarantine() -> None:
+def test_the_oldest_faults_are_dropped_but_still_count_and_stay_quarantined() -> None:
     log = log_of((fault(index) for index in range(10)), most_entries=3)
     assert [entry.index for entry in log] == [7, 8, 9]
     assert log.dropped == 7
@@ -188,7 +188,7 @@ def test_the_oldest_are_dropped_and_still_count_and_stay_in_quarantine() -> None
     assert log.quarantined == set(range(10))
 
 
-def test_ten_thousand_are_kept() -> None:
+def test_ten_thousand_faults_are_kept() -> None:
     entry = fault(1)
     log = log_of([entry] * 10_001)
     assert len(log) == 10_000
@@ -200,7 +200,7 @@ def test_ten_thousand_are_kept() -> None:
 
 @pytest.mark.parametrize("through", [through_json, through_pickle])
 @given(entries=st.lists(faults, max_size=8), most_entries=st.integers(1, 8))
-def test_a_log_comes_back_as_it_was(through: Any, entries: list[Fault], most_entries: int) -> None:
+def test_a_log_survives_saving_and_restoring(through: Any, entries: list[Fault], most_entries: int) -> None:
     log = log_of(entries, most_entries)
     again = log_of([fault("before"), fault("it")], most_entries)
     again.restore(through(log.state()))
@@ -212,7 +212,7 @@ def test_a_log_comes_back_as_it_was(through: Any, entries: list[Fault], most_ent
     assert again.state() == log.state()
 
 
-def test_torch_saves_and_loads_it() -> None:
+def test_torch_can_save_and_load_the_state() -> None:
     log = log_of([fault((1, np.int64(2))), fault(b"key"), fault(np.arange(3))], most_entries=2)
     again = FaultLog()
     again.restore(through_torch(log.state()))
@@ -237,7 +237,7 @@ def test_a_view_of_the_quarantine_follows_a_restored_state() -> None:
     assert held == {8}
 
 
-def test_a_smaller_log_keeps_what_it_can() -> None:
+def test_a_smaller_log_keeps_the_last_faults() -> None:
     log = FaultLog(2)
     log.restore(log_of(fault(index) for index in range(5)).state())
     assert [entry.index for entry in log] == [3, 4]
@@ -271,7 +271,7 @@ DROPPED = log_of((fault(index) for index in range(5)), most_entries=2).state()
     ],
     ids=repr,
 )
-def test_a_damaged_state_is_refused_and_changes_nothing(state: Any) -> None:
+def test_a_damaged_state_is_rejected_and_changes_nothing(state: Any) -> None:
     log = log_of([fault(7), fault(8, "retry")])
     before = log.state()
     with pytest.raises(BadState, match="damaged"):
@@ -279,7 +279,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(state: Any) -> None:
     assert log.state() == before
 
 
-def test_a_state_is_apart_from_the_log() -> None:
+def test_a_state_does_not_change_with_the_log() -> None:
     log = log_of([fault([1, 2])])
     state = log.state()
     before = through_json(state)
@@ -288,7 +288,7 @@ def test_a_state_is_apart_from_the_log() -> None:
     assert state == before
 
 
-def test_a_log_can_be_sent() -> None:
+def test_a_log_can_be_pickled() -> None:
     log = log_of([fault(7), fault([1])])
     assert through_pickle(log).state() == log.state()
 
@@ -301,7 +301,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_table_for_spreadsheets(tmp_path: Path) -> None:
+def test_the_csv_file_has_one_row_per_fault(tmp_path: Path) -> None:
     path = tmp_path / "faults.csv"
     log_of([fault(7, message='two\nlines, a "quote"\r\nand ü', epoch=3, replacement=8), fault((1, "a"))]).to_csv(path)
     first, second = read_csv(path)
@@ -322,7 +322,7 @@ def test_a_table_for_spreadsheets(tmp_path: Path) -> None:
     assert second["replacement"] == ""
 
 
-def test_names_of_files_that_are_no_utf8_are_written(tmp_path: Path) -> None:
+def test_file_names_that_are_not_utf8_are_written(tmp_path: Path) -> None:
     log_of([fault("caf\udce9.png", message="caf\udce9.png")]).to_csv(str(tmp_path / "faults.csv"))
     (row,) = read_csv(tmp_path / "faults.csv")
     assert row["index"] == row["message"] == r"caf\udce9.png"
@@ -333,7 +333,7 @@ def test_an_empty_table_has_its_header(tmp_path: Path) -> None:
     assert (tmp_path / "faults.csv").read_text().startswith("time,index,error,message")
 
 
-# -- what is shown ---
+# -- output ---
 
 
 def test_the_repr_shows_counts_and_the_last_few() -> None:

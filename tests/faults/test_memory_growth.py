@@ -1,4 +1,4 @@
-"""Workers that take more and more memory: who grows is named, who has too much is replaced between two batches."""
+"""Workers whose memory grows are reported, and those over the limit are replaced between two batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.faults.loaders import (
     Stream,
     batches_of,
     make,
+    mostly_dataloader,
+    mostly_loader,
     on,
-    one_of_both,
     pids_of,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = pytest.mark.sample(5)
@@ -31,18 +31,18 @@ pytestmark = pytest.mark.sample(5)
 MIB = 1 << 20
 COUNT = 96
 ROOM = 24 * MIB
-"""What a worker may keep: far more than it can have kept when its first batch is looked at, far less than all."""
+"""What a worker may keep: far more than after its first batch, far less than for all samples."""
 
 
 @pytest.fixture(autouse=True)
 def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look after every answer, not once a second."""
+    """Check after every answer, not once a second."""
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._EVERY_S", 0.0)
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._MOST_SHARE", float("inf"))
 
 
 class Leaking(Augmented):
-    """Keeps some megabytes of every sample that it makes: pages of its own, not ones that the heap had before."""
+    """Keeps some megabytes for every sample, in new pages rather than in the existing heap."""
 
     def __init__(self, count: int = COUNT, leak_bytes: int = MIB) -> None:
         super().__init__(count)
@@ -56,13 +56,13 @@ class Leaking(Augmented):
 
 
 def private_bytes(pid: int) -> int:
-    """Return the memory that a process shares with no other."""
+    """Return the private memory of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
 
 
 def limit_for(kind: str, **options: Any) -> int:
-    """Return what a worker has after its first batch that keeps nothing, and some more."""
+    """Return the memory of a worker after its first batch, without leaks, plus `ROOM`."""
     batches = iter(make(kind, Augmented(COUNT), workers=1, **options))
     next(batches)
     [pid] = pids_of(batches)
@@ -75,9 +75,9 @@ def dataset_for(kind: str, samples: Any) -> tuple[Any, dict[str, Any]]:
     return (samples, {}) if kind == "map" else (StatefulStream(samples, splits=False), {"shard": False})
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize(("kind", "persistent"), [("map", False), ("map", True), ("stream", True)])
-def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
+def test_workers_over_the_limit_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
     plain_dataset, options = dataset_for(kind, Augmented(COUNT))
     same = make(loader_kind, plain_dataset, seed=3, **options)
     dataset, options = dataset_for(kind, Leaking())
@@ -86,13 +86,13 @@ def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, pe
     for _ in range(2):
         assert batches_of(loader) == batches_of(same)
     stats = loader.stats()
-    assert stats["recycled_workers"] >= 4, "96 MiB a time, of which 24 may be kept"
+    assert stats["recycled_workers"] >= 4, "96 MiB per epoch, of which 24 may be kept"
     assert stats["restarted_workers"] == 0
     loader.close()
 
 
 @pytest.mark.slow
-@the_other_of_both
+@mostly_dataloader
 def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     most = limit_for(loader_kind)
     loader = make(loader_kind, Leaking(), workers=2, max_memory_per_worker=most)
@@ -100,13 +100,13 @@ def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     highest = 0
     for _ in batches:
         highest = max(highest, *map(private_bytes, pids_of(batches)))
-    # What it may have, and what it takes for the batch that it is at and those that were on their way.
+    # The limit, plus the memory for its current batch and those in flight.
     assert highest < most + 5 * 4 * MIB
     assert loader.stats()["recycled_workers"] >= 2
 
 
 class Refilling(Augmented):
-    """Fills memory that was there before it was forked."""
+    """Writes to memory that existed before the fork."""
 
     def __init__(self, freed: np.ndarray[Any, Any]) -> None:
         super().__init__(COUNT)
@@ -118,9 +118,9 @@ class Refilling(Augmented):
 
 
 @pytest.mark.slow
-@one_of_both
-def test_a_copy_of_inherited_memory_is_a_workers_own(loader_kind: str) -> None:
-    """As when the heap that a worker is forked with has room: it grows, and the system shows it as large as before."""
+@mostly_loader
+def test_copied_pages_of_inherited_memory_count(loader_kind: str) -> None:
+    """Like a worker that reuses free memory of the heap it inherited: it grows, but its resident size does not."""
     most = limit_for(loader_kind)
     freed = np.ones((COUNT, MIB), np.uint8)
     loader = make(loader_kind, Refilling(freed), workers=1, seed=3, max_memory_per_worker=most)
@@ -128,9 +128,9 @@ def test_a_copy_of_inherited_memory_is_a_workers_own(loader_kind: str) -> None:
     assert loader.stats()["recycled_workers"] >= 2
 
 
-@one_of_both
-def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
-    """A forked worker sees the memory of the training process, and has none of it for itself."""
+@mostly_loader
+def test_inherited_memory_does_not_count(loader_kind: str) -> None:
+    """A forked worker shares the memory of the training process."""
     most = limit_for(loader_kind)
     ballast = np.ones(100 * MIB, np.uint8)
     loader = make(loader_kind, Numbers(40), workers=1, max_memory_per_worker=most)
@@ -140,10 +140,10 @@ def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
 
 
 @pytest.mark.slow
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("shard", [True, False])
-def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> None:
-    """A new worker comes to have as much by reading what the old one had read: it is let be, and that is said."""
+def test_workers_that_reread_a_stream_are_kept_after_a_warning(loader_kind: str, shard: bool) -> None:
+    """A new worker uses as much memory after rereading the stream, so it is kept, with a warning."""
     most = limit_for(loader_kind)
     stream = Stream(Leaking(), splits=False)
     loader = make(loader_kind, stream, workers=1, shard=shard, seed=3, max_memory_per_worker=most)
@@ -153,9 +153,9 @@ def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> No
     assert 1 <= loader.stats()["recycled_workers"] <= 4
 
 
-@one_of_both
-def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
-    """Every worker has more than that from the beginning: they are let be, and that is said."""
+@mostly_loader
+def test_workers_over_the_limit_from_the_start_are_kept_after_a_warning(loader_kind: str) -> None:
+    """Replacing them would not help."""
     loader = make(loader_kind, Numbers(40), workers=2, max_memory_per_worker=1)
     with pytest.warns(WorkerWarning, match="Raise max_memory_per_worker") as caught:
         assert list(itertools.chain(*batches_of(loader))) == list(range(40))
@@ -164,8 +164,8 @@ def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
 
 
 @pytest.mark.slow
-@the_other_of_both
-def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@mostly_dataloader
+def test_a_growing_worker_is_reported_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1)
@@ -182,8 +182,8 @@ def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkey
 
 
 @pytest.mark.slow
-@one_of_both
-def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@mostly_loader
+def test_a_warning_turned_into_an_error_loses_no_batch(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._NOTABLE_BYTES", 30 * MIB)
     monkeypatch.setattr("feedline.delivery.driver.memory_watch._SETTLED_AFTER", 2)
     loader = make(loader_kind, Leaking(64, 4 * MIB), 2, workers=1, seed=3)
@@ -201,15 +201,15 @@ def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch:
     assert delivered == batches_of(make(loader_kind, Augmented(64), 2, seed=3))
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("engine", ["inline", "thread"])
-def test_the_limit_is_about_processes(loader_kind: str, engine: str) -> None:
+def test_the_limit_is_rejected_without_worker_processes(loader_kind: str, engine: str) -> None:
     with pytest.raises(BadOption, match="max_memory_per_worker"):
         make(loader_kind, Numbers(), max_memory_per_worker=1 << 30, **on(engine))
 
 
-class ToldLeaking(Leaking):
-    """Adds what it was told."""
+class AddingLeaking(Leaking):
+    """Adds the numbers of all calls to `add`."""
 
     extra = 0
 
@@ -222,12 +222,12 @@ class ToldLeaking(Leaking):
 
 
 @pytest.mark.slow
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_method: str) -> None:
+def test_a_new_worker_has_the_calls_of_the_old_one(loader_kind: str, start_method: str) -> None:
     options: dict[str, Any] = {"workers": 1, "persistent": True, "start_method": start_method}
     most = limit_for(loader_kind, start_method=start_method)
-    loader = make(loader_kind, ToldLeaking(), max_memory_per_worker=most, **options)
+    loader = make(loader_kind, AddingLeaking(), max_memory_per_worker=most, **options)
     assert list(itertools.chain(*batches_of(loader))) == list(range(COUNT))
     loader.broadcast("add", 500)
     assert list(itertools.chain(*batches_of(loader))) == list(range(500, 500 + COUNT))
@@ -236,8 +236,8 @@ def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_
 
 
 @pytest.mark.slow
-@the_other_of_both
-def test_deaths_and_recycling_do_not_disturb_each_other(loader_kind: str, tmp_path: Path) -> None:
+@mostly_dataloader
+def test_deaths_and_recycling_do_not_affect_each_other(loader_kind: str, tmp_path: Path) -> None:
     class LeakingAndDeadly(Leaking):
         def __getitem__(self, index: int) -> Any:
             if index in (5, 60) and once(index):

@@ -1,4 +1,4 @@
-"""Forked workers after the trainer, or the process it was forked from, has computed on several threads."""
+"""Forked workers after the trainer, or its parent process, has computed on several threads."""
 
 from __future__ import annotations
 

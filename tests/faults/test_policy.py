@@ -1,4 +1,4 @@
-"""Rules by class of exception, and the budget."""
+"""Rules by exception class, and the budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ actions = st.sampled_from(ACTIONS)
 
 
 Namesake = type("TimeoutError", (Exception,), {})
-"""Of the same name as the built-in one, and not related to it."""
+"""Has the name of the built-in class, but is not related to it."""
 
 
 class Outer:
@@ -73,7 +73,7 @@ def test_the_rule_of_the_most_specific_class_wins(
     assert Policy(rules, otherwise=otherwise).action_for(raised(kind)) == expected
 
 
-def test_a_rule_decides() -> None:
+def test_rules_decide_by_exception_class() -> None:
     policy = Policy({OSError: Retry(1, then="skip"), "KeyError": "replace"})
     assert policy.decide(failure(ConnectionError()), 0.5) == Verdict("retry", wait_s=0.1)
     assert policy.decide(failure(ConnectionError(), attempt=2), 0.5) == Verdict("skip")
@@ -82,7 +82,7 @@ def test_a_rule_decides() -> None:
 
 
 @pytest.mark.parametrize("name", ["JSONDecodeError", "json.JSONDecodeError", "json.decoder.JSONDecodeError"])
-def test_a_class_is_meant_by_its_name_alone_or_after_its_module_or_a_package_above(name: str) -> None:
+def test_a_rule_names_a_class_with_or_without_its_module_or_package(name: str) -> None:
     with pytest.raises(json.JSONDecodeError) as refused:
         json.loads("{")
     assert Policy({name: "skip"}).action_for(refused.value) == Skip()
@@ -92,28 +92,28 @@ def test_a_class_is_meant_by_its_name_alone_or_after_its_module_or_a_package_abo
 @pytest.mark.parametrize(
     "name", ["son.JSONDecodeError", "decoder.JSONDecodeError", "jso.JSONDecodeError", "DecodeError"]
 )
-def test_a_part_of_a_name_means_nothing(name: str) -> None:
+def test_parts_of_a_name_do_not_match(name: str) -> None:
     assert Policy({name: "skip"}).action_for(json.JSONDecodeError("x", "", 0)) == Raise()
 
 
-def test_names_reach_base_classes() -> None:
+def test_names_match_base_classes() -> None:
     assert Policy({"OSError": "skip"}).action_for(FileNotFoundError()) == Skip()
     assert Policy({"builtins.OSError": "skip"}).action_for(FileNotFoundError()) == Skip()
 
 
-def test_a_class_inside_another_has_two_names() -> None:
+def test_nested_classes_match_by_short_and_qualified_name() -> None:
     for name in ("InnerError", "Outer.InnerError", f"{__name__}.Outer.InnerError", f"{__name__}.InnerError"):
         assert Policy({name: "skip"}).action_for(Outer.InnerError()) == Skip()
 
 
-def test_a_name_means_every_class_of_that_name() -> None:
+def test_a_name_matches_every_class_of_that_name() -> None:
     policy = Policy({"TimeoutError": "skip"})
     assert policy.action_for(Namesake()) == Skip()
     assert policy.action_for(TimeoutError()) == Skip()
     assert Policy({Namesake: "skip"}).action_for(TimeoutError()) == Raise()
 
 
-def test_the_class_comes_before_its_names_and_long_names_before_short_ones() -> None:
+def test_classes_take_precedence_over_names_and_long_names_over_short_ones() -> None:
     module = json.JSONDecodeError.__module__
     rules: list[tuple[Any, Any]] = [
         ("JSONDecodeError", Raise()),
@@ -127,7 +127,7 @@ def test_the_class_comes_before_its_names_and_long_names_before_short_ones() -> 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit(), Strange()])
-def test_what_is_no_exception_is_raised_whatever_the_rules(error: BaseException) -> None:
+def test_base_exceptions_are_raised_whatever_the_rules(error: BaseException) -> None:
     policies = [
         Policy(otherwise="skip"),
         Policy({Exception: "skip", "Strange": "skip", f"{__name__}.Strange": "skip"}),
@@ -141,30 +141,30 @@ def test_what_is_no_exception_is_raised_whatever_the_rules(error: BaseException)
     [KeyboardInterrupt, SystemExit, BaseException, Strange, int, "KeyboardInterrupt", "builtins.SystemExit", "object"],
     ids=str,
 )
-def test_only_exceptions_have_rules(rule: Any) -> None:
+def test_rules_for_base_exceptions_are_rejected(rule: Any) -> None:
     with pytest.raises(BadOption, match="is not an Exception"):
         Policy({rule: "skip"})
 
 
 @pytest.mark.parametrize("rule", [(OSError, ValueError), OSError("x"), 3, None, "print"], ids=repr)
-def test_a_rule_is_for_a_class(rule: Any) -> None:
+def test_rules_for_other_objects_are_rejected(rule: Any) -> None:
     with pytest.raises(BadOption, match="neither an exception class nor the name of one"):
         Policy({rule: "skip"})
 
 
 @pytest.mark.parametrize("rule", ["", "OSError ", "a..b", "Not a class", "3"])
-def test_a_name_is_one(rule: str) -> None:
+def test_invalid_class_names_are_rejected(rule: str) -> None:
     with pytest.raises(BadOption, match="not the name of a class"):
         Policy({rule: "skip"})
 
 
 @pytest.mark.parametrize("rule", ["IOError", "EnvironmentError"])
-def test_another_name_of_a_class_would_never_be_found(rule: str) -> None:
+def test_aliases_of_built_in_exceptions_are_rejected(rule: str) -> None:
     with pytest.raises(BadOption, match=f"'{rule}', which is another name of OSError"):
         Policy({rule: "skip"})
 
 
-def test_what_is_no_action_is_refused_with_its_rule() -> None:
+def test_the_error_about_an_invalid_action_names_its_rule() -> None:
     with pytest.raises(BadOption, match=r"The rule for json.decoder.JSONDecodeError: 'ignore' is not an action"):
         Policy({json.JSONDecodeError: "ignore"})  # type: ignore[dict-item]  # that is the point
     with pytest.raises(BadOption, match=r"otherwise: 'ignore' is not an action"):
@@ -172,12 +172,12 @@ def test_what_is_no_action_is_refused_with_its_rule() -> None:
 
 
 @pytest.mark.parametrize("rules", ["skip", [OSError], Skip()])
-def test_rules_are_a_mapping(rules: Any) -> None:
+def test_rules_must_be_a_mapping(rules: Any) -> None:
     with pytest.raises(BadOption, match="use otherwise="):
         Policy(rules)
 
 
-# -- what a loader asks first ---
+# -- never_catches ---
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_rules_are_a_mapping(rules: Any) -> None:
         (policy_of(lambda failure: "raise"), False),
     ],
 )
-def test_a_policy_tells_whether_it_ever_catches(policy: ErrorPolicy, never_catches: bool) -> None:
+def test_a_policy_knows_whether_it_ever_catches(policy: ErrorPolicy, never_catches: bool) -> None:
     assert policy.never_catches is never_catches
 
 
@@ -227,7 +227,7 @@ def test_rules_cannot_be_changed_from_outside() -> None:
     assert policy.otherwise == Raise()
 
 
-# -- what on_error stands for ---
+# -- values of on_error ---
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_rules_cannot_be_changed_from_outside() -> None:
         (Skip(), Policy(otherwise=Skip())),
     ],
 )
-def test_short_forms(on_error: Any, policy: Policy) -> None:
+def test_short_forms_of_on_error(on_error: Any, policy: Policy) -> None:
     assert policy_of(on_error) == policy
     assert (policy_of(on_error).max_failures, policy_of(on_error).max_share) == (None, 0.5)
 
@@ -251,7 +251,7 @@ class Own(ErrorPolicy):
         return Verdict("skip")
 
 
-def test_a_policy_is_taken_as_it_is() -> None:
+def test_a_policy_object_is_used_as_it_is() -> None:
     for policy in (Own(), POLICIES[2]):
         assert policy_of(policy) is policy
     assert (Own().max_failures, Own().max_share, Own().never_catches) == (None, 0.5, False)
@@ -271,7 +271,7 @@ def test_a_function_returns_an_action_or_a_verdict() -> None:
     assert (policy.max_failures, policy.max_share) == (None, 0.5)
 
 
-def test_a_retry_of_a_function_counts_attempts() -> None:
+def test_a_retry_returned_by_a_function_counts_attempts() -> None:
     policy = policy_of(by_index)
     verdicts = [policy.decide(failure(OSError(), attempt, index=2), 0.5) for attempt in (1, 2)]
     assert [verdict.action for verdict in verdicts] == ["retry", "replace"]
@@ -279,7 +279,7 @@ def test_a_retry_of_a_function_counts_attempts() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "ignore", True, OSError, Policy()], ids=repr)
-def test_a_function_that_returns_something_else(answer: Any) -> None:
+def test_other_return_values_of_a_function_are_rejected(answer: Any) -> None:
     policy = policy_of(lambda failure: answer)
     with pytest.raises(BadOption, match=r"lambda.* returned .* for sample 7.*OSError\('disk'\)") as refused:
         policy.decide(failure(OSError("disk")), 0.5)
@@ -287,7 +287,7 @@ def test_a_function_that_returns_something_else(answer: Any) -> None:
     assert "Use 'raise'" in str(refused.value)
 
 
-def test_a_function_is_a_value_and_fails_as_itself() -> None:
+def test_a_function_policy_can_be_pickled_and_its_errors_are_raised_unchanged() -> None:
     policy = policy_of(by_index)
     again = pickle.loads(pickle.dumps(policy))
     assert again == policy
@@ -312,7 +312,7 @@ def test_a_function_is_a_value_and_fails_as_itself() -> None:
     ],
     ids=repr,
 )
-def test_anything_else_is_refused(on_error: Any, message: str) -> None:
+def test_other_values_of_on_error_are_rejected(on_error: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         policy_of(on_error)
 
@@ -321,13 +321,13 @@ def test_anything_else_is_refused(on_error: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 0.5, "3", True, float("nan")])
-def test_max_failures_is_a_number_of_samples(value: Any) -> None:
+def test_invalid_max_failures_are_rejected(value: Any) -> None:
     with pytest.raises(BadOption, match=f"max_failures={value!r} is not a number of samples"):
         Policy(max_failures=value)
 
 
 @pytest.mark.parametrize("value", [-0.1, "0.5", True, float("nan"), float("inf")])
-def test_max_share_is_a_share(value: Any) -> None:
+def test_invalid_max_shares_are_rejected(value: Any) -> None:
     with pytest.raises(BadOption, match=f"max_share={value!r} is not a share"):
         Policy(max_share=value)
 
@@ -340,11 +340,11 @@ def test_a_share_in_per_cent_is_recognised() -> None:
 
 
 @pytest.mark.parametrize(("value", "kept"), [(None, 0.5), (0, 0.0), (1, 1.0), (np.float32(0.25), 0.25)])
-def test_shares_that_are_fine(value: Any, kept: float) -> None:
+def test_valid_max_shares_are_accepted(value: Any, kept: float) -> None:
     assert Policy(max_share=value).max_share == kept
 
 
-def test_the_number_of_failures_counts_at_once() -> None:
+def test_max_failures_applies_at_once() -> None:
     policy = Policy(max_failures=2)
     assert exceeded(policy, 2, 3, ended=False) is None
     reason = exceeded(policy, 3, 3, ended=False)
@@ -353,7 +353,7 @@ def test_the_number_of_failures_counts_at_once() -> None:
     assert exceeded(Policy(max_failures=0), 1, 10**6, ended=False) is not None
 
 
-def test_the_share_counts_after_a_hundred_samples_or_at_the_end() -> None:
+def test_max_share_applies_after_a_hundred_samples_or_at_the_end() -> None:
     policy = Policy(max_share=0.1)
     assert exceeded(policy, 99, SHARE_COUNTS_FROM - 1, ended=False) is None
     assert exceeded(policy, 11, SHARE_COUNTS_FROM, ended=False) is not None
@@ -363,20 +363,20 @@ def test_the_share_counts_after_a_hundred_samples_or_at_the_end() -> None:
     assert "1 of 9 samples failed (11.1%), and max_share=0.1 allows 10.0%" in reason
 
 
-def test_half_of_the_samples_by_default() -> None:
+def test_half_of_the_samples_may_fail_by_default() -> None:
     assert exceeded(Policy(), 50, 100, ended=True) is None
     assert exceeded(Policy(), 51, 100, ended=True) is not None
 
 
 @pytest.mark.parametrize("share", [None, 1.0])
-def test_no_share_is_too_much_if_it_is_turned_off(share: float | None) -> None:
+def test_the_share_is_unlimited_if_it_is_turned_off(share: float | None) -> None:
     class Free(Own):
         max_share = share
 
     assert exceeded(Free(), 1000, 1000, ended=True) is None
 
 
-def test_an_epoch_without_samples_is_no_failure() -> None:
+def test_an_epoch_without_samples_does_not_exceed_the_budget() -> None:
     assert exceeded(Policy(max_failures=0, max_share=0), 0, 0, ended=True) is None
 
 

@@ -1,4 +1,4 @@
-"""The samples that are not tried again."""
+"""The samples that are not requested again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_index_is_recognised_in_any_form() -> None:
         assert other not in held
 
 
-def test_it_compares_with_sets() -> None:
+def test_a_quarantine_compares_with_sets() -> None:
     held = quarantine(3, 7)
     assert held == {3, 7}
     assert {3, 7} == held
@@ -39,14 +39,14 @@ def test_it_compares_with_sets() -> None:
     assert held.isdisjoint({9})
 
 
-def test_it_lists_the_samples_as_they_came() -> None:
+def test_a_quarantine_keeps_the_order_and_form_of_indices() -> None:
     held = quarantine(9, [1], 3)
     assert list(held) == [9, [1], 3]
     assert len(held) == 3
     assert repr(held) == "Quarantine([9, [1], 3])"
 
 
-def test_it_follows_what_it_is_a_view_of() -> None:
+def test_a_quarantine_is_a_view() -> None:
     faults: dict[Hashable, Fault] = {3: fault(3)}
     held = Quarantine(faults)
     faults[4] = fault(4)
@@ -56,5 +56,5 @@ def test_it_follows_what_it_is_a_view_of() -> None:
     assert 3 not in held
 
 
-def test_it_can_be_sent() -> None:
+def test_a_quarantine_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(quarantine(3, "cat"))) == {3, "cat"}

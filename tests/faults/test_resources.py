@@ -1,6 +1,6 @@
-"""Little shared memory, few descriptors, processes and addresses: a loader works, or says what to change.
+"""With little shared memory, few descriptors, processes or addresses, a loader works or says what to change.
 
-Nothing ends in a signal, nothing hangs, nothing is left. `test_limits.py` has what needs no program of its own.
+No process is killed, nothing hangs or leaks. `test_limits.py` has the tests that need no separate program.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ say(sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else [])
 
 @pytest.mark.parametrize("memory", SHARED_MEMORY)
 @pytest.mark.parametrize("engine", ["process", "portable"])
-def test_batches_larger_than_the_systems_shared_memory(memory: str, engine: str, tmp_path: Path) -> None:
+def test_batches_larger_than_dev_shm_arrive(memory: str, engine: str, tmp_path: Path) -> None:
     with running_afresh(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
         assert program.line() == "[]"
         assert program.end() == 0, program.errors()
@@ -48,7 +48,7 @@ def test_batches_larger_than_the_systems_shared_memory(memory: str, engine: str,
 
 
 @pytest.mark.slow
-def test_batches_larger_than_the_systems_shared_memory_without_slots(tmp_path: Path) -> None:
+def test_batches_larger_than_dev_shm_arrive_without_slots(tmp_path: Path) -> None:
     with running_afresh(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
         assert program.line() == "[]"
         assert program.end() == 0, program.errors()
@@ -72,7 +72,7 @@ say("done")
 
 
 @pytest.mark.slow
-def test_the_drop_in_without_shared_memory_of_the_system(tmp_path: Path) -> None:
+def test_the_torch_dataloader_works_without_dev_shm(tmp_path: Path) -> None:
     inside = with_shared_memory("absent", tmp_path / "dev")
     with running_afresh(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
         assert program.line() == "done"
@@ -90,7 +90,7 @@ say("done")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", SHARED_MEMORY)
-def test_workers_that_are_not_forked_need_no_shared_memory_of_the_system(memory: str, tmp_path: Path) -> None:
+def test_workers_that_are_not_forked_do_not_need_dev_shm(memory: str, tmp_path: Path) -> None:
     with running_afresh(OTHER_STARTS, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
@@ -122,7 +122,7 @@ def test_thousands_of_batches_are_kept_with_few_descriptors(engine: str, memory_
 # -- processes ---
 
 ONE_THREAD = ["env", "OPENBLAS_NUM_THREADS=1"]
-"""NumPy's own threads come and go with forks, and without them it cannot even be imported."""
+"""NumPy's own threads come and go with forks, and if they cannot start, importing NumPy fails."""
 
 FEW_PROCESSES = """
 import gc, resource, warnings
@@ -178,12 +178,12 @@ say("done")
     "start_method",
     ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
 )
-def test_workers_that_the_limit_on_processes_forbids(start_method: str, allowed: int) -> None:
+def test_the_error_about_a_process_limit_names_ulimit(start_method: str, allowed: int) -> None:
     with running_afresh(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
-        told = program.line()
-        assert told.startswith("refused"), program.errors()
-        assert "4 workers" in told
-        assert "ulimit -u" in told
+        message = program.line()
+        assert message.startswith("refused"), program.errors()
+        assert "4 workers" in message
+        assert "ulimit -u" in message
         assert program.line() == "left"
         assert program.line() == "done", "and works when the limit is gone"
         assert program.end() == 0, program.errors()
@@ -211,12 +211,12 @@ say("done")
 
 
 @pytest.mark.slow
-def test_threads_that_the_limit_on_processes_forbids() -> None:
+def test_the_error_about_a_thread_limit_names_ulimit() -> None:
     with running_afresh(FEW_THREADS, inside=[*as_another_user(), *ONE_THREAD]) as program:
-        told = program.line()
-        assert told.startswith("refused"), program.errors()
-        assert "could not be started" in told
-        assert "ulimit -u" in told
+        message = program.line()
+        assert message.startswith("refused"), program.errors()
+        assert "could not be started" in message
+        assert "ulimit -u" in message
         assert program.line() == "left 0"
         assert program.line() == "done", "and works when the limit is gone"
         assert program.end() == 0, program.errors()
@@ -246,27 +246,27 @@ for room in map(int, sys.argv[2:]):
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + room * (1 << 20), unlimited[1]))
-    told = "worked"
+    outcome = "worked"
     try:
         epoch()
     except (MemoryError, feedline.errors.TransportError, feedline.errors.WorkerStartError) as exc:
-        told = f"{type(exc).__name__} {exc}"
+        outcome = f"{type(exc).__name__} {exc}"
     resource.setrlimit(resource.RLIMIT_AS, unlimited)
-    say(room, told.replace("\\n", " "))
+    say(room, outcome.replace("\\n", " "))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_limit_on_addresses_leaves_room_for_batches(engine: str) -> None:
-    """Too few addresses for what the samples need are the user's MemoryError; the loader takes only its share."""
+def test_an_address_space_limit_leaves_room_for_batches(engine: str) -> None:
+    """If the samples need more, that is the user's MemoryError; the loader takes only its share."""
     rooms = [5, 20, 50, 100, 150, 250, 800, 1100, 1300, 2100]
     with running_afresh(FEW_ADDRESSES, engine, *rooms) as program:
-        told = dict(program.line().split(maxsplit=1) for _ in rooms)
+        outcomes = dict(program.line().split(maxsplit=1) for _ in rooms)
         assert program.end() == 0, program.errors()
-    assert told["5"] != "worked"
-    assert all("ulimit -v" in text for text in told.values() if text.startswith("TransportError"))
-    # With 800 it depends on how many samples are made at the same moment.
-    assert {room: text for room, text in told.items() if int(room) >= 1100} == dict.fromkeys(
+    assert outcomes["5"] != "worked"
+    assert all("ulimit -v" in text for text in outcomes.values() if text.startswith("TransportError"))
+    # With 800 it depends on how many samples are made at the same time.
+    assert {room: text for room, text in outcomes.items() if int(room) >= 1100} == dict.fromkeys(
         ["1100", "1300", "2100"], "worked"
     )

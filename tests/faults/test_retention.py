@@ -1,4 +1,4 @@
-"""What a program retains: what it holds, and a window.
+"""The memory of a program is that of the batches it keeps, plus a window.
 
 Memory is read as the system counts it: the summed PSS of this process and its workers, without mapped files.
 """
@@ -32,9 +32,9 @@ BATCH = 4
 IMAGE_BYTES = 1 << 20
 PARTS_BYTES = BATCH * (IMAGE_BYTES + IMAGE_BYTES // 2)
 WINDOW_BYTES = (2 * 2 + 2 + 2 * 2) * PARTS_BYTES
-"""Two batches per worker, and what the loop has; and what the portable engine's workers have made and sent last."""
+"""Two batches per worker, those of the loop, and the last ones that the portable engine's workers made and sent."""
 CONSTANT = 64 << 20
-"""The arena's own slack (16 MB), and what Python, its heap and two workers come to have."""
+"""The arena's own slack (16 MB), and the memory of Python, its heap and two workers."""
 
 
 class Images(Dataset[Any]):
@@ -49,7 +49,7 @@ class Images(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         if index >= self.count:
             raise IndexError(index)
-        # Not by torch, whose own heap may hold on to what it is given back.
+        # Not with torch, whose own heap may not return freed memory.
         image, mask = (np.full(size // 4, index, np.float32) for size in (IMAGE_BYTES, IMAGE_BYTES // 2))
         return torch.from_numpy(image), torch.from_numpy(mask), index
 
@@ -60,9 +60,9 @@ class Arrays(Images):
 
 
 def memory() -> int:
-    """Bytes of memory of this process and its workers, without what they share with other test processes.
+    """Return the memory of this process and its workers in bytes, without what they share with other test processes.
 
-    A proportional part of that would change whenever one of those ends.
+    A proportional share of that would change whenever one of those ends.
     """
     own = os.getpid()
     pids = [own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())]
@@ -81,8 +81,8 @@ def _private(sizes: dict[str, int]) -> int:
     return min(sizes["Anonymous"], sizes["Private_Clean"] + sizes["Private_Dirty"])
 
 
-def at_first() -> int:
-    """Bytes of memory before a test begins: without what the tests before it have left to be collected."""
+def initial_memory() -> int:
+    """Return the memory before a test, after collecting garbage of earlier tests."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -107,7 +107,7 @@ def make(engine: str, dataset: Dataset[Any] | None = None, **options: Any) -> An
 
 
 def checked(parts: Any) -> Any:
-    """Touch every page of a batch: memory that nobody has read does not count yet."""
+    """Touch every page of a batch, since untouched memory does not count yet."""
     image, mask, labels = parts
     assert np.asarray(image)[:, ::1024].sum() == np.asarray(labels).sum() * (IMAGE_BYTES // 4 // 1024)
     assert np.asarray(mask)[:, ::1024].sum() == np.asarray(labels).sum() * (IMAGE_BYTES // 8 // 1024)
@@ -116,7 +116,7 @@ def checked(parts: Any) -> Any:
 
 @pytest.mark.slow
 def test_collecting_labels_keeps_no_images(engine: str) -> None:
-    before = at_first()
+    before = initial_memory()
     labels = []
     for place, parts in enumerate(make(engine)):
         labels.append(checked(parts)[2])
@@ -128,27 +128,27 @@ def test_collecting_labels_keeps_no_images(engine: str) -> None:
 
 
 @pytest.mark.slow
-def test_loader_of_arrays_keeps_no_images_either(engine: str) -> None:
+def test_the_numpy_loader_keeps_no_images_either(engine: str) -> None:
     workers = 0 if engine == "inline" else 2
     name: Any = "process" if engine == "portable" else engine  # one of the loader's
     loader = Loader(Arrays(), BATCH, workers=workers, engine=name)
-    before = at_first()
+    before = initial_memory()
     labels = [checked(parts)[2] for parts in loader]
     assert np.concatenate(labels).tolist() == list(range(160))
     assert memory() - before < WINDOW_BYTES + CONSTANT
 
 
 @pytest.mark.slow
-def test_a_mask_that_is_kept_keeps_no_image(engine: str) -> None:
-    before = at_first()
+def test_keeping_a_mask_does_not_keep_its_image(engine: str) -> None:
+    before = initial_memory()
     masks = [checked(parts)[1] for parts in make(engine)]
     held = sum(mask.nbytes for mask in masks)
     assert memory() - before < 1.25 * held + WINDOW_BYTES + CONSTANT
     assert all(mask[0, 0] == mask[0, -1] == BATCH * number for number, mask in enumerate(masks))
 
 
-def test_closed_loaders_leave_what_is_kept_and_no_more(engine: str) -> None:
-    before = at_first()
+def test_closed_loaders_leave_only_kept_batches(engine: str) -> None:
+    before = initial_memory()
     kept = []
     for _ in range(3):
         loader = make(engine, Images(60))
@@ -160,18 +160,18 @@ def test_closed_loaders_leave_what_is_kept_and_no_more(engine: str) -> None:
     held = sum(mask.nbytes for some in kept for mask, _ in some)
     assert memory() - before < 1.25 * held + CONSTANT
     for some in kept:
-        del some[1:]  # nothing is asked of feedline from now on
+        del some[1:]  # no call to feedline follows
     assert memory() - before < 1.25 * held / 10 + CONSTANT
 
 
 @pytest.mark.slow
-def test_another_loaders_workers_do_not_keep_what_a_closed_loader_had() -> None:
+def test_workers_of_another_loader_do_not_keep_the_memory_of_a_closed_one() -> None:
     first = make("process")
     batches = iter(first)
     for _ in range(10):
         checked(next(batches))
     other = make("process", Images(20), persistent_workers=True)
-    assert len(list(other)) == 5  # its workers live, and have the mappings of the first loader
+    assert len(list(other)) == 5  # its workers are alive and have the mappings of the first loader
     before = memory()
     freed = first.stats()["arena_bytes"]
     assert freed > WINDOW_BYTES // 2
@@ -180,8 +180,8 @@ def test_another_loaders_workers_do_not_keep_what_a_closed_loader_had() -> None:
     other.close()
 
 
-@pytest.mark.parametrize("name", ["inline", "thread", "process"])  # elsewhere torch's heap may keep what it collated
-def test_a_few_large_batches_do_not_stay(name: EngineName) -> None:
+@pytest.mark.parametrize("name", ["inline", "thread", "process"])  # with others torch's heap may keep collated memory
+def test_the_memory_of_a_few_large_batches_is_freed(name: EngineName) -> None:
     class Spike(Dataset[torch.Tensor]):
         def __len__(self) -> int:
             return 80
@@ -189,18 +189,18 @@ def test_a_few_large_batches_do_not_stay(name: EngineName) -> None:
         def __getitem__(self, index: int) -> torch.Tensor:
             return torch.from_numpy(np.ones((64 << 20 if index < 4 else 1 << 16) // 4, np.float32))
 
-    before = at_first()
+    before = initial_memory()
     loader = DataLoader(Spike(), 1, num_workers=0 if name == "inline" else 2, engine=name)
     for place, batch in enumerate(loader):
         assert batch[0, ::1024].sum() == batch.shape[1] // 1024
         del batch
         if place == 75:
-            assert memory() - before < (64 << 20) + CONSTANT, "one of four at most"
+            assert memory() - before < (64 << 20) + CONSTANT, "at most one of the four"
     loader.close()
 
 
 @pytest.mark.slow
-def test_with_a_budget_the_first_batch_is_measured_before_more_are_begun() -> None:
+def test_with_a_budget_the_first_batch_is_measured_before_more_are_started() -> None:
     loader = make("process", memory_budget=20 << 20, prefetch_factor=50)
     batches = iter(loader)
     highest = 0
@@ -212,8 +212,8 @@ def test_with_a_budget_the_first_batch_is_measured_before_more_are_begun() -> No
 
 
 @pytest.mark.slow
-def test_memory_of_a_batch_that_is_dropped_while_nothing_runs_goes_back_at_once(engine: str) -> None:
-    before = at_first()
+def test_memory_of_a_batch_dropped_after_closing_is_freed_at_once(engine: str) -> None:
+    before = initial_memory()
     loader = make(engine)
     kept = [checked(parts) for parts in loader]
     full = memory()
@@ -231,13 +231,13 @@ Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_s
 @pytest.mark.parametrize("name", ENGINES)
 @given(pattern=Keeping, length=st.integers(0, 25))
 @settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_for_any_pattern_of_keeping_memory_is_what_is_alive_and_a_window(
+def test_memory_is_that_of_kept_batches_and_a_window_for_any_pattern(
     name: str, pattern: list[tuple[bool, bool, bool]], length: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if name == "portable":
             patch.setattr(abilities, "can_share_arenas", lambda: False)
-        before = at_first()
+        before = initial_memory()
         kept: deque[list[torch.Tensor]] = deque(maxlen=length)
         for place, parts in enumerate(make(name, Images(120))):
             kept.append([part for part, keep in zip(checked(parts), pattern[place % 8], strict=True) if keep])
@@ -245,7 +245,7 @@ def test_for_any_pattern_of_keeping_memory_is_what_is_alive_and_a_window(
             if place in (15, 29):
                 alive = sum(part.nbytes for some in kept for part in some)
                 assert memory() - before <= 1.25 * alive + WINDOW_BYTES + CONSTANT
-        assert list(_firsts(kept)) == sorted(_firsts(kept)), "and every batch is what it was"
+        assert list(_firsts(kept)) == sorted(_firsts(kept)), "every batch is unchanged"
         gc.collect()
 
 
@@ -267,7 +267,7 @@ class Holding(Dataset[Any]):
         return self.held.sum().item()
 
 
-def test_a_batch_that_a_forked_workers_dataset_holds_stays_what_it_was() -> None:
+def test_a_batch_held_by_a_forked_workers_dataset_is_not_overwritten() -> None:
     source = iter(DataLoader([torch.full((1000,), float(number)) for number in range(400)], 4, num_workers=1))
     held = next(source)
     expected = held.sum().item()
@@ -276,6 +276,6 @@ def test_a_batch_that_a_forked_workers_dataset_holds_stays_what_it_was() -> None
     assert next(sums).item() == expected
     dataset.held = None
     del held
-    for _ in range(60):  # long enough for the slot to be written again, were it free
+    for _ in range(60):  # enough to overwrite the slot if it were free
         next(source)
     assert {value.item() for value in sums} == {expected}

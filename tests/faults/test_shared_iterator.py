@@ -1,4 +1,4 @@
-"""Several threads at one iterator, and whoever closes it: each batch comes once, and everybody gets away."""
+"""Several threads share one iterator, and one of them may close it: each batch comes once, and no thread hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.faults.loaders import Numbers, batches_of, everywhere, make, on, plai
 pytestmark = pytest.mark.sample(8)
 
 SOON_S = 100.0
-"""How long anything may take that has to happen. Far more than it takes."""
+"""Timeout for anything that has to happen; far more than it takes."""
 
 LONG_S = 60.0
 
@@ -51,18 +51,18 @@ class Held(Numbers):
         return super().__getitem__(index)
 
     def let_go(self, gate: Gate) -> None:
-        """Let everybody through from now on."""
+        """Let all threads through from now on."""
         (self.path / "free").touch()
         gate.open(1000)
 
-    def is_left(self) -> bool:
-        """Wait until no thread worker is left, which may have been at the gate."""
+    def has_no_workers(self) -> bool:
+        """Wait until no worker thread is left; some may have been at the gate."""
         workers = [thread for thread in threading.enumerate() if thread.name.startswith("feedline-worker")]
         return all(ended(thread) for thread in workers)
 
 
 def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Run something on another thread; what it returns or raises gets into the list."""
+    """Run `act` on another thread; its result or exception is put into the list."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -98,8 +98,8 @@ def test_each_batch_goes_to_one_of_several_threads(loader_kind: str, engine: str
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_another_thread_begins_the_next_epoch_of_persistent_workers(engine: str) -> None:
-    """Both get what is the same iterator, as with torch: what is left of the old epoch is gone."""
+def test_another_thread_can_start_the_next_epoch_of_persistent_workers(engine: str) -> None:
+    """As with torch, both have the same iterator, and the rest of the old epoch is gone."""
     loader = make("Loader", Numbers(40), 2, persistent=True, **on(engine))
     batches = iter(loader)
     next(batches)
@@ -115,7 +115,7 @@ def test_another_thread_begins_the_next_epoch_of_persistent_workers(engine: str)
 
 @contextmanager
 def waiting(loader: Any, gate: Gate) -> Iterator[tuple[Any, threading.Thread, list[Any]]]:
-    """Have another thread wait for a batch that does not come."""
+    """Let another thread wait for a batch that does not come."""
     batches = iter(loader)
     next(batches), next(batches)
     thread, outcome = in_thread(lambda: next(batches))
@@ -129,7 +129,7 @@ def waiting(loader: Any, gate: Gate) -> Iterator[tuple[Any, threading.Thread, li
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("who", ["iterator", "loader", "persistent loader"])
-def test_whoever_waits_for_a_batch_is_told_when_another_thread_closes(
+def test_a_thread_waiting_for_a_batch_is_released_when_another_closes(
     loader_kind: str, engine: str, who: str, tmp_path: Path
 ) -> None:
     with Gate(tmp_path / "gate") as gate:
@@ -142,9 +142,11 @@ def test_whoever_waits_for_a_batch_is_told_when_another_thread_closes(
         with pytest.raises(StopIteration):
             next(batches)
         loader.load_state_dict(loader.state_dict())
-        assert [sample for batch in loader for sample in plain(batch)] == list(range(8, 64)), "it goes on where it was"
+        assert [sample for batch in loader for sample in plain(batch)] == list(range(8, 64)), (
+            "the loader resumes where it was"
+        )
         loader.close()
-        assert dataset.is_left()
+        assert dataset.has_no_workers()
 
 
 @everywhere
@@ -156,11 +158,11 @@ def test_a_closed_iterator_has_ended_everywhere(loader_kind: str, engine: str) -
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(batches)
-    assert len(list(loader)) == 10, "and the loader can be used again"
+    assert len(list(loader)) == 10, "the loader can be used again"
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_signal_handler_may_close_the_loader_that_next_waits_for(engine: str, tmp_path: Path) -> None:
+def test_a_signal_handler_may_close_the_loader_while_next_waits(engine: str, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
         loader = make("Loader", Held(tmp_path / "gate"), **on(engine))
         batches = iter(loader)
@@ -182,13 +184,13 @@ def test_a_signal_handler_may_close_the_loader_that_next_waits_for(engine: str, 
             loader.dataset.let_go(gate)
         assert ended(thread)
         assert batches.closed
-        assert loader.dataset.is_left()
+        assert loader.dataset.has_no_workers()
 
 
-def test_close_waits_for_nobody_who_is_in_the_users_code_for_good(
+def test_close_does_not_wait_for_a_thread_that_is_stuck_in_user_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sampler that blocks: the thread that is in it gives everything back when it returns."""
+    """The thread is in a sampler that blocks, and frees everything when it returns."""
     monkeypatch.setattr("feedline.delivery.driver.caller_lock._PATIENCE_S", 0.05)
     blocked, free = threading.Event(), threading.Event()
 
@@ -223,7 +225,7 @@ class Sampling:
         return 16
 
 
-# -- close while an iterator is being made ---
+# -- close while an iterator is created ---
 
 
 STEPS: list[tuple[Any, str]] = [
@@ -237,19 +239,19 @@ STEPS: list[tuple[Any, str]] = [
     (Iteration, "_restart_on_epoch_change"),
     (Iteration, "_observe"),
 ]
-"""What happens when an iterator is made, in this order. Some steps need workers, or persistent ones."""
+"""The steps of creating an iterator, in order. Some need workers, or persistent ones."""
 
 
 class Interruption:
     """Calls `close` from another thread before or after one of the steps of `iter(loader)`.
 
-    The thread that iterates goes on when `close` has returned, or waits for it.
+    The iterating thread continues when `close` has returned or waits for it.
     """
 
     def __init__(self, loader: Any, step: tuple[Any, str], *, after: bool) -> None:
         self.loader, self.step, self.after = loader, step, after
         self.closer: threading.Thread | None = None
-        self._goes_on = threading.Event()
+        self._may_continue = threading.Event()
 
     def iterate(self) -> Any:
         """Return `iter(loader)`."""
@@ -265,7 +267,7 @@ class Interruption:
 
         def noted_enter(caller_lock: CallerLock, *arguments: Any) -> bool:
             if threading.current_thread() is self.closer:
-                self._goes_on.set()
+                self._may_continue.set()
             return enter(caller_lock, *arguments)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -277,11 +279,11 @@ class Interruption:
         if self.closer is None:
             self.closer = threading.Thread(target=self._close, name="feedline-test", daemon=True)
             self.closer.start()
-            assert self._goes_on.wait(LONG_S)
+            assert self._may_continue.wait(LONG_S)
 
     def _close(self) -> None:
         self.loader.close()
-        self._goes_on.set()
+        self._may_continue.set()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +299,7 @@ class Interruption:
 @pytest.mark.parametrize("epoch", ["first", "first of persistent workers", "second of persistent workers"])
 # A busy machine starts workers so slowly that the loader recommends keeping them.
 @pytest.mark.filterwarnings("ignore:Starting and ending the workers")
-def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batches(
+def test_an_iterator_created_while_the_loader_is_closed_has_no_batches(
     loader_kind: str, options: dict[str, Any], epoch: str
 ) -> None:
     kept = {"persistent": True} if epoch != "first" and options else {}
@@ -326,7 +328,7 @@ def test_an_iterator_that_is_being_made_while_the_loader_is_closed_has_no_batche
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-def test_closing_at_any_moment_of_an_epoch(loader_kind: str) -> None:
+def test_closing_at_any_moment_loses_only_the_rest_of_the_epoch(loader_kind: str) -> None:
     loader = make(loader_kind, Numbers(8), 2, persistent=True, **on("thread", 1))
     everything = batches_of(loader)
     for _ in range(100):
@@ -340,11 +342,11 @@ def test_closing_at_any_moment_of_an_epoch(loader_kind: str) -> None:
     loader.close()
 
 
-# -- next() inside of next() ---
+# -- next() inside next() ---
 
 
 class Curious(Numbers):
-    """Asks the iterator of its own loader for a batch."""
+    """Calls next() on the iterator of its own loader."""
 
     batches: Any = None
 
@@ -352,18 +354,18 @@ class Curious(Numbers):
         return next(self.batches) if index == 3 else index
 
 
-def test_a_dataset_that_asks_its_own_loader_is_refused() -> None:
+def test_next_inside_a_dataset_raises() -> None:
     dataset = Curious(8)
     for kind in ("Loader", "DataLoader"):
         dataset.batches = iter(make(kind, dataset, 2))
         assert plain(next(dataset.batches)) == [0, 1]
         with pytest.raises(ReentrantCall, match=r"same thread is inside its next\(\).*iter\(loader\)"):
             next(dataset.batches)
-        assert plain(next(dataset.batches)) == [4, 5], "it has failed, as any sample does that raises an exception"
+        assert plain(next(dataset.batches)) == [4, 5], "the sample failed like any other that raises"
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_sampler_that_asks_its_own_loader_is_refused(engine: str) -> None:
+def test_next_inside_a_sampler_raises(engine: str) -> None:
     held: list[Any] = []
 
     def sampler() -> Iterator[int]:
@@ -379,8 +381,8 @@ def test_a_sampler_that_asks_its_own_loader_is_refused(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_signal_handler_that_asks_for_a_batch_is_refused(engine: str) -> None:
-    """And whoever it has interrupted goes on."""
+def test_next_inside_a_signal_handler_raises(engine: str) -> None:
+    """The interrupted call continues."""
     refused: list[BaseException] = []
 
     def sampler() -> Iterator[int]:

@@ -1,8 +1,8 @@
-"""Signals at any moment whose handlers raise: nothing is lost, nothing comes twice, nothing is left behind.
+"""Signal handlers that raise at any moment: no batch is lost or repeated, and nothing leaks.
 
 The program below iterates over loaders while another one sends it Ctrl-C and SIGALRM in bursts. After each exception it
-goes on: with the same iterator if that allows it, else from `state_dict()`. Its handlers raise only while it is inside
-of feedline, and it appends to a list what `for` gives it, between which two Python handles no signal.
+continues: with the same iterator if that is possible, otherwise from `state_dict()`. Its handlers raise only inside
+feedline, and it appends each batch of `for` to a list, between which Python handles no signal.
 """
 
 from __future__ import annotations
@@ -129,34 +129,34 @@ say("taken", *[text for text in wrong if text != str(list(range(0, 64, 4)))])
 LOSES_BATCHES = tuple(sys.version_info) < (3, 11)
 
 
-def are_whole(told: str, count: int) -> bool:
-    """True if each epoch had each batch once, in order.
+def are_whole(line: str, count: int) -> bool:
+    """Return whether each epoch had each batch once, in order.
 
-    Python 3.10 looks for signals when a call returns, too: a batch may be lost on its way out of `__next__`.
+    Python 3.10 also handles signals when a call returns, so a batch may be lost on its way out of `__next__`.
     """
     if not LOSES_BATCHES:
-        return told == "taken"
-    epochs = [[int(first) for first in epoch.split(",")] for epoch in re.findall(r"\[(.*?)\]", told)]
+        return line == "taken"
+    epochs = [[int(first) for first in epoch.split(",")] for epoch in re.findall(r"\[(.*?)\]", line)]
     lost = sum(16 - len(epoch) for epoch in epochs)
     return lost <= max(2, count // 100) and all(epoch == sorted(set(epoch)) for epoch in epochs)
 
 
 def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: float, seed: int) -> None:
     with running(STORM, engine, kind, persistent, count, mean_s, seed, SENDER, finalizes=True) as program:
-        told = program.line().split()
-        assert int(told[1]) > 0
-        assert int(told[3]) > count // 20, "the storm has hit"
+        line = program.line().split()
+        assert int(line[1]) > 0
+        assert int(line[3]) > count // 20, "signals interrupted feedline"
         processes, threads, files = map(int, program.line().split()[1:])
         assert threads == 0, program.errors()
-        # Python drops an exception that comes in the first moment of a finalizer or of `__del__`, and with it the call.
+        # Python drops an exception raised at the very start of a finalizer or `__del__`, and skips the call.
         # An arena has two files to close. The workers of an engine stay until the program ends if a burst of signals
-        # hits the finalizers of the iterator and of the driver both: once in about 10,000 signals.
+        # hits the finalizers of both the iterator and the driver: once in about 10,000 signals.
         assert processes in (0, 2), program.errors()
         assert files <= 2 + count // 250 + 3 * processes, program.errors()
         assert are_whole(program.line(), count), "each batch once, in order"
         assert program.end() == 0, program.errors()
         ignored = program.errors().count("Exception ignored in")
-    # Not none: Python may handle a signal on its way into a finalizer, before the first instruction of ours.
+    # Not zero, since Python may handle a signal on entry to a finalizer, before our first instruction.
     assert ignored <= max(2, count // 100)
 
 
@@ -164,7 +164,7 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
     ("engine", "persistent", "mean_s"),
     [("inline", "", 0.002), ("thread", "", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)],
 )
-def test_a_storm(engine: str, persistent: str, mean_s: float) -> None:
+def test_a_burst_of_signals_loses_and_repeats_no_batch(engine: str, persistent: str, mean_s: float) -> None:
     check_storm(engine, "Loader", persistent, 120, mean_s, 1)
 
 
@@ -181,7 +181,9 @@ def test_a_storm(engine: str, persistent: str, mean_s: float) -> None:
         ("process", "yes", 0.02),
     ],
 )
-def test_a_long_storm(engine: str, kind: str, persistent: str, mean_s: float, seed: int) -> None:
+def test_a_long_burst_of_signals_loses_and_repeats_no_batch(
+    engine: str, kind: str, persistent: str, mean_s: float, seed: int
+) -> None:
     check_storm(engine, kind, persistent, 1500, mean_s, seed)
 
 
@@ -189,7 +191,7 @@ def test_a_long_storm(engine: str, kind: str, persistent: str, mean_s: float, se
 
 
 class Late(Exception):
-    """What the handler of a time-out raises."""
+    """Raised by a signal handler for timeouts."""
 
 
 @pytest.fixture
@@ -205,7 +207,7 @@ def alarm() -> Iterator[int]:
 
 
 class Interrupted(Numbers):
-    """A signal comes while sample 5 is made, the first time."""
+    """Gets a signal while sample 5 is made for the first time."""
 
     came = False
 
@@ -218,14 +220,14 @@ class Interrupted(Numbers):
 
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("on_error", ["raise", None])
-def test_without_workers_the_batch_is_made_again(loader_kind: str, on_error: str | None, alarm: int) -> None:
+def test_without_workers_an_interrupted_batch_is_made_again(loader_kind: str, on_error: str | None, alarm: int) -> None:
     loader = make(loader_kind, Interrupted(12), on_error=on_error)
     batches = iter(loader)
     assert plain(next(batches)) == [0, 1, 2, 3]
     with pytest.raises(Late):
         next(batches)
     assert [plain(batch) for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
-    assert len(loader.faults) == 0, "the sample has nothing to do with it"
+    assert len(loader.faults) == 0, "the sample is not to blame"
 
 
 def options_of(engine: str) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def options_of(engine: str) -> dict[str, Any]:
 
 
 class Sampled:
-    """A sampler during which a signal comes, once."""
+    """A sampler that gets a signal, once."""
 
     def __init__(self) -> None:
         self.came = False
@@ -250,7 +252,7 @@ class Sampled:
 
 
 @everywhere
-def test_in_a_sampler_it_ends_the_iteration_which_goes_on_from_its_state(
+def test_a_signal_in_a_sampler_ends_the_iteration_which_resumes_from_its_state(
     loader_kind: str, engine: str, alarm: int
 ) -> None:
     loader = make(loader_kind, Numbers(12), 2, sampler=Sampled(), **options_of(engine))
@@ -268,7 +270,7 @@ def test_in_a_sampler_it_ends_the_iteration_which_goes_on_from_its_state(
 
 
 @everywhere
-def test_an_iteration_that_was_ended_says_so_and_how_to_go_on(loader_kind: str, engine: str, alarm: int) -> None:
+def test_an_interrupted_iteration_raises_and_says_how_to_resume(loader_kind: str, engine: str, alarm: int) -> None:
     batches = iter(make(loader_kind, Numbers(12), 2, sampler=Sampled(), **options_of(engine)))
     with pytest.raises(Late):
         list(batches)
@@ -277,8 +279,8 @@ def test_an_iteration_that_was_ended_says_so_and_how_to_go_on(loader_kind: str, 
             next(batches)
 
 
-def test_a_stream_goes_on_in_the_middle_of_a_batch(alarm: int) -> None:
-    """Without workers; the samples that were read before the signal came are not lost."""
+def test_an_interrupted_stream_continues_in_the_middle_of_a_batch(alarm: int) -> None:
+    """Without workers, samples read before the signal are not lost."""
 
     class Reader:
         def __init__(self) -> None:
@@ -307,7 +309,7 @@ def test_a_stream_goes_on_in_the_middle_of_a_batch(alarm: int) -> None:
     assert [plain(batch) for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
 
 
-def test_a_generator_that_was_interrupted_is_not_taken_for_one_that_has_ended(alarm: int) -> None:
+def test_an_interrupted_generator_does_not_count_as_ended(alarm: int) -> None:
     class Generated:
         came = False
 
@@ -331,9 +333,9 @@ def test_a_generator_that_was_interrupted_is_not_taken_for_one_that_has_ended(al
 
 
 def interrupted_at(batches: Iterator[Any], place: int, *events: str) -> bool:
-    """Ask for a batch, and interrupt that at the n-th place where a signal may come; False if there are fewer.
+    """Request a batch and interrupt it at the n-th place where a signal may come; False if there are fewer.
 
-    These are where functions begin and, in Python 3.10, where they return and where an exception is caught.
+    These are where functions start and, in Python 3.10, where they return and where an exception is caught.
     """
     places = 0
 
@@ -361,8 +363,8 @@ def interrupted_at(batches: Iterator[Any], place: int, *events: str) -> bool:
 _INTERRUPTED = ("exclusive.py", "inline_batches.py", "batches.py", "counters.py", "fault_budget.py", "progress.py")
 
 
-def test_without_workers_it_may_come_anywhere() -> None:
-    """Nothing comes twice or out of turn. Python 3.10 may lose a batch on its way out."""
+def test_without_workers_an_interrupt_anywhere_repeats_no_batch() -> None:
+    """No batch is repeated or out of order. Python 3.10 may lose a batch on its way out."""
     place, is_interrupted = 0, True
     while is_interrupted:
         place += 1
@@ -379,8 +381,8 @@ def test_without_workers_it_may_come_anywhere() -> None:
 
 @pytest.mark.parametrize("shard", [None, True, False])
 @pytest.mark.parametrize("engine", ["inline", "thread"])
-def test_at_the_end_of_an_epoch_it_does_not_begin_the_next_one(engine: str, shard: bool | None) -> None:
-    """Wherever it comes: the epoch has ended when the training loop hears so."""
+def test_an_interrupt_at_the_end_of_an_epoch_does_not_start_the_next_one(engine: str, shard: bool | None) -> None:
+    """Wherever it comes; the epoch ends only when the training loop gets StopIteration."""
 
     class Stream:
         def __iter__(self) -> Iterator[int]:
@@ -402,8 +404,8 @@ def test_at_the_end_of_an_epoch_it_does_not_begin_the_next_one(engine: str, shar
     assert place > 3
 
 
-def test_a_time_out_of_the_datasets_own_is_the_samples_affair() -> None:
-    """Its handler is there for a moment only, so that what it raises can be told from a signal of somebody else's."""
+def test_a_timeout_raised_by_the_datasets_own_handler_fails_the_sample() -> None:
+    """Its handler is installed only briefly, so its exceptions can be told apart from those of other handlers."""
 
     class Timed(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -422,4 +424,4 @@ def test_a_time_out_of_the_datasets_own_is_the_samples_affair() -> None:
     next(batches)
     with pytest.raises(Bad):
         next(batches)
-    assert plain(next(batches)) == [8, 9, 10, 11], "as after any exception of a sample"
+    assert plain(next(batches)) == [8, 9, 10, 11], "as after any failed sample"

@@ -1,4 +1,4 @@
-"""Workers that do not answer: an error that says what they are doing, or others in their places."""
+"""Workers that do not answer: an error says what they are doing, or they are replaced."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from tests.faults.loaders import (
     batches_of,
     indices_of,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     pids_of,
     plain,
-    the_other_of_both,
 )
 
-# Limits of 0.3 s, which a busy machine exceeds. tests/delivery/machine has the law, in virtual time.
+# Timeouts of 0.3 s, which a busy machine exceeds. tests/delivery/machine has the same tests in virtual time.
 pytestmark = pytest.mark.real_time
 
 TIMEOUT_S = 0.3
 
 
 class Held(Numbers):
-    """Waits at a gate before sample 5: always, or once if told so."""
+    """Waits at a gate before sample 5: always, or once if `once` is given."""
 
     def __init__(self, gate: Gate, count: int = 20, once: Once | None = None) -> None:
         super().__init__(count)
@@ -67,7 +67,7 @@ def options_for(kind: str) -> dict[str, Any]:
     return {} if kind == "map" else {"shard": kind == "shared stream"}
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, kind: str, tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, 
         assert float(elapsed[1]) >= TIMEOUT_S
         gate.open()
         rest = batches_of(batches)
-        assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, and not lost"
+        assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, but not lost"
 
 
-@the_other_of_both
-def test_elapsed_time_counts_from_the_start(loader_kind: str, tmp_path: Path) -> None:
-    """A worker that is stuck with its very first sample has been so for as long as was waited."""
+@mostly_dataloader
+def test_elapsed_time_counts_from_the_start_of_the_wait(loader_kind: str, tmp_path: Path) -> None:
+    """For a worker that is stuck with its very first sample."""
     with Gate(tmp_path / "gate") as gate:
 
         class HeldAtOnce(Held):
@@ -117,7 +117,7 @@ def test_elapsed_time_counts_from_the_start(loader_kind: str, tmp_path: Path) ->
 
 
 class InC(Numbers):
-    """Sample 5 waits in C, without giving up the interpreter's lock, until a pipe is written to."""
+    """Sample 5 waits in C while holding the GIL, until a pipe is written to."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(8)
@@ -133,8 +133,8 @@ def stuck_in_c(fd: int) -> None:
     ctypes.PyDLL(None).read(fd, ctypes.create_string_buffer(1), 1)
 
 
-@one_of_both
-def test_the_stack_of_a_worker_that_holds_the_interpreter(loader_kind: str) -> None:
+@mostly_loader
+def test_the_error_has_the_stack_of_a_worker_that_holds_the_gil(loader_kind: str) -> None:
     read, write = os.pipe()
     try:
         batches = iter(make(loader_kind, InC(read), workers=1, timeout_s=TIMEOUT_S))
@@ -150,7 +150,7 @@ def test_the_stack_of_a_worker_that_holds_the_interpreter(loader_kind: str) -> N
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process, as a debugger or a job control does, for the length of the block."""
+    """Stop a process for the duration of the block, as a debugger or job control does."""
     os.kill(pid, signal.SIGSTOP)
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         os.sched_yield()
@@ -160,9 +160,9 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> None:
+def test_a_stopped_worker_is_late_and_continues(loader_kind: str, kind: str) -> None:
     dataset: Any = Augmented(40)
     if kind != "map":
         dataset = Stream(dataset, splits=False)
@@ -176,15 +176,15 @@ def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> No
     assert batches == expected
 
 
-@one_of_both
-def test_tasks_that_a_stopped_worker_has_not_begun_are_done_by_others(loader_kind: str) -> None:
-    """The last one of them as well, and without a time-out."""
+@mostly_loader
+def test_tasks_that_a_stopped_worker_has_not_started_are_done_by_others(loader_kind: str) -> None:
+    """Including the last one, and without a timeout."""
     loader = make(loader_kind, Numbers(40), workers=2, prefetch=1, timeout_s=100, persistent=True, seed=1)
     iterator = iter(loader)
     batches = [plain(next(iterator)) for _ in range(2)]
     answer = iterator._batches.driver.engine._channels[1].near
     pid = pids_of(iterator)[1]
-    assert select.select([answer], [], [], 10)[0], "the second worker has made the task that it has"
+    assert select.select([answer], [], [], 10)[0], "the second worker has finished its task"
     while "(sleeping)" not in Path(f"/proc/{pid}/status").read_text():
         time.sleep(0.001)  # an answer may have two messages
     with stopped(pid):
@@ -194,7 +194,7 @@ def test_tasks_that_a_stopped_worker_has_not_begun_are_done_by_others(loader_kin
 
 
 class StopsOthers(InOrder):
-    """Gives out the last batch when everybody is idle, and stops some of the workers for good right before."""
+    """Assigns the last batch when all workers are idle, and stops some workers for good right before."""
 
     def __init__(self, last: int, count: int) -> None:
         self.last = last
@@ -216,7 +216,7 @@ class StopsOthers(InOrder):
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("seed", [1, None])
-def test_the_loop_ends_although_workers_are_stopped_for_good(seed: int | None, count: int) -> None:
+def test_the_loop_ends_even_if_workers_are_stopped_for_good(seed: int | None, count: int) -> None:
     scheduler = StopsOthers(last=6, count=count)
     loader = Loader(Numbers(7), None, workers=3, prefetch=1, scheduler=scheduler, seed=seed, timeout_s=2, restarts=100)
     iterator = iter(loader)
@@ -227,7 +227,7 @@ def test_the_loop_ends_although_workers_are_stopped_for_good(seed: int | None, c
 
 
 class StopsItself(Augmented):
-    """Its worker is stopped over sample 14, once."""
+    """Stops its worker at sample 14, once."""
 
     def __init__(self, count: int, folder: Path) -> None:
         super().__init__(count)
@@ -240,21 +240,21 @@ class StopsItself(Augmented):
         return super().__getitem__(index)
 
 
-@one_of_both
+@mostly_loader
 def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str, tmp_path: Path) -> None:
     dataset = StopsItself(40, tmp_path)
     loader = make(loader_kind, dataset, workers=2, timeout_s=TIMEOUT_S, seed=3, restarts=4)
-    with pytest.warns(WorkerWarning, match="timed out") as told:
+    with pytest.warns(WorkerWarning, match="timed out") as warned:
         batches = batches_of(loader)
     pid = int((tmp_path / "pid").read_text())
-    assert any(f"pid {pid}" in str(one.message) for one in told)
+    assert any(f"pid {pid}" in str(one.message) for one in warned)
     assert batches == batches_of(make(loader_kind, Augmented(40), seed=3))
     assert loader.stats()["restarted_workers"] == 1
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind: str, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
@@ -270,9 +270,9 @@ def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind
         assert len(loader.faults) == 0
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("restarts", [None, 0])
-def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: int | None, tmp_path: Path) -> None:
+def test_no_worker_is_killed_unless_restarts_are_given(loader_kind: str, restarts: int | None, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate), workers=2, timeout_s=TIMEOUT_S, restarts=restarts)
         batches = iter(loader)
@@ -286,13 +286,13 @@ def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: 
         assert len(list(batches)) == 4
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize(
     "policy", ["skip", *(pytest.param(name, marks=pytest.mark.slow) for name in ("replace", "raise"))]
 )
-def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """It is found like one that kills, and what becomes of it the policy says."""
+def test_a_sample_that_always_blocks_is_found(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Like one that kills workers; the policy decides what happens to it."""
     monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 8), 2, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
@@ -307,13 +307,13 @@ def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Pa
             assert batches == [[0, 1], [2, 3], [4] if policy == "skip" else [4, 6], [6, 7]]
             restarted = loader.stats()["restarted_workers"]
             assert batches_of(loader) == batches
-            assert loader.stats()["restarted_workers"] == restarted, "it is not asked for again"
+            assert loader.stats()["restarted_workers"] == restarted, "it is not requested again"
         assert indices_of(loader.faults) == [5]
         assert loader.faults[0].stage == "worker"
 
 
 @pytest.mark.slow
-def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
+def test_policies_can_distinguish_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         policy = Policy({WorkerTimeout: "skip"})
@@ -323,8 +323,10 @@ def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path,
     assert loader.faults[0].error == "feedline.errors.WorkerTimeout"
 
 
-@one_of_both
-def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+@mostly_loader
+def test_restarts_also_limits_the_replacement_of_stuck_workers(
+    loader_kind: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
@@ -334,27 +336,27 @@ def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_p
             next(batches)
         gate.wait_until_reached(2)
         gate.open()
-        assert batches_of(batches) == [[4, 5, 6, 7], [8, 9, 10, 11]], "the second one is let be, and answers at last"
+        assert batches_of(batches) == [[4, 5, 6, 7], [8, 9, 10, 11]], "the second worker is kept and finally answers"
 
 
 class Slow(Numbers):
-    """Each batch takes most of the time that it may take."""
+    """Each batch takes most of its timeout."""
 
     def __getitem__(self, index: int) -> int:
         select.select([], [], [], 0.2)
         return index
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("in_order", [True, False])
-def test_workers_that_are_merely_slow_are_let_be(loader_kind: str, in_order: bool) -> None:
+def test_slow_workers_are_not_replaced(loader_kind: str, in_order: bool) -> None:
     loader = make(loader_kind, Slow(8), 1, workers=2, prefetch=4, timeout_s=TIMEOUT_S, restarts=8, in_order=in_order)
     assert sorted(itertools.chain(*batches_of(loader))) == list(range(8))
     assert loader.stats()["restarted_workers"] == 0
 
 
 class OneStuck(Dataset[int]):
-    """Sample 20 waits for a pipe that nobody writes to; the others take a moment."""
+    """Sample 20 waits for a pipe that is never written to; the others take a moment."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
@@ -365,11 +367,11 @@ class OneStuck(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         if index == 20:
             os.read(self.pipe, 1)
-        time.sleep(0.02)  # the duration of the work, not a way to wait for anything
+        time.sleep(0.02)  # simulates work, does not wait for anything
         return index
 
 
-def test_the_time_out_is_not_extended_by_batches_that_overtake() -> None:
+def test_batches_that_overtake_do_not_extend_the_timeout() -> None:
     reader, writer = os.pipe()
     iterator = iter(DataLoader(OneStuck(reader), 1, num_workers=2, timeout=2))
     for _ in range(20):

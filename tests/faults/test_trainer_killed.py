@@ -1,4 +1,4 @@
-"""kill -9 of the training process: its workers notice, and nothing is left."""
+"""After kill -9 of the training process its workers end, and nothing is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ hear()
 
 
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_idle_workers_go(start_method: str) -> None:
+def test_idle_workers_end(start_method: str) -> None:
     before = shared_memory_names()
     with running(IN_THE_MIDDLE, start_method) as program:
         program.watch(program.line())
@@ -57,8 +57,8 @@ else:
 
 @pytest.mark.parametrize("thread", ["main", "another"])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_stuck_workers_go_at_once(start_method: str, thread: str, tmp_path: Path) -> None:
-    """Nobody opens the gate that they wait at."""
+def test_stuck_workers_end_at_once(start_method: str, thread: str, tmp_path: Path) -> None:
+    """The gate that they wait at is never opened."""
     with Gate(tmp_path / "gate") as gate, running(STUCK, start_method, thread, tmp_path / "gate") as program:
         program.watch(program.line())
         gate.wait_until_reached(2)
@@ -126,7 +126,7 @@ next(batches)
 """
 
 
-def test_workers_that_replaced_others_go_at_once(tmp_path: Path) -> None:
+def test_replacement_workers_end_at_once(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, running(REPLACED, tmp_path / "gate") as program:
         assert program.line() == "ready"
         gate.wait_until_reached()
@@ -154,7 +154,7 @@ hear()
 """
 
 
-def test_a_worker_that_holds_the_interpreter_goes_at_once() -> None:
+def test_a_worker_that_holds_the_gil_ends_at_once() -> None:
     with running(IN_C) as program:
         program.watch(program.line().split()[1])
         program.kill()
@@ -178,7 +178,7 @@ hear()
 """
 
 
-def test_workers_go_although_another_child_of_the_trainer_keeps_their_sockets_open() -> None:
+def test_workers_end_even_if_another_child_of_the_trainer_keeps_their_sockets_open() -> None:
     read, write = os.pipe()
     try:
         with running(WITH_ANOTHER_CHILD, read, keep_open=read) as program:
@@ -213,7 +213,7 @@ hear()
 """
 
 
-def test_a_worker_that_waits_in_the_middle_of_an_answer_goes() -> None:
+def test_a_worker_that_is_blocked_while_sending_an_answer_ends() -> None:
     read, write = os.pipe()
     try:
         with running(FULL_SOCKET, read, keep_open=read) as program:

@@ -1,4 +1,4 @@
-"""One case: a file is damaged and read; what came out is judged."""
+"""One case: damage a file, read it, and judge the outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.damage import damaged
 from tests.fuzz.targets import VICTIM, Target
 
 _MOST_TIMES = 32
-"""How many times as many bytes may come out as come out of the undamaged file: more is not the file's."""
+"""How many times as many bytes as from the undamaged file may be read; more cannot come from the file."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Failure:
 
 # Any, throughout: samples of any form.
 def plain(value: Any) -> Any:
-    """Return a value in a form that can be compared, and in which nothing is left to be looked at."""
+    """Return a value in a comparable form, with everything lazy evaluated."""
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Return how many bytes are in what `plain` returned."""
+    """Return the size in bytes of what `plain` returned."""
     if isinstance(value, dict):
         return sum(map(size_of, value.values()))
     if isinstance(value, list):
@@ -58,11 +58,11 @@ def size_of(value: Any) -> int:
 
 
 class Fuzz:
-    """The cases of a target, each of which follows from the seed and its number.
+    """The cases of a target, each determined by the seed and its number.
 
     Args:
         target: what is damaged.
-        seed: decides about everything.
+        seed: determines everything.
         folder: for files.
     """
 
@@ -110,12 +110,12 @@ class Fuzz:
             return "memory"
         if not isinstance(exc, FeedlineError):
             return "foreign"
-        said = "\n".join([str(exc), *getattr(exc, "__notes__", ())])
-        return None if VICTIM in said else "unnamed"
+        message = "\n".join([str(exc), *getattr(exc, "__notes__", ())])
+        return None if VICTIM in message else "unnamed"
 
 
 def _ran_out(exc: BaseException | None) -> bool:
-    """True if memory was asked for that was not there, whatever was made of that."""
+    """Return whether an allocation failed, even if the error was wrapped."""
     while exc is not None:
         if isinstance(exc, MemoryError):
             return True

@@ -1,4 +1,4 @@
-"""What is done to a file: bytes flipped, cut off, moved."""
+"""Damaging a file: bytes are flipped, cut off or moved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 FLIP, TRUNCATE, SPLICE = ALL = ("flip", "truncate", "splice")
 
 _HEAD = 512
-"""Half of all damage is near one of the ends, where most formats say what follows, and how much of it."""
+"""Half of all damage is near one of the ends, where most formats describe their contents."""
 _EXTREMES = tuple(
     number.to_bytes(width, order)
     for width in (2, 4, 8)
@@ -18,7 +18,7 @@ _EXTREMES = tuple(
 
 
 def damaged(data: bytes, rng: random.Random, kinds: Collection[str] = ALL) -> tuple[str, bytes]:
-    """Return which of these kinds of damage was done, and the damaged bytes, which differ from those before."""
+    """Return the kind of damage done, and the damaged bytes, which always differ from the original."""
     choices = [kind for kind in (FLIP, FLIP, TRUNCATE, SPLICE) if kind in kinds]
     while True:
         kind = rng.choice(choices)
@@ -59,9 +59,9 @@ def _splice(data: bytes, rng: random.Random) -> bytes:
     act = rng.randrange(3)
     if act == 0:  # overwritten
         return data[:goal] + piece + data[goal + len(piece) :]
-    if act == 1:  # put in
+    if act == 1:  # inserted
         return data[:goal] + piece + data[goal:]
-    return data[:goal] + data[goal + size :]  # left out
+    return data[:goal] + data[goal + size :]  # removed
 
 
 _ACTS: dict[str, Callable[[bytes, random.Random], bytes]] = {FLIP: _flip, TRUNCATE: _truncate, SPLICE: _splice}

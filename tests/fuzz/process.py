@@ -1,4 +1,4 @@
-"""Runs the cases of formats in a process of their own, and in another one after a crash."""
+"""Runs the cases of formats in a separate process, and in another one after a crash."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.fuzz.case import Failure
 _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = 'import runpy; runpy.run_module("tests.fuzz", run_name="__main__", alter_sys=True)'
 _MOST_S = 1700.0
-"""For all cases: each has a limit of its own."""
+"""For all cases together; each also has its own limit."""
 _ENOUGH = 12
-"""Failures after which no more are looked for."""
+"""Number of failures after which to stop."""
 
 
 def run_cases(formats: Sequence[str], seed: int, cases: int) -> list[Failure]:
-    """Run the first so many cases of each format; returns those that failed."""
+    """Run the first `cases` cases of each format; return those that failed."""
     failures: list[Failure] = []
     left, first = list(formats), 0
     while left and len(failures) < _ENOUGH:
         words = [*left, "--seed", seed, "--json", "--first", first, "--cases", cases]
         done = program_server.run(_PROGRAM, *words, cwd=_ROOT, timeout_s=_MOST_S)
-        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        failures += [Failure(**one) for one in said if "begins" not in one]
-        begun = [one for one in said if "begins" in one]
-        if not begun:
+        messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        failures += [Failure(**one) for one in messages if "begins" not in one]
+        started = [one for one in messages if "begins" in one]
+        if not started:
             raise RuntimeError(f"python -m tests.fuzz {' '.join(map(str, words))} did not begin:\n{done.stderr}")
-        format_, last = begun[-1]["format"], begun[-1]["begins"]
+        format_, last = started[-1]["format"], started[-1]["begins"]
         if done.returncode in (0, 1) and (format_, last) == (left[-1], cases - 1):
             break
         how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
@@ -43,7 +43,7 @@ def run_cases(formats: Sequence[str], seed: int, cases: int) -> list[Failure]:
 
 
 def described(seed: int, failures: Sequence[Failure]) -> str:
-    """Return what failed, each with the command that repeats it."""
+    """Return the failures, each with the command that repeats it."""
     return "\n\n".join(
         f"{one.kind} ({one.damage}); repeat it with: python -m tests.fuzz {one.format} --seed {seed} --case "
         f"{one.number}\n{one.text}"

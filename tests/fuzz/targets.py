@@ -1,8 +1,8 @@
-"""What is damaged: one target for every format that feedline reads.
+"""Targets to damage: one for every format that feedline reads.
 
-What `feedline pack` wrote has checksums: any damage is an error, or does no harm. In formats without checksums a
-changed value cannot be noticed. Of those it is asked that what is cut off is noticed, that nothing but errors of
-feedline's comes out, with the name of the file, and no more bytes than there are.
+Files written by `feedline pack` have checksums: any damage is an error or harmless. In formats without checksums a
+changed value cannot be detected. For those, truncation must be detected, all errors must be feedline's and name the
+file, and no more bytes may be read than there are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from tests.images.decoders import best_installed
 from tests.tools.report.recordings import everything_of, recording_of
 
 VICTIM = "victim"
-"""Part of the name of every file that is damaged, and so of every error about it."""
+"""Part of the name of every damaged file, and so of every error about it."""
 COUNT = 12
 
 
@@ -85,7 +85,7 @@ class Target:
     may_grow: bool = False
     """True if nothing in the file confirms the size that it declares. Only the limits on pixels hold then."""
     kinds: tuple[str, ...] = ALL
-    """What is done to the bytes: not all of it where a library trusts its own tables, as SECURITY.md says."""
+    """Kinds of damage: not all of them where a library trusts its own tables, as SECURITY.md says."""
 
 
 def samples() -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def numbers() -> list[dict[str, Any]]:
 
 
 def packed(name: str, made: Callable[[], Any] = samples, **options: Any) -> Callable[[Path], bytes]:
-    """Return what `feedline.pack` makes of samples."""
+    """Return a function that packs samples with `feedline.pack`."""
 
     def make(folder: Path) -> bytes:
         folder.mkdir()
@@ -119,7 +119,7 @@ def packed(name: str, made: Callable[[], Any] = samples, **options: Any) -> Call
 
 
 def at(name: str) -> Callable[[Path, bytes], Path]:
-    """Return what writes a file of this name."""
+    """Return a function that writes a file of this name."""
 
     def place(folder: Path, data: bytes) -> Path:
         path = folder / f"{VICTIM}{name}"
@@ -131,7 +131,7 @@ def at(name: str) -> Callable[[Path, bytes], Path]:
 
 
 def value_in(name: str, value: bytes, read: Callable[[Path], Iterable[Any]]) -> Target:
-    """Return the target in which one value is damaged where it stands in a file that `feedline.pack` wrote."""
+    """Return the target in which one value inside a file written by `feedline.pack` is damaged."""
 
     @functools.cache
     def whole() -> bytes:
@@ -214,7 +214,7 @@ def _zstd(data: bytes) -> bytes:
 
 
 def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any = True) -> Target:
-    """Return the target for a field of this format: it alone is damaged, and stands in a shard that is whole."""
+    """Return the target for a field of this format, which alone is damaged inside a whole shard."""
 
     def place(folder: Path, data: bytes) -> Path:
         return at(".tar")(folder, tar_of([(f"a.{ending}", data), ("b.txt", b"after it")]))
@@ -291,7 +291,7 @@ def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], byt
 
 
 _UNCONFIRMED = ("gif", "tiff", "avif", "jxl")
-"""Pictures whose decoders fill up what the file has no pixels for."""
+"""Pictures whose decoders fill in pixels that the file lacks."""
 
 
 def _picture_target(ending: str, format_: str, *values: str) -> Target:
@@ -305,7 +305,7 @@ def _picture_target(ending: str, format_: str, *values: str) -> Target:
 
 
 def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
-    """Return the target for `decode_image` where a package is the best decoder that is installed."""
+    """Return the target for `decode_image` where a package is the best installed decoder."""
 
     def read(path: Path) -> list[Any]:
         try:
@@ -320,7 +320,7 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 
-    # So large that a few bytes of a JPEG could not hold so much more. Others are small, to be decoded quickly.
+    # So large that a few bytes of a JPEG could not encode much more. Others are small, to be decoded quickly.
     make = picture(format_, *((240, 320) if format_ == "JPEG" else (60, 80)))
     return Target(
         f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values, may_grow=ending in _UNCONFIRMED
@@ -344,7 +344,7 @@ def sound(format_: str, subtype: str | None = None) -> Callable[[], bytes]:
 
 
 def _sound_target(ending: str, make: Callable[[], bytes], *values: str) -> Target:
-    """Return the target for a file in a folder, of which clips are decoded, and then all of it."""
+    """Return the target for a file in a folder, of which clips are decoded, then the whole file."""
     clips = audio.Compose([audio.CenterClip(0.25, short="repeat"), audio.Resample(8000), audio.Mono()])
 
     def read(path: Path) -> list[Any]:
@@ -394,7 +394,7 @@ def _npy_packed(folder: Path) -> bytes:
 
 
 def _npy_place(folder: Path, data: bytes) -> Path:
-    """Put a damaged array in the place of one that was packed."""
+    """Replace a packed array by a damaged one."""
     path = _npy_folder(folder / VICTIM)
     (path / "vector.npy").write_bytes(data)
     return path
@@ -405,7 +405,7 @@ def _npy_facts(folder: Path) -> bytes:
 
 
 def _facts_place(folder: Path, data: bytes) -> Path:
-    """Put damaged facts, in which the checksums are, in the place of those that were packed."""
+    """Replace the packed facts, which hold the checksums, by damaged ones."""
     path = _npy_folder(folder / VICTIM)
     (path / "feedline.json").write_bytes(data)
     return path
@@ -463,7 +463,7 @@ def _arrow(*, stream: bool, compression: str | None = None) -> Callable[[Path], 
 
 
 def _unpack_place(folder: Path, data: bytes) -> Path:
-    """Put damaged bytes in the place of a row group that was unpacked."""
+    """Replace an unpacked row group by damaged bytes."""
     path = at(".parquet")(folder, _parquet_file(folder))
     all_of(ParquetDataset(path, cache=folder / f"{VICTIM}-unpacked"))
     next((folder / f"{VICTIM}-unpacked").glob("*/0.arrow")).write_bytes(data)
@@ -499,7 +499,7 @@ def _hdf5_file(folder: Path) -> bytes:
 
 
 def _hdf5_texts(folder: Path) -> bytes:
-    """Return a file of values of variable length, around whose heaps HDF5 goes for ever after some damage."""
+    """Return a file of values of variable length, over whose heaps HDF5 loops forever after some damage."""
     import h5py
 
     out = io.BytesIO()
@@ -589,7 +589,7 @@ def _shard() -> bytes:
 
 
 def _index_place(folder: Path, data: bytes) -> Path:
-    """Put a damaged index beside a shard that is whole."""
+    """Put a damaged index next to a whole shard."""
     path = at(".tar")(folder, _shard())
     all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
     next((folder / "index").iterdir()).write_bytes(data)
@@ -666,7 +666,7 @@ _ROWS = [{"name": one["name"], "label": one["label"]} for one in samples()]
 
 
 def _one_of(name: str, write: Callable[[Path], object], read: Callable[[Path], Any], file: str, *values: str) -> Target:
-    """Return the target in which one file of a folder that another library writes is damaged."""
+    """Return the target in which one file of a folder written by another library is damaged."""
 
     def make(folder: Path) -> bytes:
         write(folder)
@@ -751,7 +751,7 @@ _FILES = [
         "parquet-far",
         _parquet_file,
         at(".parquet"),
-        lambda path: all_of(ParquetDataset(f"local://{path}", _COLUMNS)),  # which fsspec reads
+        lambda path: all_of(ParquetDataset(f"local://{path}", _COLUMNS)),  # read by fsspec
         ALL,
         may_ask=True,
     ),
@@ -881,4 +881,4 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "recordings": ["recording.json", "recording.json.gz"],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],
 }
-"""Formats that one process goes through: to start one takes longer than a hundred cases."""
+"""Formats by process; starting a process takes longer than a hundred cases."""

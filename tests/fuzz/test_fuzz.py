@@ -1,6 +1,6 @@
-"""Damaged files give the right samples, or an error of feedline's that names the file; and take little memory and time.
+"""Damaged files give the right samples or a feedline error that names the file, with little memory and time.
 
-Formats are read in processes of their own. A failure names the command that repeats it.
+Formats are read in separate processes. A failure names the command that repeats it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def check(formats: Sequence[str], seed: int, cases: int) -> None:
     assert not failures, described(seed, failures)
 
 
-def test_some_damaged_files() -> None:
-    # All formats in one process: most of the time of a short run is spent on imports.
+def test_a_few_damaged_files_of_every_format() -> None:
+    # All formats in one process, since a short run spends most of its time on imports.
     check(list(itertools.chain.from_iterable(PROCESSES.values())), SEED, 5)
 
 

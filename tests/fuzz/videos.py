@@ -1,7 +1,7 @@
-"""Videos that are damaged: one target for each of the containers that most files have.
+"""Damaged videos: one target for each of the most common containers.
 
-Neither container nor codec has checksums, so changed pixels cannot be noticed. Of files that are cut off it is asked
-that nothing but the right frames comes out.
+Neither container nor codec has checksums, so changed pixels cannot be detected. Truncated files must yield only
+right frames.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLIP = video.Compose([video.EvenFrames(4), images.Resize(24), images.CenterCrop
 
 # Any, throughout: samples of any form.
 def make(container: str, codec: str, **options: Any) -> Callable[[Path], bytes]:
-    """Return what writes a small video."""
+    """Return a function that writes a small video."""
     return lambda folder: files.encoded(container, codec, 24, width=64, height=48, **options)
 
 
@@ -46,4 +46,4 @@ KINDS: dict[str, tuple[Callable[[Path], bytes], str, tuple[str, ...]]] = {
     "avi": (make("avi", "mpeg4", options=()), ".avi", ()),
     "ts": (make("mpegts", "mpeg2video", options=files.options(bf="2")), ".ts", ()),
 }
-"""What makes a file of each kind, how its name ends, and after which damage every frame has to be right."""
+"""How to make a file of each kind, its suffix, and the damage after which every frame must be right."""

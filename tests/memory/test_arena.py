@@ -1,4 +1,4 @@
-"""Slots and who owns them."""
+"""Slots and their owners."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_arena(slot_count: int = 4, *, shared: bool = True, budget: int = 1 << 3
 
 
 def leased(arena: Arena, size: int) -> Bytes:
-    """Have a batch of one array made and read."""
+    """Make and read a batch of one array."""
     slot = arena.acquire()
     arena.note_use(slot, size)
     lease = arena.lease(slot, 0, size)
@@ -56,7 +56,7 @@ def acquire_all(arena: Arena) -> list[int]:
 
 
 def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) -> None:
-    """Call a function in several threads that change places as often as possible."""
+    """Call a function in several threads that switch as often as possible."""
     before = sys.getswitchinterval()
     workers = [threading.Thread(target=lambda: [act() for _ in range(times)]) for _ in range(threads)]
     sys.setswitchinterval(1e-6)
@@ -73,7 +73,7 @@ def at_once(act: Callable[[], object], *, threads: int = 4, times: int = 500) ->
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_each_slot_is_given_out_once(shared: bool) -> None:
+def test_each_slot_is_acquired_once(shared: bool) -> None:
     arena = make_arena(5, shared=shared)
     assert sorted(acquire_all(arena)) == [0, 1, 2, 3, 4]
     assert not arena.available()
@@ -82,14 +82,14 @@ def test_each_slot_is_given_out_once(shared: bool) -> None:
     assert acquire_all(arena) == [3]
 
 
-def test_releasing_no_slot_is_nothing() -> None:
+def test_releasing_slot_minus_one_does_nothing() -> None:
     arena = make_arena()
     arena.release(-1)
     assert sorted(acquire_all(arena)) == [0, 1, 2, 3]
 
 
-def test_threads_lose_no_count() -> None:
-    """They count batches without a slot, and batches that were refused one."""
+def test_counts_are_exact_with_many_threads() -> None:
+    """Counts of batches without a slot, and of batches that were refused one."""
     arena = make_arena(shared=False)
     counted: list[bool] = []
 
@@ -99,7 +99,7 @@ def test_threads_lose_no_count() -> None:
 
     with mock.patch.object(Usage, "end", end):
         at_once(arena.pass_by)
-        arena.pass_by()  # processes what the others have left
+        arena.pass_by()  # processes what the other threads have left
     at_once(arena.note_refused)
     assert (len(counted), all(counted), arena.refused) == (2001, True, 2000)
 
@@ -140,7 +140,7 @@ def test_slots_do_not_overlap(shared: bool) -> None:
 # -- leases ---
 
 
-def test_a_slot_comes_back_when_its_last_view_dies() -> None:
+def test_a_slot_is_released_when_its_last_view_is_dropped() -> None:
     arena = make_arena(1)
     lease = leased(arena, 1000)
     part = lease[10:20].view(np.uint16)[1:]
@@ -153,7 +153,7 @@ def test_a_slot_comes_back_when_its_last_view_dies() -> None:
     assert arena.acquire() == 0
 
 
-def test_parts_of_a_slot_are_leased_one_by_one_and_the_last_gives_it_back() -> None:
+def test_a_slot_is_released_with_the_last_of_its_leased_parts() -> None:
     arena = make_arena(1)
     slot = arena.acquire()
     first, second = arena.lease(slot, 0, PAGE), arena.lease(slot, PAGE, 3 * PAGE)
@@ -166,7 +166,7 @@ def test_parts_of_a_slot_are_leased_one_by_one_and_the_last_gives_it_back() -> N
     assert arena.acquire() == 0
 
 
-def test_a_slot_is_not_free_while_somebody_may_lease_more_of_it() -> None:
+def test_a_slot_is_not_free_until_it_is_finished() -> None:
     arena = make_arena(1)
     slot = arena.acquire()
     lease = arena.lease(slot, 0, 8)
@@ -178,7 +178,7 @@ def test_a_slot_is_not_free_while_somebody_may_lease_more_of_it() -> None:
 
 @pytest.mark.parametrize("act", [Arena.acquire, lambda arena: arena.release(0)])
 def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
-    """One comes whenever a function of the lock returns. `with` looks for none before its block is entered."""
+    """One comes whenever a method of the lock returns. `with` handles none before its block is entered."""
     lock = threading.Lock()
 
     class Signalled:
@@ -196,7 +196,7 @@ def test_a_signal_never_leaves_the_lock_taken(act: Any) -> None:
     assert not lock.locked()
 
 
-def test_the_last_view_may_die_on_another_thread() -> None:
+def test_the_last_view_may_be_dropped_on_another_thread() -> None:
     arena = make_arena(1)
     views = [leased(arena, 100)]
     begin = threading.Event()
@@ -213,7 +213,7 @@ def test_the_last_view_may_die_on_another_thread() -> None:
     assert arena.acquire() == 0
 
 
-def test_views_that_die_on_many_threads_lose_no_slot() -> None:
+def test_dropping_views_on_many_threads_loses_no_slot() -> None:
     arena = make_arena(64, before_known=64)
     barrier = threading.Barrier(4)
 
@@ -235,7 +235,7 @@ def test_views_that_die_on_many_threads_lose_no_slot() -> None:
         thread.join()
     assert arena.leased_count == 0
     slots = acquire_all(arena)
-    assert sorted(slots) == list(range(64)), "every slot once, none twice"
+    assert sorted(slots) == list(range(64)), "every slot exactly once"
 
 
 def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> None:
@@ -248,7 +248,7 @@ def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> N
     assert arena.acquire() == 0
 
 
-def test_no_python_runs_when_an_array_dies_so_that_an_interrupt_cannot_be_lost_there() -> None:
+def test_dropping_an_array_runs_no_python_code_in_which_an_interrupt_could_be_lost() -> None:
     arena = make_arena(1)
     lease = leased(arena, 8)
     calls: list[str] = []
@@ -262,7 +262,7 @@ def test_no_python_runs_when_an_array_dies_so_that_an_interrupt_cannot_be_lost_t
 
 
 class User:
-    """Somebody who has an arena, in a reference cycle."""
+    """An owner of an arena, in a reference cycle."""
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
@@ -270,7 +270,7 @@ class User:
         arena.serve(self)
 
 
-def test_an_arena_is_closed_with_its_last_user_also_by_the_garbage_collector() -> None:
+def test_an_arena_is_closed_when_the_garbage_collector_frees_its_last_user() -> None:
     arena = make_arena(8)
     users = [User(arena), User(arena)]
     kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(3)]
@@ -282,10 +282,10 @@ def test_an_arena_is_closed_with_its_last_user_also_by_the_garbage_collector() -
     users.pop()
     gc.collect()
     try:
-        assert os.fstat(fd).st_blocks * 512 == 15 << 20, "what is held"
+        assert os.fstat(fd).st_blocks * 512 == 15 << 20, "the held memory"
         for parts in kept:
             del parts[1]
-        assert os.fstat(fd).st_blocks * 512 == 3 << 20, "what is still held"
+        assert os.fstat(fd).st_blocks * 512 == 3 << 20, "the memory that is still held"
         assert all((part == 1).all() for parts in kept for part in parts)
         del parts
         kept.clear()
@@ -318,11 +318,11 @@ def test_ctrl_c_while_an_arena_is_closed_with_its_last_user_is_not_lost(monkeypa
     assert closed
 
 
-def test_code_that_the_garbage_collector_runs_in_the_middle_of_an_operation_waits_for_nobody() -> None:
+def test_code_run_by_the_garbage_collector_during_an_operation_does_not_deadlock() -> None:
     arena = make_arena(8)
     busy = arena.acquire()
     kept = filled(arena, 1 << 20)
-    with arena._lock:  # as inside of any operation
+    with arena._lock:  # as inside any operation
         arena.release(busy, 0)
         arena.release_all(object())
         kept.clear()
@@ -333,11 +333,11 @@ def test_code_that_the_garbage_collector_runs_in_the_middle_of_an_operation_wait
         assert arena.acquire() == -1
     arena._holder = 0
     assert arena.leased_count == 0
-    assert arena.acquire() in (0, 1), "what was asked for is done by whoever comes next"
+    assert arena.acquire() in (0, 1), "the next caller performs the pending release"
 
 
 @pytest.mark.parametrize("line", range(12))
-def test_an_interrupt_while_a_lease_is_taken_note_of_loses_no_slot(line: int) -> None:
+def test_an_interrupt_while_a_dropped_lease_is_recorded_loses_no_slot(line: int) -> None:
     arena = make_arena(2)
     kept = filled(arena, 1 << 20, 1 << 20)
     kept.clear()
@@ -376,7 +376,7 @@ def test_views_outlive_the_arena(closed: bool) -> None:
     assert lease.tolist() == [9, 9, 9, 9]
 
 
-def test_what_an_owner_has_not_given_back_can_be_taken_from_it() -> None:
+def test_release_all_releases_the_unreleased_slots_of_an_owner() -> None:
     arena = make_arena(4)
     mine, yours = object(), object()
     slots = [arena.acquire(owner=owner) for owner in (mine, yours, mine)]
@@ -384,21 +384,21 @@ def test_what_an_owner_has_not_given_back_can_be_taken_from_it() -> None:
     lease[:] = 7
     arena.release_all(mine)
     assert set(acquire_all(arena)) == {slots[2], 3}
-    assert set(lease.tolist()) == {7}, "what was leased stays"
+    assert set(lease.tolist()) == {7}, "leased memory stays"
     del lease
     assert acquire_all(arena) == [slots[0]]
 
 
-# -- what stays in memory ---
+# -- resident memory ---
 
 
 def resident(arena: Arena) -> int:
-    """Bytes that the kernel has given to the memory behind an arena."""
+    """Return the bytes of memory that the kernel has allocated for an arena."""
     return os.fstat(arena.fd).st_blocks * 512
 
 
 def filled(arena: Arena, *sizes: int, worker: int = 0) -> list[Bytes]:
-    """Have a batch made of parts of these sizes and read: every part begins with a page."""
+    """Make and read a batch with parts of these sizes; every part starts at a page."""
     slot = arena.acquire(worker)
     assert slot >= 0
     start, places = 0, []
@@ -412,7 +412,7 @@ def filled(arena: Arena, *sizes: int, worker: int = 0) -> list[Bytes]:
     return parts
 
 
-def test_what_lies_beside_an_array_that_is_kept_goes_back_to_the_system() -> None:
+def test_memory_next_to_a_kept_array_is_returned_to_the_system() -> None:
     arena = make_arena(64)
     kept = []
     for _ in range(40):
@@ -423,7 +423,7 @@ def test_what_lies_beside_an_array_that_is_kept_goes_back_to_the_system() -> Non
     assert all((part == 1).all() for part in kept)
 
 
-def test_what_was_kept_and_is_dropped_goes_back_but_for_a_window() -> None:
+def test_dropped_memory_is_returned_except_for_a_window() -> None:
     arena = make_arena(64)
     kept = [filled(arena, 4 << 20) for _ in range(20)]
     assert resident(arena) >= 80 << 20
@@ -432,15 +432,15 @@ def test_what_was_kept_and_is_dropped_goes_back_but_for_a_window() -> None:
     assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
 
 
-def test_while_nothing_is_under_way_what_is_dropped_goes_back_at_once() -> None:
+def test_while_nothing_runs_dropped_memory_is_returned_at_once() -> None:
     arena = make_arena(64)
     kept = [filled(arena, 4 << 20) for _ in range(20)]
     arena.rest()
-    kept.clear()  # and nothing is asked of the arena afterwards
+    kept.clear()  # no call to the arena follows
     assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
 
 
-def test_a_few_large_batches_are_not_remembered_for_ever() -> None:
+def test_a_few_large_batches_are_eventually_forgotten() -> None:
     arena = make_arena(64, window=4)
     for _ in range(4):
         filled(arena, 50 << 20)
@@ -450,7 +450,7 @@ def test_a_few_large_batches_are_not_remembered_for_ever() -> None:
     assert resident(arena) <= SLACK_BYTES + (1 << 20) * 8
 
 
-def test_pages_stay_warm_as_long_as_batches_are_alike() -> None:
+def test_pages_stay_resident_while_batches_have_the_same_size() -> None:
     arena = make_arena(64, window=4)
     batches: deque[list[Bytes]] = deque(maxlen=5)
     for _ in range(8):
@@ -464,7 +464,7 @@ def test_pages_stay_warm_as_long_as_batches_are_alike() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_closing_gives_back_all_but_what_is_held_and_that_when_it_is_dropped(shared: bool) -> None:
+def test_closing_frees_all_but_held_memory_which_is_freed_when_it_is_dropped(shared: bool) -> None:
     before = own_memory()
     arena = make_arena(64, shared=shared)
     kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(10)]
@@ -481,27 +481,29 @@ def test_closing_gives_back_all_but_what_is_held_and_that_when_it_is_dropped(sha
 
 
 def own_memory() -> int:
-    """Bytes of this process's memory that are its own or of files without a name."""
+    """Return this process's anonymous memory and unnamed shared memory in bytes."""
     text = Path("/proc/self/status").read_text()
     return sum(int(size) << 10 for size in re.findall(r"(?:RssAnon|RssShmem):\s+(\d+)", text))
 
 
-def test_a_slot_that_a_failed_task_may_have_written_is_given_back_as_a_whole() -> None:
+def test_the_whole_slot_of_a_failed_task_is_returned_to_the_system() -> None:
     arena = make_arena(4)
     slot = arena.acquire()
-    arena.view(slot, 30 << 20)[:] = 1  # and nobody says how far
+    arena.view(slot, 30 << 20)[:] = 1  # the written size is not reported
     arena.release(slot)
     assert resident(arena) == 0
 
 
 @pytest.mark.slow
-def test_many_arrays_of_one_batch_are_dropped_one_by_one_in_linear_time() -> None:
+def test_dropping_many_arrays_of_one_batch_takes_linear_time() -> None:
     arena = make_arena(2)
     kept = filled(arena, *[LARGE_BYTES] * 3000)
     arena.close()
     begun = time.process_time()
     del kept[::2]
-    assert time.process_time() - begun < 2.0, "some 50 us each; seven seconds if each looked at all the others"
+    assert time.process_time() - begun < 2.0, (
+        "about 50 us each; it would take seven seconds if each looked at all the others"
+    )
     assert len(kept) == 1500
     assert all(part[0] == part[-1] == 1 for part in kept)
 
@@ -519,7 +521,7 @@ def test_the_budget_is_respected_once_the_size_of_a_batch_is_known() -> None:
         assert arena.resident_bytes <= arena.budget
     assert len(kept) == 3
     kept.pop()
-    assert arena.available(), "a slot that exists costs nothing more"
+    assert arena.available(), "an existing slot needs no more memory"
     assert arena.acquire() == 2
 
 
@@ -533,7 +535,7 @@ def test_a_batch_larger_than_the_budget_still_has_one_slot() -> None:
     assert arena.acquire() == first
 
 
-def test_few_slots_are_given_out_before_the_size_of_a_batch_is_known() -> None:
+def test_few_slots_are_available_before_the_size_of_a_batch_is_known() -> None:
     arena = make_arena(100, before_known=3)
     slots = acquire_all(arena)
     assert len(slots) == 3
@@ -541,7 +543,7 @@ def test_few_slots_are_given_out_before_the_size_of_a_batch_is_known() -> None:
     assert len(acquire_all(arena)) > 3
 
 
-def test_idle_pages_make_room_for_a_batch_that_is_under_way() -> None:
+def test_idle_pages_are_freed_for_a_new_batch() -> None:
     arena = make_arena(10, budget=8 * PAGE)
     kept = [filled(arena, 3 * PAGE), filled(arena, 3 * PAGE)]
     kept.clear()
@@ -553,7 +555,7 @@ def test_idle_pages_make_room_for_a_batch_that_is_under_way() -> None:
     assert arena.resident_bytes <= 8 * PAGE
 
 
-def test_resident_bytes_are_the_furthest_that_was_written() -> None:
+def test_resident_bytes_follow_the_largest_use_of_a_slot() -> None:
     arena = make_arena()
     slot = arena.acquire()
     for used, resident_bytes in ((1, PAGE), (PAGE + 1, 2 * PAGE), (5, 2 * PAGE)):
@@ -584,7 +586,7 @@ class Follower(Device):
         return slot not in self.busy
 
 
-def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
+def test_a_device_is_notified_of_growth_and_release_and_may_delay_reuse() -> None:
     arena = make_arena(3)
     device = Follower()
     arena.follow(device)
@@ -592,7 +594,7 @@ def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
     for used in (10, 20, PAGE + 1):
         lease = leased(arena, used)
         del lease
-        assert arena.leased_count == 0  # which takes note of it
+        assert arena.leased_count == 0  # which records the drop
         device.busy.clear()
     grown = [("grown", 0, PAGE), ("released", 0), ("released", 0), ("grown", 0, 2 * PAGE), ("released", 0)]
     assert device.events == grown
@@ -604,7 +606,7 @@ def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
     assert arena.acquire() == 0
 
 
-def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> None:
+def test_pages_registered_with_a_device_are_freed_only_when_it_allows() -> None:
     arena = make_arena(64)
     device = Follower()
     arena.follow(device)
@@ -612,19 +614,19 @@ def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> N
     for parts in kept:
         del parts[1]
     assert arena.leased_count == 10
-    assert ("shrunk", 0) not in device.events, "it has registered the whole slot"
+    assert ("shrunk", 0) not in device.events, "the device has registered the whole slot"
     parts.clear()
     kept.clear()
     assert arena.leased_count == 0
-    assert resident(arena) == 80 << 20, "it may need them soon"
+    assert resident(arena) == 80 << 20, "they may be needed soon"
     device.busy = set(range(10))
     for _ in range(20):
         filled(arena, 4096)
-    assert resident(arena) >= 80 << 20, "it still copies from them"
+    assert resident(arena) >= 80 << 20, "the device still copies from them"
     device.busy.clear()
     for _ in range(40):
         filled(arena, 4096)
-    assert resident(arena) >= 80 << 20, "registering takes long: not while an epoch is under way"
+    assert resident(arena) >= 80 << 20, "registering is slow, so not during an epoch"
     arena.rest()
     assert resident(arena) <= 2 * (8 << 20)
     assert ("shrunk", 5) in device.events
@@ -634,7 +636,7 @@ def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> N
 
 
 def in_a_fork(check: Any) -> int:
-    """Run `check` in a fork of this process; returns 0 if it returned True."""
+    """Run `check` in a fork of this process; return 0 if it returned True."""
     child = os.fork()
     if child == 0:
         code = 2
@@ -648,10 +650,10 @@ def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> No
     arena = make_arena(3)
     lease = leased(arena, 100)
     lease[:] = 7
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.read(told, 1)  # the parent has dropped its view and written into every slot it could get
+        os.read(read_end, 1)  # the parent has dropped its view and overwritten every slot it could acquire
         os._exit(0 if set(lease.tolist()) == {7} else 1)
     try:
         del lease
@@ -660,13 +662,13 @@ def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> No
             arena.view(slot, 100)[:] = 9
         assert sorted(slots) == [1, 2]
     finally:
-        os.write(tell, b".")
+        os.write(write_end, b".")
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(told)
-        os.close(tell)
+        os.close(read_end)
+        os.close(write_end)
     assert code == 0, "the child saw its batch change"
     forks.settle(at_once=True)
-    assert arena.acquire() == 0, "nobody can see it any more"
+    assert arena.acquire() == 0, "no process can see it any more"
 
 
 def test_a_slot_that_was_not_leased_during_a_fork_stays_in_use() -> None:
@@ -680,10 +682,10 @@ def test_a_slot_that_was_not_leased_during_a_fork_stays_in_use() -> None:
     assert sorted(acquire_all(arena)) == [0, 1]
 
 
-def test_views_that_die_in_a_fork_do_not_change_the_books_of_anybody() -> None:
+def test_dropping_views_in_a_fork_does_not_affect_the_parent() -> None:
     arena = make_arena(2)
     holder = [leased(arena, 8)]
-    arena.rest()  # so that somebody is told of it
+    arena.rest()  # so that a drop would be noticed
 
     def drop() -> bool:
         holder.clear()
@@ -695,7 +697,7 @@ def test_views_that_die_in_a_fork_do_not_change_the_books_of_anybody() -> None:
     assert set(holder[0].tolist()) == {0}
 
 
-def test_a_fork_gives_back_nothing_of_its_parents_memory() -> None:
+def test_a_fork_frees_nothing_of_its_parents_memory() -> None:
     arena = make_arena(4)
     busy, owner = arena.acquire(owner="crew"), "crew"
     arena.view(busy, 1 << 20)[:] = 5
@@ -725,7 +727,7 @@ def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
     assert os.fstat(arena.fd).st_size == 2 * arena.slot_bytes
 
 
-def test_memory_of_this_process_alone_is_nobody_elses_business() -> None:
+def test_private_memory_is_not_tracked_across_forks() -> None:
     arena = make_arena(2, shared=False)
     lease = leased(arena, 8)
     lease[:] = 1
@@ -760,13 +762,13 @@ def test_an_arena_takes_few_descriptors() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# -- the law: a slot has one owner, and what is resident is what is held, and a window ---
+# -- the law: a slot has one owner, and resident memory is what is held plus a window ---
 
 
 class OneOwner(RuleBasedStateMachine):
     """Any sequence of acquire, release, lease, view, drop, fork and rest.
 
-    Each slot has one owner, and keeps its contents; and the kernel holds no more than what is alive and one window.
+    Each slot has one owner and keeps its contents, and no more is resident than what is held plus one window.
     """
 
     window = 2
@@ -777,7 +779,7 @@ class OneOwner(RuleBasedStateMachine):
         self.arena = Arena(40, shared=True, budget=200 << 20, window=self.window)
         self.busy: set[int] = set()
         self.parts: list[tuple[int, int, int, list[Bytes]]] = []  # slot, what was written, bytes, views
-        self.seen: list[Bytes] = []  # by a child that lives
+        self.seen: list[Bytes] = []  # by a living child
         self.written = 0
         self.largest = 0
 
@@ -819,7 +821,7 @@ class OneOwner(RuleBasedStateMachine):
     @rule(data=st.data())
     def make_a_view(self, data: st.DataObject) -> None:
         views = self.parts[data.draw(st.integers(0, len(self.parts) - 1))][3]
-        place = data.draw(st.integers(0, len(views) - 1))  # a view that is drawn would be kept by Hypothesis
+        place = data.draw(st.integers(0, len(views) - 1))  # Hypothesis would keep a drawn view
         views.append(views[place][len(views[place]) // 2 :])
 
     @precondition(lambda self: self.parts)
@@ -834,7 +836,7 @@ class OneOwner(RuleBasedStateMachine):
 
     @rule()
     def fork(self) -> None:
-        self.seen += self.arena.leases()  # what is done before a fork
+        self.seen += self.arena.leases()  # as happens before a fork
 
     @rule()
     def child_ends(self) -> None:

@@ -32,14 +32,14 @@ from tests.sampling import examples
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in value and in every type on the way; bit for bit where there are bits."""
+    """Return whether both are equal in value and in all nested types, arrays bit for bit."""
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
         return same_tensor(left, right)
     if isinstance(left, np.ndarray):
         if left.dtype.newbyteorder("=") != right.dtype.newbyteorder("=") or left.shape != right.shape:
-            return False  # NumPy's own pickling is free to turn bytes around
+            return False  # NumPy's own pickling may change the byte order
         if left.dtype != right.dtype:
             left, right = (array.astype(array.dtype.newbyteorder("=")) for array in (left, right))
         return list(left.flat) == list(right.flat) if left.dtype.hasobject else left.tobytes() == right.tobytes()
@@ -71,7 +71,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 class Slot:
-    """Memory with something behind it that nobody may touch."""
+    """Memory followed by guard bytes that must stay untouched."""
 
     guard_bytes = 256
 
@@ -93,7 +93,7 @@ def round_trip(codec: Codec, batch: Any, slot: Slot | None = None) -> Any:
     writer = slot.writer()
     header = codec.encode(batch, writer)
     assert slot.untouched_behind()
-    assert len(header) <= 33 << 10, "headers travel in small messages"
+    assert len(header) <= 33 << 10, "headers are sent in small messages"
     return codec.decode(header, Views(slot.memory[: max(writer.used, 1)]))
 
 
@@ -114,7 +114,7 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
-    """Tensors of every type, shape and way to lie in memory."""
+    """Tensors of every type, shape and memory layout."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(shapes)
     count = int(np.prod(shape, dtype=int))
@@ -182,20 +182,20 @@ LAW = settings(max_examples=examples(100), deadline=None, suppress_health_check=
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @LAW
 @given(batches(tensors() | arrays()))
-def test_whatever_is_sent_arrives(batch: Any) -> None:
+def test_any_batch_arrives_unchanged(batch: Any) -> None:
     assert same(round_trip(TORCH, batch), batch)
 
 
 @LAW
 @given(batches(arrays()))
-def test_whatever_is_sent_arrives_without_torch(batch: Any) -> None:
+def test_any_batch_arrives_unchanged_without_torch(batch: Any) -> None:
     assert same(round_trip(NUMPY, batch), batch)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @LAW
 @given(st.lists(tensors(), max_size=5), st.sampled_from([list, tuple, dict]))
-def test_the_short_cut_for_plain_batches_is_no_other_way(parts: list[torch.Tensor], kind: type) -> None:
+def test_the_fast_path_for_plain_batches_gives_the_same_result(parts: list[torch.Tensor], kind: type) -> None:
     batch = {str(number): part for number, part in enumerate(parts)} if kind is dict else kind(parts)
     assert same(round_trip(TORCH, batch), batch)
 
@@ -203,7 +203,7 @@ def test_the_short_cut_for_plain_batches_is_no_other_way(parts: list[torch.Tenso
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @LAW
 @given(batches(tensors() | arrays()), st.integers(0, 600))
-def test_a_batch_fits_or_says_that_it_does_not(batch: Any, size: int) -> None:
+def test_a_batch_fits_or_raises_slot_full(batch: Any, size: int) -> None:
     slot = Slot(size)
     try:
         arrived = round_trip(TORCH, batch, slot)
@@ -213,7 +213,7 @@ def test_a_batch_fits_or_says_that_it_does_not(batch: Any, size: int) -> None:
         assert same(arrived, batch)
 
 
-# -- kinds of batches by name ---
+# -- special batches ---
 
 
 class Pair(NamedTuple):
@@ -267,14 +267,14 @@ SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("nested", [False, True])
-def test_special_tensors(name: str, nested: bool) -> None:
+def test_special_tensors_arrive_unchanged(name: str, nested: bool) -> None:
     tensor = SPECIAL[name]()
     arrived = round_trip(TORCH, {"deep": [tensor, "text"]})["deep"][0] if nested else round_trip(TORCH, tensor)
     assert same(arrived, tensor)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
-def test_a_quantised_tensor() -> None:
+def test_a_quantised_tensor_arrives_unchanged() -> None:
     quantise: Any = torch.quantize_per_tensor
     tensor = quantise(torch.arange(8.0), 0.5, 3, torch.quint8)
     arrived = round_trip(TORCH, [tensor])[0]
@@ -288,14 +288,14 @@ def test_strides_that_cover_their_memory_are_kept() -> None:
     assert arrived.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_view_that_skips_elements_travels_without_the_gaps() -> None:
+def test_a_view_that_skips_elements_is_sent_without_the_gaps() -> None:
     slot = Slot()
     writer = slot.writer()
     TORCH.encode([torch.zeros(100_000)[::1000], "text"], writer)
     assert writer.used < 4096
 
 
-def test_an_expanded_tensor_travels_once() -> None:
+def test_an_expanded_tensor_is_sent_once() -> None:
     slot = Slot()
     writer = slot.writer()
     header = TORCH.encode([torch.ones(1, 8).expand(10_000, 8), "text"], writer)
@@ -304,7 +304,7 @@ def test_an_expanded_tensor_travels_once() -> None:
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda parts: dict(zip("ab", parts, strict=True))])
-def test_one_tensor_in_two_places_stays_one(form: Any) -> None:
+def test_a_tensor_referenced_twice_stays_one_object(form: Any) -> None:
     tensor = torch.arange(10.0)
     arrived = round_trip(TORCH, form([tensor, tensor]))
     first, second = arrived.values() if isinstance(arrived, dict) else arrived
@@ -312,7 +312,7 @@ def test_one_tensor_in_two_places_stays_one(form: Any) -> None:
     assert second[0] == 77
 
 
-def test_a_tensor_that_is_no_leaf_is_refused_in_torchs_words() -> None:
+def test_a_non_leaf_tensor_raises_torchs_error() -> None:
     tensor = torch.ones(2, requires_grad=True) * 2
     with pytest.raises(RuntimeError, match="Cowardly refusing to serialize non-leaf tensor"):
         round_trip(TORCH, [tensor])
@@ -321,7 +321,7 @@ def test_a_tensor_that_is_no_leaf_is_refused_in_torchs_words() -> None:
 # -- memory ---
 
 
-def test_arrays_that_arrive_are_views_of_the_memory() -> None:
+def test_decoded_arrays_are_views_of_the_memory() -> None:
     slot = Slot()
     writer = slot.writer()
     header = TORCH.encode({"tensor": torch.zeros(100), "array": np.zeros(100), "text": "x"}, writer)
@@ -331,7 +331,7 @@ def test_arrays_that_arrive_are_views_of_the_memory() -> None:
     assert arrived["array"].view(np.uint8).min() == 0xFF
 
 
-def test_arrays_that_arrive_can_be_written_to() -> None:
+def test_decoded_arrays_are_writable() -> None:
     frozen = np.frombuffer(np.arange(4).tobytes(), np.int64)
     assert not frozen.flags.writeable
     arrived = round_trip(TORCH, [frozen, torch.arange(4), {"a": np.arange(3)}])
@@ -349,7 +349,7 @@ def test_every_array_is_aligned() -> None:
 
 
 @pytest.mark.parametrize("codec", [TORCH, NUMPY])
-def test_what_lies_in_the_slot_already_is_not_copied(codec: Codec) -> None:
+def test_an_array_that_is_already_in_the_slot_is_not_copied(codec: Codec) -> None:
     slot = Slot()
     writer = slot.writer()
     memory.set_current(writer)
@@ -367,7 +367,7 @@ def test_what_lies_in_the_slot_already_is_not_copied(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("rest", [(), ("text",)])
-def test_a_tensor_that_lies_in_the_slot_already_is_not_copied(rest: tuple[str, ...]) -> None:
+def test_a_tensor_that_is_already_in_the_slot_is_not_copied(rest: tuple[str, ...]) -> None:
     slot = Slot()
     writer = slot.writer()
     memory.set_current(writer)
@@ -385,23 +385,23 @@ def test_a_tensor_that_lies_in_the_slot_already_is_not_copied(rest: tuple[str, .
     assert arrived[1].shape == (2, 100)
 
 
-def test_memory_beside_the_slot_is_never_taken_for_it() -> None:
+def test_memory_outside_the_slot_is_not_mistaken_for_it() -> None:
     backing = np.zeros(4096, np.uint8)
     address = backing.__array_interface__["data"][0]
     writer = SlotWriter(backing[1024:2048], address + 1024)
     writer.place(512)
     assert writer.offset_of(address + 1024, 512) == 0
-    assert writer.offset_of(address + 1024, 513) is None, "not handed out yet"
+    assert writer.offset_of(address + 1024, 513) is None, "not allocated yet"
     assert writer.offset_of(address + 1023, 1) is None
     assert writer.offset_of(address + 4096, 1) is None
     assert writer.offset_of(address, 4096) is None
 
 
 class Watched(list[Any]):
-    """A list that can be referred to weakly."""
+    """A list with weak references."""
 
 
-def test_a_codec_keeps_neither_batch_nor_slot() -> None:
+def test_a_codec_keeps_no_reference_to_batch_or_slot() -> None:
     slot = Slot()
     batch = Watched([np.zeros(10), torch.ones(3), "text"])
     writer = slot.writer()
@@ -443,7 +443,7 @@ def test_a_long_header_needs_room(batch: Any) -> None:
 
 
 class MadeOnTheFly:
-    """Pickled by way of a tensor that nobody else holds, and of names that make the header long."""
+    """Pickled as a temporary tensor, and names that make the header long."""
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
@@ -460,7 +460,7 @@ class MadeOnTheFly:
 
 @pytest.mark.parametrize("count", [8000, 50_000])
 @pytest.mark.parametrize("size", [100_000, 300_000, 500_000])
-def test_a_long_header_is_never_taken_for_a_tensor_that_lay_at_its_address(size: int, count: int) -> None:
+def test_a_long_header_is_not_mistaken_for_a_freed_tensor_at_its_address(size: int, count: int) -> None:
     for _ in range(5):
         slot = Slot(4 << 20)
         writer = slot.writer()
@@ -493,7 +493,7 @@ def deep(levels: int) -> list[Any]:
         (deep(100_000), "recursion"),
     ],
 )
-def test_what_cannot_be_sent_is_named_with_a_way_out(batch: Any, named: str) -> None:
+def test_the_error_about_unpicklable_batches_names_the_object_and_a_workaround(batch: Any, named: str) -> None:
     with pytest.raises(BatchNotPicklable, match=r"(?s)training loop.*engine='thread'") as caught:
         round_trip(TORCH, batch)
     assert named in str(caught.value)
@@ -521,24 +521,24 @@ def forms(first: float) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", range(len(forms(0))))
-def test_batches_that_lie_behind_their_headers(form: int) -> None:
+def test_batches_packed_behind_their_headers_arrive_unchanged(form: int) -> None:
     codec = Codec(TorchFramework())
     sent = [forms(number)[form] for number in range(6)]
     sent.insert(3, [torch.zeros(5, 2)])  # another layout in between
     got = [codec.decode_packed(*packed(codec, batch)) for batch in sent]
-    assert all(map(same, got, sent)), "each has memory of its own"
+    assert all(map(same, got, sent)), "each has its own memory"
 
 
-def test_a_batch_like_the_one_before_is_not_described_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_the_previous_layout_is_not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     codec, rebuild = Codec(TorchFramework()), Mock(wraps=TorchFramework().rebuild)
     monkeypatch.setattr(TorchFramework, "rebuild", rebuild)
     for number in range(5):
         assert same(codec.decode_packed(*packed(codec, forms(number)[1])), forms(number)[1])
-    assert rebuild.call_count == 1, "the others are copied"
+    assert rebuild.call_count == 1, "the other batches are copied"
 
 
 @pytest.mark.slow
-def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
+def test_a_batch_with_the_previous_layout_follows_fake_tensor_mode() -> None:
     codec = Codec(TorchFramework())
     message = packed(codec, [torch.ones(3)])
     for is_fake in (False, True, True, False, False, False, True):
@@ -547,7 +547,7 @@ def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
 
 
 @pytest.mark.parametrize("form", range(len(forms(0))))
-def test_what_is_read_ahead_is_like_the_batch_before_and_has_memory_of_its_own(form: int) -> None:
+def test_only_batches_with_the_previous_layout_are_decoded_ahead(form: int) -> None:
     codec = Codec(TorchFramework())
     messages = [packed(codec, forms(number)[form]) for number in range(5)]
     assert codec.decode_packed(*messages[0], ahead=True) is None, "nothing is known yet"
@@ -558,23 +558,23 @@ def test_what_is_read_ahead_is_like_the_batch_before_and_has_memory_of_its_own(f
     if messages[0][0][0] == 2:
         assert all(map(same, ahead, [forms(number)[form] for number in range(2, 5)]))
     else:
-        assert ahead == [None] * 3, "a pickle may run code of the user's: not before somebody asks"
+        assert ahead == [None] * 3, "a pickle may run user code, so not ahead of time"
     assert same(codec.decode_packed(*messages[4]), forms(4)[form])
 
 
-def test_the_header_of_a_batch_like_the_one_before_is_not_made_anew() -> None:
+def test_the_header_of_a_batch_with_the_previous_layout_is_reused() -> None:
     codec = Codec(TorchFramework())
     first, second = (codec.encode(forms(number)[1], message_writer()) for number in range(2))
     assert second is first
     assert codec.encode([torch.zeros(5, 2)], message_writer()) != first
 
 
-def test_a_message_that_is_full_says_so() -> None:
+def test_a_full_message_raises() -> None:
     writer = message_writer(128)
     source = np.arange(65, dtype=np.uint8)
     address = source.__array_interface__["data"][0]
     assert writer.copy(address, 64) == 0
-    assert writer.copy(address + 8, 8) == 8, "a view of what was copied"
+    assert writer.copy(address + 8, 8) == 8, "a view of the copied bytes"
     with pytest.raises(SlotFull):
         writer.copy(address, 65)
     assert writer.contents() == source[:64].tobytes()

@@ -1,4 +1,4 @@
-"""Forked processes: what they can see is held for them exactly as long as they can see it."""
+"""Memory that forked processes can see is held exactly as long as they can see it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def leased(arena: Arena, value: int = 7) -> Bytes:
 
 @contextmanager
 def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]:
-    """Fork a process that waits; yields a function that lets it act and end, and returns its exit code."""
-    told, tell = os.pipe()
+    """Fork a process that waits; yield a function that lets it act and end, and returns its exit code."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            os.read(told, 1)
+            os.read(read_end, 1)
             act()
             code = 0
         finally:
@@ -48,7 +48,7 @@ def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]
 
     def end() -> int:
         if not codes:
-            os.write(tell, b".")
+            os.write(write_end, b".")
             codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return codes[0]
 
@@ -56,12 +56,12 @@ def child(act: Callable[[], None] = lambda: None) -> Iterator[Callable[[], int]]
         yield end
     finally:
         end()
-        os.close(told)
-        os.close(tell)
+        os.close(read_end)
+        os.close(write_end)
         forks.settle(at_once=True)
 
 
-def test_a_fork_that_can_see_nothing_costs_nothing() -> None:
+def test_a_fork_without_leased_memory_costs_nothing() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with child():
         assert forks.SEEN == []
@@ -81,14 +81,14 @@ def test_what_a_child_sees_is_held_until_it_ends() -> None:
         assert forks.SEEN == []
 
 
-def test_a_child_that_closes_every_descriptor_is_seen_all_the_same() -> None:
+def test_a_child_that_closes_every_descriptor_still_counts() -> None:
     arena = make_arena()
     lease = leased(arena)
-    closed, say = os.pipe()
+    closed, write_end = os.pipe()
 
     pid = os.fork()
     if pid == 0:
-        keep = os.dup2(say, 250)
+        keep = os.dup2(write_end, 250)
         os.closerange(3, 250)
         os.write(keep, b".")
         os.closerange(3, 256)
@@ -101,43 +101,43 @@ def test_a_child_that_closes_every_descriptor_is_seen_all_the_same() -> None:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     forks.settle(at_once=True)
-    for fd in (closed, say):
+    for fd in (closed, write_end):
         os.close(fd)
     assert held == 1
     assert arena.leased_count == 0
 
 
-def test_a_grandchild_counts_as_well() -> None:
+def test_a_grandchild_counts_too() -> None:
     arena = make_arena()
     lease = leased(arena)
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         if os.fork() == 0:
-            os.read(told, 1)
+            os.read(read_end, 1)
             os._exit(0)
         os._exit(0)
-    os.waitpid(pid, 0)  # the child is gone, its child is not
+    os.waitpid(pid, 0)  # the child is gone, but not the grandchild
     del lease
     forks.settle(at_once=True)
     held = arena.leased_count
-    os.write(tell, b".")
-    while forks.SEEN:  # nobody can wait for a grandchild
+    os.write(write_end, b".")
+    while forks.SEEN:  # waitpid cannot wait for a grandchild
         forks.settle(at_once=True)
-    os.close(told)
-    os.close(tell)
+    os.close(read_end)
+    os.close(write_end)
     assert held == 1
     assert arena.leased_count == 0
 
 
-def test_a_child_that_executes_another_program_sees_nothing_any_more() -> None:
+def test_a_child_that_executes_another_program_no_longer_counts() -> None:
     arena = make_arena()
     lease = leased(arena)
-    ready, say = os.pipe()
-    os.set_inheritable(say, True)
+    ready, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
     pid = os.fork()
     if pid == 0:
-        program = f"import os, sys; os.write({say}, b'.'); sys.stdin.read()"
+        program = f"import os, sys; os.write({write_end}, b'.'); sys.stdin.read()"
         os.execv(sys.executable, [sys.executable, "-S", "-c", program])
     os.read(ready, 1)
     del lease
@@ -146,11 +146,11 @@ def test_a_child_that_executes_another_program_sees_nothing_any_more() -> None:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     os.close(ready)
-    os.close(say)
+    os.close(write_end)
     assert held == 0
 
 
-def test_workers_that_are_forked_one_after_the_other_share_a_witness() -> None:
+def test_workers_forked_one_after_the_other_share_a_witness() -> None:
     arena = make_arena()
     lease = leased(arena)
     with child() as first, child() as second:
@@ -205,7 +205,7 @@ def test_forks_on_several_threads_each_have_their_witness() -> None:
     assert np.concatenate(leases).sum() == 300
 
 
-def test_forking_while_a_batch_is_held_costs_nothing_once_the_children_are_gone() -> None:
+def test_forking_while_a_batch_is_held_leaks_no_memory() -> None:
     pytest.importorskip("torch")
     program = textwrap.dedent("""
         import os, torch
@@ -226,4 +226,4 @@ def test_forking_while_a_batch_is_held_costs_nothing_once_the_children_are_gone(
     """)
     done = program_server.run(program)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) <= 7 * 16, "batches of 16 MB: a window, and not one for every fork"
+    assert int(done.stdout) <= 7 * 16, "batches of 16 MB: one window, not one for every fork"

@@ -47,27 +47,27 @@ def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     assert arena.acquire() == 0
 
 
-def test_a_room_that_was_not_used_takes_no_slot() -> None:
+def test_an_unused_buffer_takes_no_slot() -> None:
     arena = make_arena(1)
     buffer = LocalBuffers(arena)
     del buffer
     assert arena.acquire() == 0
 
 
-def test_without_a_free_slot_there_is_no_room() -> None:
+def test_without_a_free_slot_nothing_is_allocated() -> None:
     arena = make_arena(1)
     assert arena.acquire() == 0
     assert LocalBuffers(arena).allocate(LARGE) is None
 
 
-def test_what_does_not_fit_is_refused_and_smaller_things_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_do_not_fit_are_refused_and_smaller_ones_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 2 << 20)
     buffer = LocalBuffers(make_arena(2))
     assert buffer.allocate(2 << 20) is None
     assert buffer.allocate(LARGE) is not None
 
 
-def test_the_budget_holds_here_too() -> None:
+def test_the_budget_limits_local_buffers_too() -> None:
     arena = make_arena(10, budget=3 * LARGE)
     kept = []
     for _ in range(10):
@@ -80,7 +80,7 @@ def test_the_budget_holds_here_too() -> None:
     assert arena.resident_bytes <= 3 * LARGE
 
 
-def test_a_room_is_closed_whatever_happens_in_it() -> None:
+def test_a_buffer_is_closed_after_an_error() -> None:
     arena = make_arena(1)
 
     def fail(size: int, buffer: LocalBuffers | None) -> None:
@@ -94,5 +94,5 @@ def test_a_room_is_closed_whatever_happens_in_it() -> None:
     assert in_local_buffers(None, lambda buffer: buffer) is None
 
 
-def test_memory_says_that_the_batch_stays_here() -> None:
+def test_local_buffers_do_not_cross_processes() -> None:
     assert LocalBuffers.crosses is False

@@ -1,4 +1,4 @@
-"""Which arrays of a batch are views, and which get memory of their own."""
+"""Which arrays of a batch are views, and which get their own memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READERS = [Views, Copies, SegmentReader]
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize(("start", "size"), [(0, 1), (64, 1000), (PAGE, LARGE_BYTES), (0, 4 * LARGE_BYTES)])
-def test_what_is_taken_is_what_lies_there(kind: type[Reader], start: int, size: int) -> None:
+def test_readers_return_the_bytes_at_a_place(kind: type[Reader], start: int, size: int) -> None:
     memory = numbered()
     part, offset = kind(memory).take(start, size)
     assert part[offset : offset + size].tolist() == memory[start : start + size].tolist()
@@ -38,11 +38,11 @@ def test_what_is_taken_is_what_lies_there(kind: type[Reader], start: int, size: 
         (Views, 8, True),
         (Copies, 4 * LARGE_BYTES, False),
         (SegmentReader, 8, False),
-        (SegmentReader, 3 * LARGE_BYTES, False),  # three quarters: with it a quarter would be kept for nothing
+        (SegmentReader, 3 * LARGE_BYTES, False),  # three quarters, so a view would waste a quarter
         (SegmentReader, 4 * LARGE_BYTES - 8, True),
     ],
 )
-def test_what_is_a_view(kind: type[Reader], size: int, is_view: bool) -> None:
+def test_large_parts_are_views_and_small_ones_copies(kind: type[Reader], size: int, is_view: bool) -> None:
     memory = numbered()
     reader = kind(memory)
     assert np.shares_memory(reader.take(0, size)[0], memory) == is_view
@@ -70,7 +70,7 @@ def test_large_arrays_of_a_slot_are_leased_one_by_one_and_small_ones_copied() ->
 
 
 @pytest.mark.parametrize("kind", [Copies, SegmentReader])
-def test_arrays_that_overlap_stay_one_piece_of_memory(kind: type[Reader]) -> None:
+def test_overlapping_arrays_share_one_copy(kind: type[Reader]) -> None:
     memory = numbered()
     reader = kind(memory)
     reader.join([(PAGE, 3000)])

@@ -1,4 +1,4 @@
-"""How much memory batches have needed lately."""
+"""How much memory recent batches needed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_the_largest_of_recent_batches_is_expected_and_forgotten_after_two_spans
     deliver(usage, 100, 5000, *[100] * 14)
     assert usage.expected_bytes == 5000
     deliver(usage, *[100] * 15)
-    assert usage.expected_bytes == 5000, "the span before counts as well"
+    assert usage.expected_bytes == 5000, "the previous span counts too"
     deliver(usage, 100, 200)
     assert usage.expected_bytes == 200
 
 
-def test_what_is_spare_is_a_window_and_what_the_loop_has_less_what_is_in_flight() -> None:
+def test_spare_bytes_are_a_window_plus_the_loops_batches_minus_those_in_flight() -> None:
     usage = Usage(4)
     deliver(usage, 10)
     assert usage.spare_bytes(0) == 60

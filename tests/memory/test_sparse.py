@@ -1,4 +1,4 @@
-"""Far more addresses than memory, as far as the system grants them."""
+"""Reserving far more addresses than memory, as far as the system allows."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ def run_limited(program: str, *words: object) -> str:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_under_a_limit_on_addresses_slots_are_smaller(shared: bool) -> None:
-    told = run_limited(f"""
+def test_slots_are_smaller_under_an_address_space_limit(shared: bool) -> None:
+    output = run_limited(f"""
         limit(1 << 30)
         arena = Arena(16, shared={shared}, budget=1 << 30)
         lease = arena.lease(arena.acquire(), 0, 1 << 20)
         lease[:] = 5
         print(int(lease.sum()), arena.slot_bytes)
     """)
-    total, slot_bytes = map(int, told.split())
+    total, slot_bytes = map(int, output.split())
     assert total == 5 << 20
     assert 8 << 20 <= slot_bytes <= 64 << 20
 
 
 def test_without_addresses_the_error_names_the_limit() -> None:
-    told = run_limited("""
+    output = run_limited("""
         limit(1 << 20)
         try:
             Arena(1024, shared=True, budget=1 << 30)
         except TransportError as exc:
             print(exc)
     """)
-    assert "ulimit -v" in told
-    assert "fewer workers" in told
+    assert "ulimit -v" in output
+    assert "fewer workers" in output
 
 
 def test_a_refused_memfd_leaves_no_descriptor() -> None:
@@ -73,7 +73,7 @@ def test_a_refused_memfd_leaves_no_descriptor() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_slots_begin_with_a_huge_page_where_they_are_that_large(shared: bool) -> None:
+def test_large_slots_are_aligned_to_huge_pages(shared: bool) -> None:
     for slot_count in (1, 3, 80, 1000):
         mapping, slot_bytes, fd = map_sparse(slot_count, shared=shared)
         assert slot_bytes > 100 << 20
@@ -91,8 +91,8 @@ FILE_LIMIT = """
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 64 << 20, 8 << 20, 1 << 20, 999_999])
-def test_under_a_limit_on_the_size_of_files_slots_are_smaller(limit: int) -> None:
-    told = run_limited(
+def test_slots_are_smaller_under_a_file_size_limit(limit: int) -> None:
+    output = run_limited(
         f"""{FILE_LIMIT}
     arena = Arena(80, shared=True, budget=1 << 30)
     for _ in range(3):
@@ -103,18 +103,18 @@ def test_under_a_limit_on_the_size_of_files_slots_are_smaller(limit: int) -> Non
     """,
         limit,
     )
-    assert limit // 2 < 80 * int(told) <= limit
+    assert limit // 2 < 80 * int(output) <= limit
 
 
 @pytest.mark.slow
-def test_a_limit_on_the_size_of_files_does_not_concern_memory_of_this_process_alone() -> None:
-    told = run_limited(f"{FILE_LIMIT}\n    print(Arena(16, shared=False, budget=1 << 30).slot_bytes)", 1 << 20)
-    assert int(told) > 1 << 30
+def test_a_file_size_limit_does_not_apply_to_private_memory() -> None:
+    output = run_limited(f"{FILE_LIMIT}\n    print(Arena(16, shared=False, budget=1 << 30).slot_bytes)", 1 << 20)
+    assert int(output) > 1 << 30
 
 
 @pytest.mark.slow
-def test_without_room_for_a_page_per_slot_the_error_names_the_limit_on_files() -> None:
-    told = run_limited(
+def test_the_error_names_the_file_size_limit_if_no_page_per_slot_fits() -> None:
+    output = run_limited(
         f"""{FILE_LIMIT}
     try:
         Arena(80, shared=True, budget=1 << 30)
@@ -123,15 +123,15 @@ def test_without_room_for_a_page_per_slot_the_error_names_the_limit_on_files() -
     """,
         100_000,
     )
-    assert "ulimit -f" in told
-    assert "100000 bytes" in told
-    assert "ulimit -v" not in told
+    assert "ulimit -f" in output
+    assert "100000 bytes" in output
+    assert "ulimit -v" not in output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "size"), [(1 << 30, 1 << 30), (8 << 20, 8 << 20), (10_000, 8192)])
 def test_a_file_is_as_long_as_the_limit_allows(limit: int, size: int) -> None:
-    told = run_limited(
+    output = run_limited(
         f"""{FILE_LIMIT}
     from feedline.memory.sparse import map_file, why_no_more
     mapping, fd = map_file(64 << 30)
@@ -140,13 +140,13 @@ def test_a_file_is_as_long_as_the_limit_allows(limit: int, size: int) -> None:
     """,
         limit,
     )
-    assert told.startswith(f"{size} The limit on file size (`ulimit -f`)")
+    assert output.startswith(f"{size} The limit on file size (`ulimit -f`)")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spare", [1 << 30, 100_000])
-def test_a_file_within_the_limit_on_addresses_names_it(spare: int) -> None:
-    told = run_limited(f"""
+def test_a_file_limited_by_the_address_space_names_that_limit(spare: int) -> None:
+    output = run_limited(f"""
         from feedline.memory.sparse import map_file, why_no_more
         limit({spare})
         try:
@@ -155,11 +155,11 @@ def test_a_file_within_the_limit_on_addresses_names_it(spare: int) -> None:
         except TransportError as exc:
             print(0, exc)
     """)
-    assert (spare > 1 << 20) == (int(told.split()[0]) >= 256 << 20)
-    assert "ulimit -v" in told
+    assert (spare > 1 << 20) == (int(output.split()[0]) >= 256 << 20)
+    assert "ulimit -v" in output
 
 
-# -- memory that is locked ---
+# -- locked memory ---
 
 LOCKED = """
     import ctypes, mmap
@@ -179,7 +179,7 @@ CURRENT = 1
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("flags", [FUTURE, FUTURE | CURRENT])
 def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
-    told = run_limited(
+    output = run_limited(
         f"""{LOCKED}
     arena = Arena(8, shared={shared}, budget=1 << 30)
     lease = arena.lease(arena.acquire(), 0, 1 << 20)
@@ -191,9 +191,9 @@ def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
     """,
         flags,
     )
-    if told.startswith("not allowed"):
+    if output.startswith("not allowed"):
         pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")
-    size, locked, resident, value = map(int, told.split())
+    size, locked, resident, value = map(int, output.split())
     assert size >= 512 << 20
     assert locked < 8 << 20
     assert resident < 8 << 20
@@ -202,7 +202,7 @@ def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
 
 @pytest.mark.slow
 def test_a_file_in_locked_memory_is_not_filled() -> None:
-    told = run_limited(
+    output = run_limited(
         f"""{LOCKED}
     from feedline.memory.sparse import map_file
     mapping, fd = map_file(1 << 30)
@@ -210,9 +210,9 @@ def test_a_file_in_locked_memory_is_not_filled() -> None:
     """,
         FUTURE,
     )
-    if told.startswith("not allowed"):
+    if output.startswith("not allowed"):
         pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")
-    size, locked, resident = map(int, told.split())
+    size, locked, resident = map(int, output.split())
     assert size >= 512 << 20
     assert locked < 8 << 20
     assert resident < 8 << 20
@@ -229,7 +229,7 @@ def added(before: list[Mapping]) -> list[Mapping]:
 def test_slots_are_left_out_of_core_dumps(shared: bool) -> None:
     arena = Arena(4, shared=shared, budget=1 << 20)
     first, last = arena.address, arena.address + 4 * arena.slot_bytes
-    # The system shows mappings that lie side by side as one: the arenas of other tests, for instance.
+    # The system merges adjacent mappings, such as the arenas of other tests.
     (found,) = [one for one in of_feedline(os.getpid()) if one.start <= first and last <= one.start + one.size]
     assert "dd" in found.flags
 

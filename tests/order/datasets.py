@@ -1,4 +1,4 @@
-"""Datasets and functions for these tests; importable, so that spawned workers find them too."""
+"""Datasets and functions for these tests, in a module so that spawned workers can import them."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ Draws = NDArray[np.float64]
 
 
 def draw_everywhere() -> list[float]:
-    """Draw from every generator there is, such that half of a pair of normal numbers is left in each of them."""
+    """Draw from every generator, leaving half of a pair of normal numbers buffered in each."""
     return [
         random.random(),
         random.gauss(0, 1),
@@ -34,7 +34,7 @@ def draw_own() -> list[float]:
 
 
 class Sized(Dataset[Any]):
-    """As many samples as it is told, each its index."""
+    """`n` samples, each of them its index."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -47,7 +47,7 @@ class Sized(Dataset[Any]):
 
 
 class Drawing(Sized):
-    """Augments with whatever generator the author happened to know."""
+    """Augments with all generators."""
 
     def __getitem__(self, index: int) -> Draws:
         return np.array([index, *draw_everywhere()])
@@ -63,7 +63,7 @@ class DrawingUnevenly(Sized):
 
 
 class DrawingOwn(Sized):
-    """Augments with `feedline.rng()` only, so that threads are welcome."""
+    """Augments with `feedline.rng()` only, which is safe on threads."""
 
     def __getitem__(self, index: int) -> Draws:
         return np.array([index, *draw_own()])
@@ -89,7 +89,7 @@ class DrawingInside(Sized):
 
 
 def drawing_collate(samples: list[Any]) -> Any:
-    """Draws as well, for the batch as a whole: mixup, for one."""
+    """Draw for the batch as a whole, as mixup does."""
     return {"samples": np.stack(samples), "batch": np.array(draw_everywhere())}
 
 
@@ -98,7 +98,7 @@ def drawing_own_collate(samples: list[Any]) -> Any:
 
 
 def first_fields(samples: list[Any]) -> list[Any]:
-    """Leave out what a sample says about itself."""
+    """Keep only the first field of each sample."""
     return [sample[0] for sample in samples]
 
 
@@ -125,7 +125,7 @@ class Failing(Sized):
 
 
 class Whose(Sized):
-    """Says who makes the sample, and with which seed."""
+    """Samples are the id and the seed of the worker that makes them."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -133,7 +133,7 @@ class Whose(Sized):
 
 
 class Scaled(Sized):
-    """Samples that a method changes; `set_epoch` is one too."""
+    """Samples that depend on `set_scale` and `set_epoch`."""
 
     def __init__(self, n: int, refused: Sequence[int] = ()) -> None:
         super().__init__(n)
@@ -158,7 +158,7 @@ class Scaled(Sized):
 
 
 class Stream(IterableDataset[int]):
-    """Yields 0 to n-1 wherever it is iterated: as a naive user writes it."""
+    """Yields 0 to n-1 in every worker, as a naive user writes it."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -168,7 +168,7 @@ class Stream(IterableDataset[int]):
 
 
 class DrawingStream(Stream):
-    """Augments with whatever generator there is."""
+    """Augments with all generators."""
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(self.n):
@@ -182,7 +182,7 @@ class DrawingOwnStream(Stream):
 
 
 class RandomStream(Stream):
-    """Never yields the same twice: workers repeat nothing."""
+    """Never yields the same value twice, so workers repeat nothing."""
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(self.n):
@@ -190,7 +190,7 @@ class RandomStream(Stream):
 
 
 class ShuffledStream(Stream):
-    """Shuffles itself: when it is opened, as one does with file names, or in a generator when the first is wanted."""
+    """Shuffles itself: in `iter`, as one does with file names, or in a generator with the first sample."""
 
     def __init__(self, n: int, generator: str, *, eagerly: bool) -> None:
         super().__init__(n)
@@ -237,7 +237,7 @@ class UnevenStream(IterableDataset[Any]):
 
 
 class CountingIterator:
-    """Counts, and can save and restore where it is; notes how much of it was read."""
+    """An iterator with a state; samples hold the position it was restored from."""
 
     def __init__(self, values: Sequence[int]) -> None:
         self.values = values
@@ -261,7 +261,7 @@ class CountingIterator:
 
 
 class StatefulIteratorStream(Stream):
-    """Its iterator has a state. Each sample says from where its iterator was restored."""
+    """Its iterator has a state. Each sample holds the position its iterator was restored from."""
 
     def __iter__(self) -> Iterator[Any]:
         return CountingIterator(range(self.n))
@@ -277,7 +277,7 @@ class StatefulSplitStream(Stream):
 
 
 class StatefulStream(SplitStream):
-    """Has a state itself, and is iterated over by a generator. Each sample says from where it was restored."""
+    """Has a state itself, and its iterator is a generator. Each sample holds the position it was restored from."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
@@ -303,7 +303,7 @@ class StatefulStream(SplitStream):
 
 
 class TurnstileStream(Stream):
-    """Goes on where the last epoch ended, as a queue does: a state that lasts from epoch to epoch."""
+    """Continues where the last epoch ended, like a queue: its state outlives an epoch."""
 
     def __init__(self, per_epoch: int) -> None:
         super().__init__(per_epoch)
@@ -344,7 +344,7 @@ class EpochStream(SplitStream):
 
 
 class StatefulMap(Sized):
-    """A map-style dataset with a state: it counts what it was asked for."""
+    """A map-style dataset with a state: it counts requests."""
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
@@ -361,7 +361,7 @@ class StatefulMap(Sized):
         self.asked = state["asked"]
 
 
-# Samplers of users
+# Custom samplers
 
 
 class Backwards:
@@ -391,7 +391,7 @@ class Stairs:
 
 
 class StatefulSampler:
-    """Shuffles anew in every epoch and keeps its own state, which a snapshot must take after each batch."""
+    """Shuffles anew in every epoch and keeps its own state, which must be saved after each batch."""
 
     def __init__(self, n: int, batch_size: int | None = None) -> None:
         self.n = n

@@ -1,4 +1,4 @@
-"""What a loader delivered, as plain values that compare with `==`; nothing here holds a loader's memory."""
+"""Delivered batches as plain values that compare with `==` and do not hold a loader's memory."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ def all_bytes(batches: Iterable[Any]) -> list[Any]:
 
 
 def rows(batches: Iterable[Any]) -> list[bytes]:
-    """Cut batches of arrays into their samples' bytes: what is the same however samples are put into batches."""
+    """Return the bytes of each sample, which do not depend on how samples are batched."""
     return [row.tobytes() for batch in batches for row in np.asarray(batch)]
 
 
@@ -51,6 +51,6 @@ def flat(batches: Iterable[Any]) -> list[Any]:
 
 
 def through_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Do to a state what a file would do to it."""
+    """Save and load a state as JSON."""
     copied: dict[str, Any] = json.loads(json.dumps(state))
     return copied

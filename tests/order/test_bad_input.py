@@ -1,4 +1,4 @@
-"""What makes no sense is refused: as torch refuses it where torch does, else with a message that helps."""
+"""Invalid input is rejected: with torch's error where torch has one, otherwise with a helpful message."""
 
 import contextlib
 import copy
@@ -50,7 +50,7 @@ def test_an_empty_dataset_has_an_empty_epoch(options: dict[str, Any]) -> None:
     assert values(resumed) == []
 
 
-def test_shuffling_nothing_is_torchs_error() -> None:
+def test_shuffling_an_empty_dataset_raises_torchs_error() -> None:
     with pytest.raises(ValueError, match="num_samples") as torchs:
         torch_data.DataLoader(datasets.Sized(0), shuffle=True)
     with pytest.raises(type(torchs.value), match="num_samples"):
@@ -60,7 +60,7 @@ def test_shuffling_nothing_is_torchs_error() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_larger_than_the_dataset(workers: int) -> None:
+def test_a_batch_larger_than_the_dataset_is_dropped_or_short(workers: int) -> None:
     dropped = DataLoader(datasets.Sized(3), batch_size=5, drop_last=True, seed=1, shuffle=True, num_workers=workers)
     assert (len(dropped), values(dropped), values(dropped)) == (0, [], [])
     assert dropped.state_dict()["ended"]
@@ -103,13 +103,13 @@ def test_a_batch_larger_than_the_dataset(workers: int) -> None:
         lambda: samplers.distribute(iter([1, 2]), 0, 2),
     ],
 )
-def test_samplers_refuse_what_makes_no_order(make: Callable[[], Any]) -> None:
+def test_samplers_reject_invalid_arguments(make: Callable[[], Any]) -> None:
     with pytest.raises(BadOption) as refused:
         make()
     assert len(str(refused.value)) > 30
 
 
-def test_a_sampler_without_indices_is_an_empty_order() -> None:
+def test_a_sampler_without_indices_makes_an_empty_epoch() -> None:
     empty: Any = samplers.SubsetRandomSampler([])
     assert values(DataLoader(datasets.Sized(3), sampler=empty)) == []
     assert values(DataLoader(datasets.Sized(3), sampler=samplers.SequentialSampler([]))) == []
@@ -121,7 +121,7 @@ def test_a_sampler_without_indices_is_an_empty_order() -> None:
 @pytest.mark.parametrize(
     ("rank", "world_size"), [(-1, 2), (2, 2), (5, 3), (0, 0), (0, -1), (0.0, 2), ("0", 2), (True, 2), (0, 1.5)]
 )
-def test_ranks_that_do_not_exist(rank: Any, world_size: Any) -> None:
+def test_invalid_ranks_are_rejected(rank: Any, world_size: Any) -> None:
     for make in (
         lambda: samplers.DistributedSampler(range(9), world_size, rank),
         lambda: samplers.distribute(range(9), rank, world_size),
@@ -131,19 +131,19 @@ def test_ranks_that_do_not_exist(rank: Any, world_size: Any) -> None:
             make()
 
 
-def test_torch_refuses_the_same_ranks_with_the_same_type() -> None:
+def test_torch_rejects_invalid_ranks_with_the_same_error_type() -> None:
     with pytest.raises(ValueError, match="Invalid rank"):
         torch_data.DistributedSampler(range(9), 2, 2)  # type: ignore[arg-type]
     assert issubclass(BadOption, ValueError)
 
 
 @pytest.mark.parametrize("tail", ["padded", "", None, 3])
-def test_tails_that_do_not_exist(tail: Any) -> None:
+def test_unknown_tails_are_rejected(tail: Any) -> None:
     with pytest.raises(BadOption, match="'pad', 'drop', 'exact'"):
         samplers.distribute(range(9), 0, 2, tail=tail)
 
 
-def test_a_tail_that_contradicts_dropping() -> None:
+def test_an_exact_tail_contradicts_drop_last() -> None:
     with pytest.raises(BadOption, match="contradict"):
         samplers.DistributedSampler(range(9), 2, 0, drop_last=True, tail="exact")
     sampler: Any = samplers.DistributedSampler(range(9), 2, 0, tail="exact")
@@ -151,7 +151,7 @@ def test_a_tail_that_contradicts_dropping() -> None:
         iter(DataLoader(datasets.Sized(9), batch_size=2, drop_last=True, sampler=sampler))
 
 
-def test_an_exact_tail_with_batches_of_one() -> None:
+def test_an_exact_tail_needs_batches_of_two_or_more() -> None:
     sampler: Any = samplers.DistributedSampler(range(9), 2, 0, tail="exact")
     with pytest.raises(BadOption, match="batch size of 2 or more"):
         iter(DataLoader(datasets.Sized(9), sampler=sampler))
@@ -162,14 +162,14 @@ def test_an_exact_tail_with_batches_of_one() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "1", True, [1]])
 @pytest.mark.parametrize("kind", [DataLoader, Loader])
-def test_seeds_that_are_none(kind: Any, seed: Any) -> None:
+def test_invalid_seeds_are_rejected(kind: Any, seed: Any) -> None:
     with pytest.raises(BadOption, match="seed="):
         kind(datasets.Sized(3), seed=seed)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, np.int64(5)])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_every_seed_that_is_a_number_works(seed: Any, workers: int) -> None:
+def test_every_non_negative_integer_is_a_valid_seed(seed: Any, workers: int) -> None:
     def batches() -> list[Any]:
         engine: EngineName = "thread" if workers else "inline"
         dataset = datasets.DrawingOwn(6) if workers else datasets.Drawing(6)
@@ -182,26 +182,26 @@ def test_every_seed_that_is_a_number_works(seed: Any, workers: int) -> None:
     assert batches() == batches()
 
 
-def test_neighbouring_seeds_have_nothing_in_common() -> None:
+def test_consecutive_seeds_give_different_orders() -> None:
     orders = {str(flat(DataLoader(datasets.Sized(30), shuffle=True, seed=seed))) for seed in range(50)}
     assert len(orders) == 50
 
 
 @pytest.mark.parametrize("shard", ["all", "", 2, 1.0, [True]])
 @pytest.mark.parametrize("kind", [DataLoader, Loader])
-def test_shards_that_are_none(kind: Any, shard: Any) -> None:
+def test_invalid_values_of_shard_are_rejected(kind: Any, shard: Any) -> None:
     with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
         kind(datasets.Stream(3), shard=shard)
 
 
 @pytest.mark.parametrize("shard", [True, "pad", "exact"])
-def test_sharing_out_what_is_shared_anyway(shard: Any) -> None:
+def test_shard_is_rejected_for_map_style_datasets(shard: Any) -> None:
     with pytest.raises(BadOption, match=r"DistributedSampler"):
         DataLoader(datasets.Sized(3), shard=shard)
     assert values(DataLoader(datasets.Sized(3), shard=False)) == [[0], [1], [2]]
 
 
-def test_sharing_out_a_data_pipe() -> None:
+def test_shard_is_rejected_for_data_pipes() -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     with pytest.raises(BadOption, match="split themselves"):
@@ -216,10 +216,10 @@ def test_sharing_out_a_data_pipe() -> None:
         ({"batch_size": None}, "batch"),
     ],
 )
-def test_an_exact_stream_that_cannot_be_kept_is_refused_at_once(
+def test_an_impossible_exact_stream_is_rejected_at_once(
     options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the stream has ended, hours later."""
+    """Not at the end of the stream, hours later."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(BadOption, match=message):
@@ -227,7 +227,7 @@ def test_an_exact_stream_that_cannot_be_kept_is_refused_at_once(
 
 
 @pytest.mark.parametrize("every", [-1, 1.5, "2"])
-def test_snapshots_that_are_none(every: Any) -> None:
+def test_invalid_snapshot_intervals_are_rejected(every: Any) -> None:
     with pytest.raises(BadOption, match="snapshot_every_n_steps="):
         DataLoader(datasets.Stream(3), snapshot_every_n_steps=every)
 
@@ -240,7 +240,7 @@ def test_snapshots_that_are_none(every: Any) -> None:
         {"batch_sampler": [[0]]},
     ],
 )
-def test_an_order_for_an_iterable_dataset_is_torchs_error(options: dict[str, Any]) -> None:
+def test_an_order_for_an_iterable_dataset_raises_torchs_error(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="IterableDataset") as torchs:
         torch_data.DataLoader(datasets.Stream(3), **options)
     with pytest.raises(ValueError, match="IterableDataset") as ours:
@@ -248,7 +248,7 @@ def test_an_order_for_an_iterable_dataset_is_torchs_error(options: dict[str, Any
     assert str(ours.value) == str(torchs.value)
 
 
-def test_a_shuffle_beside_a_sampler_is_torchs_error_with_a_seed_too() -> None:
+def test_shuffle_with_a_sampler_raises_torchs_error_also_with_a_seed() -> None:
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         DataLoader(datasets.Sized(3), shuffle=True, sampler=[0], seed=1)
     with pytest.raises(ValueError, match="batch_sampler option is mutually exclusive"):
@@ -265,7 +265,7 @@ def test_a_dataset_without_a_length_cannot_be_shuffled() -> None:
             DataLoader(Endless(), shuffle=True, seed=seed)  # type: ignore[call-overload]
 
 
-def test_a_sampler_beyond_the_dataset_is_the_datasets_error() -> None:
+def test_an_index_beyond_the_dataset_raises_the_datasets_error() -> None:
     class Strict(datasets.Sized):
         def __getitem__(self, index: int) -> Any:
             if not 0 <= index < self.n:
@@ -301,21 +301,21 @@ def some_state(**options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "state", [None, 3, "state", [1, 2], (), b"state", {"epoch": 3}, {"_snapshot": 1}, {1: 2}, {"feedline": None}]
 )
-def test_what_is_no_state(state: Any) -> None:
+def test_objects_that_are_not_states_are_rejected(state: Any) -> None:
     loader = loader_of()
     with pytest.raises(BadState, match="state"):
         loader.load_state_dict(state)
-    assert len(values(loader)) == 7, "and the loader is as it was"
+    assert len(values(loader)) == 7, "the loader is unchanged"
 
 
 @pytest.mark.parametrize("version", [0, 3, "1", 1.5, True, -1, [1]])
-def test_states_of_other_versions(version: Any) -> None:
+def test_states_of_other_versions_are_rejected(version: Any) -> None:
     with pytest.raises(BadState, match=r"format"):
         loader_of().load_state_dict({**some_state(), "feedline": version})
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
-def test_a_state_of_torchdata() -> None:
+def test_a_state_of_torchdata_is_recognised() -> None:
     torchdatas: Any = StatefulDataLoader(datasets.Sized(20), batch_size=3)
     next(iter(torchdatas))
     with pytest.raises(BadState, match="torchdata's StatefulDataLoader"):
@@ -325,7 +325,7 @@ def test_a_state_of_torchdata() -> None:
 
 
 @pytest.mark.parametrize("name", ["epoch", "ended"])
-def test_a_state_with_something_missing(name: str) -> None:
+def test_a_state_with_a_missing_key_is_damaged(name: str) -> None:
     state = some_state()
     del state[name]
     with pytest.raises(BadState, match="damaged"):
@@ -350,18 +350,18 @@ OTHERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_state_of_another_order_is_refused_both_ways(name: str) -> None:
+def test_a_state_of_another_order_is_rejected_both_ways(name: str) -> None:
     other = OTHERS[name]()
     with pytest.raises(BadState, match="another order") as refused:
         other.load_state_dict(some_state())
     assert "and here" in str(refused.value)
-    assert len(flat(other)) == 20 + (name == "another length"), "a refused state leaves the loader as it was"
+    assert len(flat(other)) == 20 + (name == "another length"), "a rejected state leaves the loader unchanged"
     list(itertools.islice(other, 2))
     with pytest.raises(BadState, match="another order"):
         loader_of().load_state_dict(other.state_dict())
 
 
-def test_other_weights_labels_and_lengths_are_noticed() -> None:
+def test_states_with_other_weights_labels_or_lengths_are_rejected() -> None:
     pairs: list[tuple[Any, Any]] = [
         (samplers.WeightedRandomSampler([1.0, 2.0], 4, seed=1), samplers.WeightedRandomSampler([2.0, 1.0], 4, seed=1)),
         (samplers.SubsetRandomSampler([1, 2, 3], seed=1), samplers.SubsetRandomSampler([1, 2, 4], seed=1)),
@@ -382,14 +382,14 @@ def test_other_weights_labels_and_lengths_are_noticed() -> None:
             DataLoader(datasets.Sized(9), batch_sampler=two).load_state_dict(loader.state_dict())
 
 
-def test_a_state_of_a_list_of_another_length_is_refused() -> None:
+def test_a_state_for_a_list_of_another_length_is_rejected() -> None:
     loader = DataLoader(datasets.Sized(9), sampler=[1, 2, 3, 4])
     next(iter(loader))
     with pytest.raises(BadState, match="length"):
         DataLoader(datasets.Sized(9), sampler=[1, 2, 3]).load_state_dict(loader.state_dict())
 
 
-def test_a_list_cut_into_other_batches_is_refused() -> None:
+def test_a_state_for_a_list_with_another_batch_size_is_rejected() -> None:
     """Its position is counted in batches."""
     loader = DataLoader(datasets.Sized(9), batch_size=2, sampler=[1, 2, 3, 4])
     next(iter(loader))
@@ -397,8 +397,8 @@ def test_a_list_cut_into_other_batches_is_refused() -> None:
         DataLoader(datasets.Sized(9), batch_size=4, sampler=[1, 2, 3, 4]).load_state_dict(loader.state_dict())
 
 
-def test_the_seed_of_a_state_wins_over_the_loaders() -> None:
-    """Resuming with another seed goes on with the order that was begun: nothing is lost, nothing comes twice."""
+def test_the_seed_of_a_state_overrides_that_of_the_loader() -> None:
+    """Resuming with another seed continues the saved order: no sample is lost or repeated."""
     loader = loader_of(seed=1)
     iterator = iter(loader)
     taken = flat(itertools.islice(iterator, 2))
@@ -413,7 +413,7 @@ def test_the_seed_of_a_state_wins_over_the_loaders() -> None:
 @pytest.mark.parametrize(
     "value", [float("inf"), float("nan"), -1.5, "x", [None], [[]], [float("inf"), 0], {"consumed": "x"}]
 )
-def test_a_field_that_is_no_number_is_refused_or_harmless(name: str, value: Any) -> None:
+def test_a_field_of_the_wrong_type_is_rejected_or_harmless(name: str, value: Any) -> None:
     loader = loader_of()
     batches: list[Any] = []
     with contextlib.suppress(BadState):
@@ -430,7 +430,7 @@ junk = st.recursive(
 
 
 def paths(state: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a state that holds something of the loader's; the rest is the dataset's to check."""
+    """Yield every path in a state except those of the dataset's own state."""
     if at and at[-1] in ("dataset", "iterator"):
         return
     if at:
@@ -460,8 +460,8 @@ MAKERS: dict[str, Callable[[], DataLoader[Any]]] = {
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
-def test_a_damaged_state_is_refused_or_harmless(name: str, data: st.DataObject) -> None:
-    """Never an error that is not feedline's, never a hang, never more than an epoch."""
+def test_a_damaged_state_is_rejected_or_harmless(name: str, data: st.DataObject) -> None:
+    """Never another error than feedline's, never a hang, never more than an epoch."""
     loader = MAKERS[name]()
     list(itertools.islice(loader, 2))
     state = loader.state_dict()
@@ -477,7 +477,7 @@ def test_a_damaged_state_is_refused_or_harmless(name: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("consumed", [-1, -100, 10**12, 21])
-def test_a_state_beyond_the_order_delivers_nothing_or_is_refused(consumed: int) -> None:
+def test_a_state_beyond_the_order_delivers_nothing_or_is_rejected(consumed: int) -> None:
     state = some_state()
     state["order"]["consumed"] = consumed
     loader = loader_of()

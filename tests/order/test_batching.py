@@ -1,4 +1,4 @@
-"""Blocks of indices into batches."""
+"""Cutting blocks of indices into batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_blocks(lists: list[list[int]]) -> list[NDArray[np.int64]]:
 
 
 @given(st.lists(st.lists(indices, max_size=10), max_size=6), st.integers(1, 7), st.booleans())
-def test_batches_are_the_indices_in_order_however_they_came(
+def test_batches_hold_the_indices_in_order_however_blocks_are_cut(
     lists: list[list[int]], batch_size: int, drop_last: bool
 ) -> None:
     batches = list(batches_of(as_blocks(lists), batch_size, drop_last=drop_last))
@@ -34,14 +34,14 @@ def test_batches_are_the_indices_in_order_however_they_came(
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 6))
-def test_a_block_is_asked_for_only_when_the_batch_needs_it(sizes: list[int], batch_size: int) -> None:
-    """Samplers draw random numbers when they are asked: as late as if indices came one by one."""
-    asked = 0
+def test_a_block_is_read_only_when_a_batch_needs_it(sizes: list[int], batch_size: int) -> None:
+    """Samplers draw random numbers when they are read, so this must be as late as with single indices."""
+    read = 0
 
     def blocks() -> Iterator[NDArray[np.int64]]:
-        nonlocal asked
+        nonlocal read
         for size in sizes:
-            asked += 1
+            read += 1
             yield np.zeros(size, np.int64)
 
     given_out = 0
@@ -49,8 +49,8 @@ def test_a_block_is_asked_for_only_when_the_batch_needs_it(sizes: list[int], bat
         given_out += len(batch)
         if len(batch) == batch_size:
             needed = next(number for number in range(len(sizes) + 1) if sum(sizes[:number]) >= given_out)
-            assert asked == needed
+            assert read == needed
 
 
-def test_no_blocks() -> None:
+def test_no_blocks_make_no_batches() -> None:
     assert list(batches_of([], 3, drop_last=False)) == []

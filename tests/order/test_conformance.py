@@ -1,4 +1,4 @@
-"""With a seed, batches are the same to the last bit, whoever makes them; without one, torch's rules hold."""
+"""With a seed, batches are the same to the last bit on every engine; without one, torch's rules hold."""
 
 import itertools
 import random
@@ -57,11 +57,11 @@ def global_generators() -> list[Any]:
     return [random.getstate(), name, np.asarray(words).tobytes(), rest, torch.get_rng_state().numpy().tobytes()]
 
 
-def test_what_is_compared_is_random() -> None:
+def test_the_compared_batches_are_random() -> None:
     first, second = ([batch[2] for batch in epoch] for epoch in expected("drawing"))
     assert len({*first, *second}) == len(first) + len(second)
     draws = np.concatenate([np.asarray(batch) for batch in seeded("drawing")])[:, 1:]
-    assert len(np.unique(draws)) == draws.size, "two samples, or two generators, draw the same"
+    assert len(np.unique(draws)) == draws.size, "two samples or two generators drew the same number"
     assert all_bytes(seeded("drawing", seed=SEED + 1)) != expected("drawing")[0]
 
 
@@ -82,23 +82,23 @@ def test_processes_with_options_make_the_batches_of_the_inline_engine(options: d
 
 
 @pytest.mark.parametrize("name", ["drawing unevenly", "drawing at once", "drawing inside"])
-def test_every_kind_of_dataset_makes_the_same_in_processes(name: str) -> None:
+def test_every_kind_of_dataset_makes_the_same_batches_in_processes(name: str) -> None:
     loader = seeded(name, num_workers=2)
     assert [all_bytes(loader), all_bytes(loader)] == expected(name)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_threads_are_refused_to_a_dataset_that_draws_globally(workers: int) -> None:
+def test_a_dataset_that_draws_globally_is_moved_from_threads_to_processes(workers: int) -> None:
     loader = seeded("drawing", num_workers=workers, engine="thread")
     before = global_generators()
     with pytest.warns(DataWarning, match=r"Drawing draws random numbers from random and numpy\.random and torch"):
         first = all_bytes(loader)
     assert loader.stats()["engine"] == "process"
-    assert [first, all_bytes(loader)] == expected("drawing")  # and it says so once
+    assert [first, all_bytes(loader)] == expected("drawing")  # and it warns once
     assert global_generators() == before
 
 
-def test_dataloader2_is_refused_threads_as_well() -> None:
+def test_dataloader2_is_moved_from_threads_to_processes_too() -> None:
     loader = DataLoader2(DATASETS["drawing"], 5, shuffle=True, seed=SEED, num_workers=2)
     with pytest.warns(DataWarning):
         assert all_bytes(loader) == expected("drawing")[0]
@@ -119,7 +119,7 @@ def test_persistent_threads_make_the_batches_of_the_inline_engine() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "workers"), [("forkserver", 2), ("spawn", 1)])
-def test_workers_that_start_from_nothing_make_the_same(method: str, workers: int) -> None:
+def test_workers_that_are_not_forked_make_the_same_batches(method: str, workers: int) -> None:
     loader = seeded("drawing", "drawing", num_workers=workers, multiprocessing_context=method, persistent_workers=True)
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing", "drawing")
     loader.close()
@@ -129,12 +129,12 @@ def test_workers_that_start_from_nothing_make_the_same(method: str, workers: int
 
 
 @pytest.mark.parametrize("name", ["drawing", "drawing at once"])
-def test_a_collate_function_that_draws(name: str) -> None:
+def test_a_collate_function_that_draws_is_reproducible_in_processes(name: str) -> None:
     loader = seeded(name, "drawing", num_workers=2)
     assert [all_bytes(loader), all_bytes(loader)] == expected(name, "drawing")
 
 
-def test_a_collate_function_that_draws_on_threads() -> None:
+def test_a_collate_function_that_draws_is_reproducible_on_threads() -> None:
     loader = seeded("drawing own", "drawing own", num_workers=3, engine="thread")
     assert [all_bytes(loader), all_bytes(loader)] == expected("drawing own", "drawing own")
 
@@ -145,12 +145,12 @@ def test_a_collate_function_that_draws_globally_keeps_its_dataset_from_threads()
         assert all_bytes(loader) == expected("drawing own", "drawing")[0]
 
 
-def test_what_a_collate_function_draws_changes_no_sample() -> None:
+def test_draws_of_a_collate_function_do_not_change_samples() -> None:
     with_draws = [batch["samples"] for batch in seeded("drawing", "drawing")]
     assert rows(with_draws) == rows(seeded("drawing"))
 
 
-def test_batches_do_not_share_what_their_collate_function_draws() -> None:
+def test_the_collate_function_draws_other_numbers_for_each_batch() -> None:
     loader = seeded("drawing", "drawing")
     drawn = [batch["batch"].tobytes() for batch in itertools.chain(loader, loader)]
     assert len(set(drawn)) == len(drawn)
@@ -160,7 +160,7 @@ def test_batches_do_not_share_what_their_collate_function_draws() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 8, N, N + 1, None])
-def test_a_sample_draws_the_same_whatever_the_batch_size(batch_size: int | None) -> None:
+def test_a_sample_draws_the_same_numbers_for_any_batch_size(batch_size: int | None) -> None:
     batches = list(seeded("drawing", batch_size=batch_size))
     if batch_size is None:
         batches = [np.asarray(sample)[None] for sample in batches]
@@ -192,7 +192,7 @@ def test_torchs_samplers_keep_their_order_and_the_samples_still_draw_by_the_seed
     assert batches(workers) == batches(0)
 
 
-def test_batches_that_come_out_of_turn_draw_the_same() -> None:
+def test_batches_delivered_out_of_order_draw_the_same_numbers() -> None:
     loader = seeded("drawing", num_workers=3, in_order=False)
     assert sorted(all_bytes(loader)) == sorted(expected("drawing")[0])
 
@@ -246,25 +246,25 @@ def test_a_resumption_with_another_batch_size_draws_the_same() -> None:
     assert rows(taken) + rows(resumed) == rows(seeded("drawing"))
 
 
-# The other loader
+# Loader, without torch
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_both_loaders_make_the_same(workers: int, shuffle: bool) -> None:
+def test_both_loaders_make_the_same_batches(workers: int, shuffle: bool) -> None:
     ours = Loader(DATASETS["drawing"], 5, shuffle=shuffle, seed=SEED, workers=workers)
     torchs = seeded("drawing", shuffle=shuffle)
     assert [all_bytes(ours), all_bytes(ours)] == [all_bytes(torchs), all_bytes(torchs)]
 
 
-def test_both_loaders_make_the_same_with_a_collate_function_that_draws() -> None:
+def test_both_loaders_make_the_same_batches_with_a_collate_function_that_draws() -> None:
     ours = Loader(
         DATASETS["drawing"], 5, shuffle=True, seed=SEED, collate_fn=datasets.drawing_collate, drop_last=True, workers=2
     )
     assert all_bytes(ours) == expected("drawing", "drawing")[0][:-1]
 
 
-def test_a_state_of_one_loader_fits_the_other() -> None:
+def test_a_state_of_one_loader_loads_into_the_other() -> None:
     loader = seeded("drawing", num_workers=2)
     taken = all_bytes(itertools.islice(loader, 3))
     ours = Loader(DATASETS["drawing"], 5, shuffle=True, seed=SEED)
@@ -272,7 +272,7 @@ def test_a_state_of_one_loader_fits_the_other() -> None:
     assert taken + all_bytes(ours) == expected("drawing")[0]
 
 
-def test_the_other_loader_leaves_threads_too() -> None:
+def test_the_loader_without_torch_leaves_threads_too() -> None:
     loader = Loader(DATASETS["drawing"], 5, shuffle=True, seed=SEED, workers=2, engine="thread")
     with pytest.warns(DataWarning):
         assert all_bytes(loader) == expected("drawing")[0]
@@ -291,7 +291,7 @@ def stream(dataset: Any, workers: int, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_stream_that_the_loader_shares_out_is_the_same_for_any_number_of_workers(workers: int) -> None:
+def test_a_sharded_stream_is_the_same_for_any_number_of_workers(workers: int) -> None:
     dataset = datasets.DrawingStream(22)
     inline = stream(dataset, 0)
     assert len(inline[0]) == 6
@@ -311,7 +311,7 @@ def test_a_stream_without_batches_is_the_same_for_any_number_of_workers() -> Non
     assert stream(dataset, 2, **options) == stream(dataset, 0, **options)
 
 
-def test_both_loaders_make_the_same_of_a_stream() -> None:
+def test_both_loaders_make_the_same_batches_from_a_stream() -> None:
     dataset = datasets.DrawingStream(22)
     ours = Loader(dataset, 4, seed=SEED, collate_fn=datasets.drawing_collate, workers=2)
     assert [all_bytes(ours), all_bytes(ours)] == stream(dataset, 0)
@@ -319,7 +319,7 @@ def test_both_loaders_make_the_same_of_a_stream() -> None:
 
 @pytest.mark.parametrize("eagerly", [True, False])
 @pytest.mark.parametrize("generator", ["random", "numpy", "torch", "own"])
-def test_a_stream_that_shuffles_itself_when_it_is_opened_is_the_same_everywhere(generator: str, eagerly: bool) -> None:
+def test_a_stream_that_shuffles_itself_is_the_same_on_every_engine(generator: str, eagerly: bool) -> None:
     def orders(workers: int, **options: Any) -> list[Any]:
         dataset = datasets.ShuffledStream(13, generator, eagerly=eagerly)
         loader = DataLoader(dataset, batch_size=2, shard=True, seed=SEED, num_workers=workers, **options)
@@ -339,7 +339,7 @@ def test_a_stream_that_shuffles_itself_when_it_is_opened_is_the_same_everywhere(
         assert orders(2, engine="thread") == inline
 
 
-def test_a_stream_that_shuffles_itself_goes_on_in_its_order() -> None:
+def test_a_stream_that_shuffles_itself_resumes_in_its_order() -> None:
     def loader(workers: int) -> Any:
         dataset = datasets.ShuffledStream(13, "random", eagerly=True)
         return DataLoader(dataset, batch_size=2, shard=True, seed=SEED, num_workers=workers)
@@ -356,10 +356,10 @@ def test_a_stream_that_shuffles_itself_goes_on_in_its_order() -> None:
 
 
 @pytest.mark.parametrize("generator", ["random", "own"])
-def test_own_streams_that_shuffle_themselves_are_reproducible_and_apart(generator: str) -> None:
+def test_per_worker_streams_that_shuffle_themselves_are_reproducible_and_different(generator: str) -> None:
     def orders(**options: Any) -> list[Any]:
         dataset = datasets.ShuffledStream(20, generator, eagerly=True)
-        # An init function, so that nobody suspects the workers of repeating each other.
+        # With an init function, so that there is no warning about workers that repeat each other.
         loader = DataLoader(
             dataset, batch_size=20, num_workers=2, seed=SEED, worker_init_fn=datasets.do_nothing, **options
         )
@@ -368,12 +368,12 @@ def test_own_streams_that_shuffle_themselves_are_reproducible_and_apart(generato
         return found
 
     found = orders()
-    assert len({str(order) for order in found}) == 4, "every worker and epoch has an order of its own"
+    assert len({str(order) for order in found}) == 4, "every worker and epoch has its own order"
     assert orders() == found
     assert orders(persistent_workers=True) == found
 
 
-def test_streams_that_workers_have_for_themselves_are_reproducible_and_apart() -> None:
+def test_per_worker_streams_are_reproducible_and_different() -> None:
     loader = DataLoader(datasets.RandomStream(4), batch_size=2, num_workers=2, seed=SEED)
     first, second = values(loader), values(loader)
     again = DataLoader(datasets.RandomStream(4), batch_size=2, num_workers=2, seed=SEED, persistent_workers=True)
@@ -405,7 +405,7 @@ def test_a_seeded_loader_leaves_the_callers_generators_alone(engine: EngineName)
     assert global_generators() == before
 
 
-def test_the_callers_draws_change_nothing() -> None:
+def test_draws_of_the_caller_do_not_change_the_batches() -> None:
     seen = []
     for number, batch in enumerate(seeded("drawing")):
         seen.append(as_bytes(batch))
@@ -417,17 +417,17 @@ def test_the_callers_draws_change_nothing() -> None:
     assert seen == expected("drawing")[0]
 
 
-def test_the_callers_generators_are_given_back_when_a_sample_fails() -> None:
+def test_the_callers_generators_are_restored_when_a_sample_fails() -> None:
     before = global_generators()
     batches = iter(DataLoader(datasets.Failing(6, at=[3]), batch_size=2, seed=SEED))
     next(batches)
     with pytest.raises(LookupError):
         next(batches)
     assert global_generators() == before
-    assert feedline.rng() is feedline.rng(), "outside a loader there is one ordinary generator"
+    assert feedline.rng() is feedline.rng(), "outside a loader rng() is one ordinary generator"
 
 
-def test_two_seeded_loaders_in_turns_are_independent() -> None:
+def test_two_interleaved_seeded_loaders_are_independent() -> None:
     one, two = seeded("drawing"), seeded("drawing", seed=SEED + 1)
     alone = [all_bytes(one), all_bytes(two)]
     one, two = seeded("drawing"), seeded("drawing", seed=SEED + 1)
@@ -435,7 +435,7 @@ def test_two_seeded_loaders_in_turns_are_independent() -> None:
     assert [list(part) for part in zip(*pairs, strict=True)] == alone
 
 
-def test_a_generator_that_a_dataset_keeps_is_not_changed_behind_its_back() -> None:
+def test_generators_that_a_dataset_keeps_stay_independent() -> None:
     kept = []
 
     class Keeping(datasets.Sized):
@@ -448,7 +448,7 @@ def test_a_generator_that_a_dataset_keeps_is_not_changed_behind_its_back() -> No
     assert len({generator.random() for generator in kept}) == 4
 
 
-def test_a_sample_has_a_generator_of_its_own_without_a_seed_as_well() -> None:
+def test_a_sample_has_its_own_generator_without_a_seed_too() -> None:
     loader = DataLoader(datasets.DrawingOwn(8), batch_size=4, num_workers=2)
     batches = [batch[:, 1:] for batch in loader]
     drawn = torch.cat(batches).unique()
@@ -473,7 +473,7 @@ def test_worker_seeds_are_torchs_distinct_and_reproducible() -> None:
     assert seeds.isdisjoint((worker[0], seed[0]) for worker, seed in second), "another epoch, another base seed"
 
 
-def test_a_generator_gives_the_worker_seeds_and_leaves_torchs_default_alone() -> None:
+def test_worker_seeds_come_from_the_given_generator_and_torchs_default_is_left_alone() -> None:
     ours, theirs = (
         unseeded(kind, 2, torch.Generator().manual_seed(5)) for kind in (DataLoader, torch.utils.data.DataLoader)
     )
@@ -492,7 +492,7 @@ def test_manual_seed_reproduces_a_shuffle(workers: int) -> None:
     assert order(DataLoader, 1) != order(DataLoader, 2)
 
 
-def test_an_init_function_finds_the_seeds_and_may_use_them() -> None:
+def test_an_init_function_can_reseed_as_with_torch() -> None:
     def init(worker: int) -> None:
         random.seed(worker)
         np.random.seed(torch.initial_seed() % (1 << 32))
@@ -502,12 +502,14 @@ def test_an_init_function_finds_the_seeds_and_may_use_them() -> None:
         return all_bytes(kind(datasets.Drawing(6), batch_size=1, num_workers=2, worker_init_fn=init))
 
     def others(batches: list[Any]) -> list[Any]:
-        return [np.frombuffer(data)[:7].tolist() for _, _, data in batches]  # rng() has no meaning to torch's loader
+        return [
+            np.frombuffer(data)[:7].tolist() for _, _, data in batches
+        ]  # without rng(), which torch's loader does not know
 
     assert others(drawn(DataLoader)) == others(drawn(torch.utils.data.DataLoader))
 
 
-def test_with_a_seed_an_init_function_cannot_make_samples_differ() -> None:
+def test_with_a_seed_an_init_function_does_not_change_samples() -> None:
     def init(worker: int) -> None:
         random.seed(worker)
         np.random.seed(worker)

@@ -1,7 +1,7 @@
-"""Real states with something taken out or put in: refused with `BadState`, or harmless; never another place or error.
+"""Damaged states are rejected with `BadState` or harmless; they never cause another position or another error.
 
-Each state of every kind of loader is damaged at every place, in every way below. What is left: the user's own states
-inside it, which are theirs to check, and another number of the right kind and size, which nobody can tell.
+Each state of every kind of loader is damaged at every place, in every way below. Excluded are the user's own states
+inside it, which users must check, and other numbers of the right type and size, which cannot be recognised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HUGE = 10**30
 
 
 class StatefulMap(datasets.Sized):
-    """Counts the samples it has made, and says so in its state."""
+    """Its state is the number of samples it has made."""
 
     made = 0
 
@@ -62,7 +62,7 @@ class StatefulBatches:
 
 
 class Endless(datasets.Sized):
-    """Fails now and then, so that others take the places of samples."""
+    """Some samples fail and are replaced."""
 
     def __getitem__(self, index: int) -> int:
         if index in (4, 11):
@@ -136,7 +136,7 @@ def saved(name: str, way: str, done: int) -> dict[str, Any]:
 
 
 def rest(name: str, way: str, state: dict[str, Any]) -> Any:
-    """Return what comes after a state has been loaded."""
+    """Return what a loader delivers after loading a state."""
     torch.manual_seed(2)
     loader = MAKERS[name]()
     loader.load_state_dict(state)
@@ -145,7 +145,7 @@ def rest(name: str, way: str, state: dict[str, Any]) -> Any:
 
 
 USERS = {("dataset",), ("iterator",), ("parts",), ("held",), ("faults",)}
-"""What is the user's own; or, of faults, checked with the log in its own tests."""
+"""The user's own state; and faults, which have their own tests."""
 
 
 def places(state: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -174,14 +174,14 @@ def damaged(state: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 
 def damages(value: Any, at: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield what may be found instead of a value: nothing, another type, a number that cannot be."""
+    """Yield replacements for a value: nothing, another type, an impossible number."""
     if type(at[-1]) is str:
         yield GONE
     if at[-1:] in USERS:
         return
     others = ["x", 3.5, {"x": 1}, ["x"], -1, HUGE, -HUGE, None, True]
     for other in others:
-        is_value = type(other) is type(value) is bool  # the other one, which nobody can tell
+        is_value = type(other) is type(value) is bool  # the other bool, which cannot be recognised
         if other != value and not is_value:
             yield other
 
@@ -189,9 +189,9 @@ def damages(value: Any, at: tuple[Any, ...]) -> Iterator[Any]:
 FREE = {
     ("seed",): "any number is a seed, and an order of which it is not the seed does not look at it",
     ("draw_seed",): "any number is a seed",
-    ("dataset_epoch",): "any number may be told",
+    ("dataset_epoch",): "any number may be set",
 }
-"""Where a number is as good as another, of whatever sign and size."""
+"""Where any number is valid, of any sign and size."""
 
 
 EMPTY = {
@@ -199,12 +199,12 @@ EMPTY = {
     ("order", "torch_seed"): "the order was not drawn yet, when no batch has come",
     ("order", "torch_generator"): "the same",
 }
-"""Where None says something that is true of other states of the kind."""
+"""Where None is valid, since other states of the same kind have it."""
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize(("name", "way", "done"), WAYS)
-def test_every_damage_is_refused_or_harmless(name: str, way: str, done: int) -> None:
+def test_every_damage_is_rejected_or_harmless(name: str, way: str, done: int) -> None:
     state = saved(name, way, done)
     expected = rest(name, way, state)
     wrong = []
@@ -227,7 +227,7 @@ def test_every_damage_is_refused_or_harmless(name: str, way: str, done: int) -> 
 
 
 @pytest.mark.parametrize("at", FREE)
-def test_numbers_without_bounds_are_no_error(at: tuple[str, ...]) -> None:
+def test_unbounded_numbers_are_accepted(at: tuple[str, ...]) -> None:
     for name in ("seed", "torch's order", "torch's distributed", "seed, threads"):
         state = saved(name, "plain", 2)
         if at[-1] not in (state if len(at) == 1 else state["order"]):

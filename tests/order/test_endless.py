@@ -1,4 +1,4 @@
-"""An order that begins again when it has been gone through, each time as another epoch."""
+"""An order that starts again when it ends, each time as another epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pass_of(sampler: Sampler, number: int) -> list[int]:
 
 @settings(max_examples=examples(40))
 @given(counts, st.integers(0, 100), st.integers(0, 40))
-def test_one_epoch_follows_the_other(count: int, first: int, length: int) -> None:
+def test_an_endless_order_is_a_chain_of_epochs(count: int, first: int, length: int) -> None:
     sampler = RandomSampler(range(count), seed=3)
     endless = EndlessSampler(sampler, Share())
     chain = [index for number in range(150 // count + 2) for index in pass_of(sampler, number)]
@@ -46,33 +46,33 @@ def test_passes_are_shuffled_anew() -> None:
 
 
 @given(st.lists(st.integers(0, 60), max_size=20))
-def test_places_in_any_order(places: list[int]) -> None:
+def test_places_can_be_requested_in_any_order(places: list[int]) -> None:
     endless = EndlessSampler(RandomSampler(range(7), seed=3), Share())
     chain = endless.at(np.arange(61), KEY)
     assert endless.at(np.array(places, np.int64), KEY).tolist() == chain[places].tolist()
 
 
-class Noting(Sampler):
-    """Notes how often it was asked."""
+class CountsCalls(Sampler):
+    """Counts calls to `at`."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def size(self) -> int:
         return 1000
 
     def at(self, places: IndexArray, key: Key) -> IndexArray:
-        self.asked += 1
+        self.calls += 1
         assert len(places)
         return places
 
 
-def test_a_place_far_away_costs_no_more_than_the_first() -> None:
-    sampler = Noting()
+def test_a_distant_place_costs_no_more_than_the_first() -> None:
+    sampler = CountsCalls()
     endless = EndlessSampler(sampler, Share())
     endless.at(np.arange(10), KEY)
     endless.at(np.arange(10**12 + 995, 10**12 + 1005), KEY)
-    assert sampler.asked == 3, "once for each pass that is touched"
+    assert sampler.calls == 3, "once for each pass that is read"
 
 
 class Epochs(Sampler):
@@ -98,22 +98,22 @@ def test_ranks_share_the_endless_order(count: int, world: int, size: int) -> Non
         assert share.at(np.arange(4 * size), KEY).tolist() == whole[rank::world]
         plan = SamplePlan(share, size, drop_last=True, key=KEY)
         planned = [index for _ in range(4) for index in next(plan).array.tolist()]
-        assert planned == whole[rank::world], "and every batch is full"
+        assert planned == whole[rank::world], "every batch is full"
 
 
-def test_an_order_without_end_stays_one() -> None:
+def test_an_infinite_sampler_stays_as_it_is() -> None:
     sampler = InfiniteSampler(range(5), seed=3)
     assert EndlessSampler(sampler, Share()).at(np.arange(20), KEY).tolist() == sampler.at(np.arange(20), KEY).tolist()
 
 
-def test_it_is_described_as_what_it_repeats() -> None:
+def test_an_endless_sampler_is_described_as_the_one_it_repeats() -> None:
     sampler = RandomSampler(range(5), seed=3)
     assert EndlessSampler(sampler, Share(1, 2)).describe() == sampler.describe()
     batches = LengthBucketBatchSampler([1, 2, 3, 4], 2, seed=3)
     assert EndlessBatches(batches, Share(1, 2)).describe() == batches.describe()
 
 
-def test_nothing_cannot_be_repeated() -> None:
+def test_an_empty_sampler_cannot_be_repeated() -> None:
     with pytest.raises(BadOption, match="no batches to repeat"):
         EndlessSampler(SequentialSampler([]), Share())
 
@@ -136,7 +136,9 @@ def taken(plan: Any, count: int) -> list[list[int]]:
 
 
 @given(counts, worlds, worlds, st.integers(0, 30))
-def test_batches_go_on_with_the_next_epoch_whoever_takes_them(count: int, world: int, other: int, done: int) -> None:
+def test_batches_continue_with_the_next_epoch_on_any_number_of_ranks(
+    count: int, world: int, other: int, done: int
+) -> None:
     def ranks(world: int, consumed: int) -> list[BatchPlan]:
         shares = [EndlessBatches(Batches(count), Share(rank, world)) for rank in range(world)]
         return [BatchPlan(share, key=KEY, consumed=consumed) for share in shares]
@@ -151,7 +153,7 @@ def test_batches_go_on_with_the_next_epoch_whoever_takes_them(count: int, world:
     assert again == [rest[rank : other * 5 : other] for rank in range(other)]
 
 
-def test_batches_without_end_and_none_at_all() -> None:
+def test_infinite_and_empty_batch_samplers() -> None:
     endless = EndlessBatches(Batches(None), Share(1, 2))
     assert endless.batch(10**9, KEY).tolist() == [KEY.epoch, 2 * 10**9 + 1]
     with pytest.raises(BadOption, match="no batches"):

@@ -1,4 +1,4 @@
-"""Who says which epoch it is, who hears of it, and epochs that are cut from data without end."""
+"""What numbers epochs, which objects get the number, and virtual epochs."""
 
 import contextlib
 import itertools
@@ -45,25 +45,25 @@ def make(name: str) -> DataLoader[Any]:
 
 
 def samplers_of(loader: DataLoader[Any]) -> list[Any]:
-    """Every sampler a user could think of calling `set_epoch` on."""
+    """Return every sampler on which a user might call `set_epoch`."""
     candidates = [loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
     return [sampler for sampler in candidates if isinstance(getattr(type(sampler), "set_epoch", None), Callable)]  # type: ignore[arg-type]
 
 
-# Numbers
+# Numbering
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_loader_counts_epochs_by_itself(name: str) -> None:
     loader = make(name)
     epochs = [values(loader) for _ in range(4)]
-    assert len({str(epoch) for epoch in epochs}) == 4, "every epoch has an order of its own"
+    assert len({str(epoch) for epoch in epochs}) == 4, "every epoch has its own order"
     again = make(name)
     assert [values(again) for _ in range(4)] == epochs
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_set_epoch_of_any_sampler_by_hand_wins(name: str) -> None:
+def test_set_epoch_of_any_sampler_takes_effect(name: str) -> None:
     loader = make(name)
     epochs = [values(loader) for _ in range(7)]
     for number in range(len(samplers_of(make(name)))):
@@ -73,7 +73,7 @@ def test_set_epoch_of_any_sampler_by_hand_wins(name: str) -> None:
             sampler.set_epoch(epoch)
             assert values(loader) == epochs[epoch], f"set_epoch({epoch}) of {sampler!r}"
         sampler.set_epoch(4)
-        assert [values(loader), values(loader), values(loader)] == epochs[4:7], "and counting goes on from there"
+        assert [values(loader), values(loader), values(loader)] == epochs[4:7], "counting continues from there"
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -100,7 +100,7 @@ def test_set_epoch_with_persistent_workers() -> None:
 
 
 def test_the_usual_loop_of_distributed_training() -> None:
-    """Written for torch's sampler; with feedline's it means the same, resumed or not."""
+    """Written for torch's sampler; it works with feedline's too, resumed or not."""
 
     def train(first: int, state: dict[str, Any] | None, stop: int | None = None) -> tuple[list[Any], dict[str, Any]]:
         sampler: Any = samplers.DistributedSampler(range(N), 2, 0, seed=1)
@@ -122,7 +122,7 @@ def test_the_usual_loop_of_distributed_training() -> None:
     assert before + after == whole
 
 
-def test_going_through_the_sampler_by_hand_does_not_disturb_the_loader() -> None:
+def test_iterating_over_the_sampler_does_not_affect_the_loader() -> None:
     loader = make("a sampler")
     epochs = [values(loader) for _ in range(2)]
     loader = make("a sampler")
@@ -140,7 +140,7 @@ def test_a_dataset_that_grows_is_shuffled_as_a_whole() -> None:
     assert len(loader) == 5
 
 
-def test_an_iteration_that_is_never_read_counts_all_the_same() -> None:
+def test_an_iteration_that_is_never_read_still_counts_as_an_epoch() -> None:
     loader = make("a sampler")
     epochs = [values(loader) for _ in range(3)]
     loader = make("a sampler")
@@ -148,7 +148,7 @@ def test_an_iteration_that_is_never_read_counts_all_the_same() -> None:
     assert values(loader) == epochs[1]
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # which is right
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # the warning is correct here
 def test_torchs_distributed_sampler_is_left_alone() -> None:
     def orders(kind: Any) -> list[Any]:
         sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def test_torchs_distributed_sampler_is_left_alone() -> None:
 
     found = orders(DataLoader)
     assert found == orders(torch_data.DataLoader)
-    assert found[0] == found[1], "as with torch, whoever forgets set_epoch gets the same order again"
+    assert found[0] == found[1], "as with torch, without set_epoch the order repeats"
     assert found[2] != found[0]
 
 
@@ -173,12 +173,12 @@ def test_set_epoch_of_the_loader_is_passed_on_to_torchs_sampler() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, True, None, "1"])
-def test_an_epoch_that_is_none_is_refused(epoch: Any) -> None:
+def test_invalid_epochs_are_rejected(epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch="):
         make("a sampler").set_epoch(epoch)
 
 
-def test_the_other_loader_counts_and_obeys_as_well() -> None:
+def test_the_loader_without_torch_counts_epochs_and_obeys_set_epoch() -> None:
     def other() -> Any:
         return Loader(datasets.Sized(N), 4, sampler=random_sampler())
 
@@ -192,7 +192,7 @@ def test_the_other_loader_counts_and_obeys_as_well() -> None:
     assert [values(loader), values(loader)] == epochs[1:3]
 
 
-def test_the_other_loader_numbers_the_epochs_of_its_own_shuffling() -> None:
+def test_set_epoch_of_the_loader_without_torch_applies_to_its_own_shuffling() -> None:
     loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
     epochs = [values(loader) for _ in range(3)]
     loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
@@ -221,17 +221,17 @@ def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
     assert rest == epochs[2][2:]
     assert values(loader) == epochs[3]
     loader.sampler.set_epoch(5)
-    assert values(loader) == epochs[5], "the next one obeys again"
+    assert values(loader) == epochs[5], "the next epoch obeys set_epoch again"
 
 
-def test_set_epoch_that_agrees_with_a_loaded_state_is_no_reason_to_warn() -> None:
+def test_set_epoch_that_agrees_with_a_loaded_state_does_not_warn() -> None:
     loader = make("a sampler")
     loader.load_state_dict(state_in_epoch(2))
     loader.set_epoch(2)
     assert len(values(loader)) == 3
 
 
-def test_epochs_of_a_loader_that_does_not_shuffle_are_those_of_its_augmentation() -> None:
+def test_set_epoch_applies_to_augmentation_without_shuffling() -> None:
     def drawing() -> Any:
         return DataLoader(datasets.Drawing(6), batch_size=2, seed=1)
 
@@ -253,7 +253,7 @@ def test_epochs_of_a_loader_that_does_not_shuffle_are_those_of_its_augmentation(
     assert all_bytes(resumed) == epochs[5]
 
 
-def test_the_warning_of_an_ignored_epoch_is_the_callers_line() -> None:
+def test_the_warning_of_an_ignored_epoch_points_to_the_callers_line() -> None:
     loader = make("a sampler")
     loader.load_state_dict(state_in_epoch(2))
     loader.set_epoch(4)
@@ -263,7 +263,7 @@ def test_the_warning_of_an_ignored_epoch_is_the_callers_line() -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_after_the_state_of_an_end_set_epoch_wins() -> None:
+def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:
     loader = make("a sampler")
     epochs = [values(loader) for _ in range(6)]
     loader = make("a sampler")
@@ -275,11 +275,11 @@ def test_after_the_state_of_an_end_set_epoch_wins() -> None:
     assert values(loader) == epochs[4]
 
 
-# Datasets that want to know
+# Datasets with set_epoch
 
 
 class Epochs(datasets.Scaled):
-    """Says in which epoch each of its samples was made, and by whom."""
+    """Each sample holds its epoch and the worker that made it."""
 
 
 def epochs_seen(loader: Any) -> tuple[set[int], set[int]]:
@@ -296,11 +296,11 @@ def test_set_epoch_of_the_dataset_reaches_persistent_workers(engine: EngineName,
         if kind == "torch's"
         else Loader(dataset, 2, workers=2, engine=engine, persistent=True)
     )
-    makers = {0, 1} if kind == "torch's" else {-1}  # torch's function knows of torch's workers only
+    makers = {0, 1} if kind == "torch's" else {-1}  # torch's get_worker_info() knows only torch's workers
     for epoch in (0, 3, 4, 4):
         dataset.set_epoch(epoch)
         assert epochs_seen(loader) == ({epoch}, makers)
-    assert epochs_seen(loader) == ({4}, makers), "what nobody changes stays"
+    assert epochs_seen(loader) == ({4}, makers), "without a call the epoch stays"
     loader.close()
 
 
@@ -332,7 +332,7 @@ def test_set_epoch_of_an_iterable_dataset_reaches_persistent_workers() -> None:
     loader.close()
 
 
-def test_a_dataset_that_two_loaders_share_tells_both() -> None:
+def test_set_epoch_of_a_dataset_reaches_both_of_its_loaders() -> None:
     dataset = Epochs(12)
     loaders = [DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True) for _ in range(2)]
     for loader in loaders:
@@ -343,7 +343,7 @@ def test_a_dataset_that_two_loaders_share_tells_both() -> None:
         loader.close()
 
 
-def test_set_epoch_of_a_subclass_that_calls_its_base_is_heard_once_and_right() -> None:
+def test_set_epoch_that_calls_its_base_class_applies_once() -> None:
     class Base(Epochs):
         def set_epoch(self, epoch: int) -> None:
             super().set_epoch(epoch * 10)
@@ -370,7 +370,7 @@ def test_set_epoch_with_a_keyword_and_a_default() -> None:
     loader.close()
 
 
-def test_a_dataset_behind_a_subset_is_heard_when_the_loader_is_told() -> None:
+def test_set_epoch_of_the_loader_reaches_a_dataset_behind_a_subset() -> None:
     dataset = Epochs(12)
     subset: Any = torch_data.Subset(dataset, range(6))
     subset.set_epoch = dataset.set_epoch
@@ -388,16 +388,16 @@ def test_a_broadcast_reaches_every_worker_between_batches(engine: EngineName) ->
     batches = iter(loader)
     seen = values(itertools.islice(batches, 4))
     loader.broadcast("set_scale", 10)
-    assert loader.dataset.scale == 10, "and this process"
+    assert loader.dataset.scale == 10, "this process too"
     seen += values(batches)
     scales = [batch[0][0] // index for index, batch in enumerate(seen) if index]
-    assert sorted(scales) == scales, "once changed it stays so"
+    assert sorted(scales) == scales, "once changed, the scale stays"
     assert scales[:3] == [1, 1, 1]
     assert scales[-20:] == [10] * 20
     assert {batch[2][0] for batch in seen[-20:]} == {0, 1}
 
 
-def test_a_broadcast_reaches_persistent_workers_between_epochs_and_those_that_come_later() -> None:
+def test_a_broadcast_reaches_persistent_workers_between_epochs_and_later_ones() -> None:
     loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2, persistent_workers=True)
     assert [batch[0] for batch in values(loader)] == [[0, 1, 2], [3, 4, 5]]
     loader.broadcast("set_scale", 2)
@@ -408,13 +408,13 @@ def test_a_broadcast_reaches_persistent_workers_between_epochs_and_those_that_co
     loader.close()
 
 
-def test_a_broadcast_before_any_worker_lives() -> None:
+def test_a_broadcast_before_workers_start_takes_effect() -> None:
     loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2)
     loader.broadcast("set_scale", 2)
     assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
 
 
-def test_a_broadcast_that_fails_is_told_once_and_loses_no_batch() -> None:
+def test_a_failed_broadcast_raises_once_and_loses_no_batch() -> None:
     dataset = datasets.Scaled(40, refused=[7])
     loader = DataLoader(dataset, batch_size=1, num_workers=2)
     batches = iter(loader)
@@ -428,11 +428,11 @@ def test_a_broadcast_that_fails_is_told_once_and_loses_no_batch() -> None:
             failures.append(str(exc))
         except StopIteration:
             break
-    assert failures == ["scale 7 is refused"], "two workers refused, and that is one event to the training loop"
+    assert failures == ["scale 7 is refused"], "two workers failed, but the training loop gets one error"
     assert [batch[0] for batch in seen] == [[index] for index in range(40)]
 
 
-def test_a_broadcast_that_fails_here_reaches_no_worker() -> None:
+def test_a_broadcast_that_fails_in_the_training_process_reaches_no_worker() -> None:
     class Refusing(datasets.Scaled):
         def set_scale(self, scale: int) -> None:
             raise ArithmeticError("not here")
@@ -446,14 +446,14 @@ def test_a_broadcast_that_fails_here_reaches_no_worker() -> None:
 
 
 @pytest.mark.parametrize("name", ["set_colour", "n", "__missing__"])
-def test_a_broadcast_of_what_is_no_method(name: str) -> None:
+def test_broadcasting_a_name_that_is_not_a_method_is_rejected(name: str) -> None:
     with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
         DataLoader(datasets.Scaled(6)).broadcast(name, 1)
     with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
         Loader(datasets.Scaled(6)).broadcast(name, 1)
 
 
-def test_a_broadcast_of_the_other_loader() -> None:
+def test_the_loader_without_torch_can_broadcast() -> None:
     loader = Loader(datasets.Scaled(6), 3, workers=2, persistent=True)
     list(loader)
     loader.broadcast("set_scale", 2)
@@ -502,12 +502,14 @@ def take(loader: Any, epochs: int, steps: int, **options: Any) -> list[list[Any]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_virtual_epoch_has_exactly_so_many_batches(name: str) -> None:
+def test_a_virtual_epoch_has_exactly_the_given_number_of_batches(name: str) -> None:
     for steps in (1, 4, 11):
         cut = take(virtual(name), 5, steps)
         assert [len(epoch) for epoch in cut] == [steps] * 5
         uncut = take(virtual(name), 1, 5 * steps)[0]
-        assert [batch for epoch in cut for batch in epoch] == uncut, "however it is cut, the batches are the same"
+        assert [batch for epoch in cut for batch in epoch] == uncut, (
+            "the batches do not depend on the length of virtual epochs"
+        )
 
 
 @pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "infinite"])
@@ -520,13 +522,13 @@ def test_in_each_pass_every_sample_comes_once_and_every_batch_is_full(name: str)
     assert len({str(one) for one in passes}) == (1 if name == "in order" else 6), "each pass is shuffled anew"
 
 
-def test_the_passes_are_the_epochs() -> None:
+def test_the_passes_of_virtual_epochs_are_the_ordinary_epochs() -> None:
     loader = virtual("shuffled")
     epochs = [index for _ in range(3) for index in flat(loader)]
     assert [index for epoch in take(virtual("shuffled"), 5, 2) for index in flat(epoch)] == epochs
 
 
-def test_torchs_shuffle_without_a_seed_is_cut_as_promised() -> None:
+def test_batches_of_an_unseeded_torch_shuffle_are_full_too() -> None:
     loader = DataLoader(datasets.Sized(10), batch_size=3, shuffle=True)
     batches = [batch for epoch in take(loader, 5, 4) for batch in epoch]
     assert {len(batch) for batch in batches} == {3}, "every batch is full"
@@ -534,7 +536,7 @@ def test_torchs_shuffle_without_a_seed_is_cut_as_promised() -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "batches", "infinite"])
-def test_ranks_share_the_passes(name: str, world_size: int) -> None:
+def test_ranks_share_the_passes_of_virtual_epochs(name: str, world_size: int) -> None:
     ranks = [take(virtual(name), 4, 5, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert {len(epoch) for rank in ranks for epoch in rank} == {5}
     # All ranks' batches of a step, taken alternately, are the order of one rank with larger batches.
@@ -563,8 +565,8 @@ def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", ["a list", "torch's random", "a stream"])
-def test_ranks_of_what_cannot_be_shared_out_are_not_given_the_same_in_silence(name: str) -> None:
-    """Either each rank has its part, or the loader says that it cannot share this out."""
+def test_ranks_never_silently_get_the_same_samples(name: str) -> None:
+    """Either each rank has its part, or the loader raises an error."""
     ranks: list[Any] = []
     with contextlib.suppress(BadOption):
         ranks = [take(virtual(name), 1, 1, rank=rank, world_size=2)[0] for rank in range(2)]
@@ -591,17 +593,17 @@ def check_virtual(name: str, steps: int, later: int) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_virtual_epochs_go_on_from_every_step(name: str) -> None:
+def test_virtual_epochs_resume_from_every_step(name: str) -> None:
     check_virtual(name, 4, 4)
 
 
 @pytest.mark.parametrize("name", ["shuffled", "a generator", "a stream"])
 @pytest.mark.parametrize(("steps", "later"), [(4, 3), (3, 5), (1, 2)])
-def test_virtual_epochs_go_on_with_another_number_of_steps(name: str, steps: int, later: int) -> None:
+def test_virtual_epochs_resume_with_another_number_of_steps(name: str, steps: int, later: int) -> None:
     check_virtual(name, steps, later)
 
 
-def test_virtual_epochs_go_on_with_workers_and_draw_the_same() -> None:
+def test_virtual_epochs_resume_with_workers_and_draw_the_same_numbers() -> None:
     def loader(workers: int) -> Any:
         return virtual("shuffled", dataset=datasets.Drawing(10), num_workers=workers)
 
@@ -618,7 +620,7 @@ def test_virtual_epochs_go_on_with_workers_and_draw_the_same() -> None:
     assert len(np.unique(drawn)) == drawn.size, "a sample draws other numbers in every pass"
 
 
-def test_virtual_epochs_go_on_with_another_number_of_ranks() -> None:
+def test_virtual_epochs_resume_with_another_number_of_ranks() -> None:
     def seen(loaders: list[Any], steps: int, world_size: int) -> Counter[int]:
         return Counter(
             index
@@ -632,11 +634,11 @@ def test_virtual_epochs_go_on_with_another_number_of_ranks() -> None:
     after = [virtual("shuffled") for _ in range(3)]
     for loader in after:
         loader.load_state_dict(before[0].state_dict())
-    total += seen(after, 2 + 2, 3)  # two steps were taken of the first virtual epoch
+    total += seen(after, 2 + 2, 3)  # two steps of the first virtual epoch are done
     assert total == Counter(dict.fromkeys(range(10), 3))
 
 
-def test_a_virtual_epoch_that_is_left_is_over() -> None:
+def test_leaving_a_virtual_epoch_ends_it() -> None:
     whole = [batch for epoch in take(virtual("shuffled"), 1, 20) for batch in epoch]
     epochs = virtual("shuffled").virtual_epochs(4)
     first = next(epochs)
@@ -644,12 +646,12 @@ def test_a_virtual_epoch_that_is_left_is_over() -> None:
     second = next(epochs)
     assert (first.number, second.number) == (0, 1)
     assert values(second) == whole[2:6]
-    assert values(first) == [], "what is over stays over"
+    assert values(first) == [], "an ended epoch stays ended"
     assert values(second) == []
     assert len(second) == 4
 
 
-def test_going_through_a_virtual_epoch_in_two_goes() -> None:
+def test_a_virtual_epoch_can_be_iterated_in_two_parts() -> None:
     whole = take(virtual("shuffled"), 1, 4)[0]
     epoch = next(virtual("shuffled").virtual_epochs(4))
     assert values(itertools.islice(epoch, 1)) + values(epoch) == whole
@@ -662,10 +664,10 @@ def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
     resumed.load_state_dict(loader.state_dict())
     with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
         iter(resumed)
-    assert len(take(resumed, 1, 2)[0]) == 2, "it is still there for virtual epochs"
+    assert len(take(resumed, 1, 2)[0]) == 2, "the state still works for virtual epochs"
 
 
-def test_a_state_of_a_plain_iteration_is_gone_on_with_in_virtual_epochs() -> None:
+def test_virtual_epochs_can_resume_from_a_state_of_a_plain_iteration() -> None:
     loader = virtual("shuffled")
     list(itertools.islice(loader, 2))
     resumed = virtual("shuffled")
@@ -690,7 +692,7 @@ def test_virtual_epochs_with_persistent_workers() -> None:
     loader.close()
 
 
-def test_the_other_loader_has_virtual_epochs() -> None:
+def test_the_loader_without_torch_has_virtual_epochs() -> None:
     loader = Loader(datasets.Sized(10), 3, shuffle=True, seed=1)
     assert take(loader, 3, 4) == take(virtual("shuffled"), 3, 4)
     stream = Loader(datasets.Stream(10), 3)
@@ -698,13 +700,13 @@ def test_the_other_loader_has_virtual_epochs() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, None, True])
-def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
+def test_invalid_numbers_of_steps_are_rejected(steps: Any) -> None:
     with pytest.raises(BadOption, match="steps_per_epoch="):
         virtual("shuffled").virtual_epochs(steps)
 
 
 @pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])
-def test_there_is_no_end_to_nothing(dataset: Any) -> None:
+def test_an_empty_dataset_has_no_virtual_epochs(dataset: Any) -> None:
     with pytest.raises(BadOption, match="no batches to repeat"):
         take(DataLoader(dataset, batch_size=2), 1, 2)
 

@@ -23,7 +23,7 @@ class Progress:
 
 
 class Stateful:
-    """Yields 0, 1, ... below `stop`, and has a state that it goes on changing."""
+    """Yields 0, 1, ... below `stop`; its state is always the same, changing object."""
 
     def __init__(self, stop: int = 10, place: int = 0) -> None:
         self.stop = stop
@@ -38,23 +38,23 @@ class Stateful:
         self.state["place"] += 1
         return self.state["place"] - 1
 
-    def tell(self) -> dict[str, int]:
+    def current_state(self) -> dict[str, int]:
         return self.state
 
 
 def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
-    return ForeignPlan(indices, find_snapshot=lambda: indices.tell, **options)
+    return ForeignPlan(indices, find_snapshot=lambda: indices.current_state, **options)
 
 
-# -- obeyed exactly ---
+# -- indices ---
 
 
-def test_what_the_sampler_yields_comes_as_it_is() -> None:
+def test_items_of_the_sampler_are_passed_on_unchanged() -> None:
     items = [[3, 1], "ab", (2,), None, 7]
     assert list(ForeignPlan(iter(items))) == items
 
 
-def test_what_the_sampler_yields_is_taken_by_value() -> None:
+def test_items_of_the_sampler_are_copied() -> None:
     buffer = [0, [0]]
 
     def sampler() -> Iterator[list[Any]]:
@@ -66,7 +66,7 @@ def test_what_the_sampler_yields_is_taken_by_value() -> None:
     assert list(ForeignPlan(sampler())) == [[0, [0]], [1, [1]], [2, [2]]]
 
 
-def test_the_sampler_is_asked_for_no_more_than_the_next_batch() -> None:
+def test_the_sampler_is_read_no_further_than_the_next_batch() -> None:
     asked: list[int] = []
 
     def sampler() -> Iterator[int]:
@@ -82,7 +82,7 @@ def test_the_sampler_is_asked_for_no_more_than_the_next_batch() -> None:
     assert asked == [0, 1]
 
 
-def test_an_error_of_the_sampler_is_its_own() -> None:
+def test_an_error_of_the_sampler_is_raised_unchanged() -> None:
     def sampler() -> Iterator[int]:
         yield 0
         raise LookupError("no more shards")
@@ -96,7 +96,7 @@ def test_an_error_of_the_sampler_is_its_own() -> None:
 # -- random numbers ---
 
 
-def test_batches_draw_apart_on_all_ranks_and_as_before_after_a_resumption() -> None:
+def test_draw_keys_differ_on_all_ranks_and_survive_a_resumption() -> None:
     def keys(consumed: int, numbers: range) -> list[int]:
         return [
             ForeignPlan(iter(()), draw_key=5, share=Share(rank, 3), consumed=consumed).draw(number).key
@@ -119,7 +119,7 @@ def test_batches_are_counted_from_the_beginning_of_the_epoch() -> None:
 
 
 @given(st.integers(0, 10), st.integers(0, 5))
-def test_the_state_is_about_what_was_delivered_whatever_was_asked_for(delivered: int, ahead: int) -> None:
+def test_the_state_counts_delivered_batches_not_requested_ones(delivered: int, ahead: int) -> None:
     progress = Progress()
     plan = plan_of(Stateful(), progress=progress)
     for number in range(delivered + ahead):
@@ -128,7 +128,9 @@ def test_the_state_is_about_what_was_delivered_whatever_was_asked_for(delivered:
     progress.delivered = delivered
     state = plan.state(delivered)
     assert state["sampler_state"] == {"place": max(1, delivered)}
-    assert state.get("held", []) == ([] if delivered else [0]), "before the first batch: the batch, and the state after"
+    assert state.get("held", []) == ([] if delivered else [0]), (
+        "before the first batch, the batch itself and the state after it"
+    )
 
 
 def test_a_state_does_not_change_with_the_sampler() -> None:
@@ -151,14 +153,14 @@ def test_states_of_batches_that_were_delivered_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("first", ["batch", "state"])
-def test_whether_the_sampler_has_a_state_is_found_out_when_that_matters(first: str) -> None:
-    """Some iterators come to be when the first batch is wanted; they are not to be asked for before."""
+def test_the_samplers_state_is_looked_up_when_it_is_first_needed(first: str) -> None:
+    """Some iterators are created with the first batch, so the lookup must not come earlier."""
     stateful = Stateful()
     asked: list[str] = []
 
     def find() -> Callable[[], Any]:
         asked.append("once")
-        return stateful.tell
+        return stateful.current_state
 
     plan = ForeignPlan(stateful, find_snapshot=find)
     assert asked == []
@@ -170,14 +172,14 @@ def test_whether_the_sampler_has_a_state_is_found_out_when_that_matters(first: s
     assert [plan.state(done)["sampler_state"]["place"] for done in (0, 1, 2)] == [1, 1, 2]
 
 
-def test_a_sampler_without_a_state_is_gone_through() -> None:
+def test_a_sampler_without_a_state_is_resumed_by_counting() -> None:
     plan = ForeignPlan(iter(range(3)), find_snapshot=lambda: None)
     next(plan)
     assert plan.state(1) == {"unit": "own batches", "consumed": 1}
 
 
 class Ends(Stateful):
-    """Knows with its last item that there are no more, and thinks of the next epoch then."""
+    """Moves on to its next epoch with its last item."""
 
     ended = False
 
@@ -192,7 +194,7 @@ class Ends(Stateful):
 
 
 def test_after_the_last_batch_the_state_before_it_is_kept() -> None:
-    """The sampler itself is in its next epoch already; that is not where the rest of this one is."""
+    """The sampler itself is already in its next epoch, which is not where this one resumes."""
     plan = plan_of(Ends(3))
     assert list(plan) == [0, 1, 2]
     state = plan.state(3)
@@ -200,7 +202,7 @@ def test_after_the_last_batch_the_state_before_it_is_kept() -> None:
     assert plan.state(2)["redraw"] == 0
 
 
-def test_who_enters_after_the_last_batch_says_the_same() -> None:
+def test_a_plan_entered_after_the_last_batch_has_the_same_state() -> None:
     entered = {"sampler_state": {"place": 2}, "redraw": 1}
     plan = plan_of(Stateful(3, place=3), consumed=3, entered=entered)
     assert plan.state(0) == {"unit": "own batches", "consumed": 3, **entered}
@@ -210,28 +212,28 @@ def test_who_enters_after_the_last_batch_says_the_same() -> None:
     assert entered != plan.state(0)
 
 
-# -- the beginning of an order ---
+# -- the origin of an order ---
 
 
 def drawing(origin: dict[str, Any], drawn: list[str]) -> Iterator[int]:
-    """A sampler that draws its order, and notes how, when it is asked for the first index."""
+    """A sampler that draws its order, and records the seed, with the first index."""
     drawn.append("once")
     origin.setdefault("seed", 42)
     yield from range(3)
 
 
-def test_what_an_order_begins_with_is_part_of_every_state() -> None:
+def test_the_origin_of_an_order_is_part_of_every_state() -> None:
     origin: dict[str, Any] = {}
     drawn: list[str] = []
     plan = ForeignPlan(drawing(origin, drawn), origin=origin)
     assert drawn == []
-    assert plan.state(0)["seed"] == 42, "asked before the first batch, it is drawn now"
+    assert plan.state(0)["seed"] == 42, "a state before the first batch draws it"
     assert list(plan) == [0, 1, 2]
     assert drawn == ["once"]
     assert plan.state(2) == {"unit": "own batches", "consumed": 2, "seed": 42}
 
 
-def test_an_empty_order_has_nothing_to_begin_with() -> None:
+def test_an_empty_order_has_no_origin() -> None:
     plan = ForeignPlan(iter(()), origin={})
     assert plan.state(0) == {"unit": "own batches", "consumed": 0}
     assert list(plan) == []
@@ -240,7 +242,7 @@ def test_an_empty_order_has_nothing_to_begin_with() -> None:
 # -- after the epoch ---
 
 
-def test_what_outlives_an_epoch() -> None:
+def test_what_is_kept_after_an_epoch() -> None:
     plain = ForeignPlan(iter(range(2)))
     list(plain)
     assert plain.after() == {}
@@ -252,17 +254,17 @@ def test_what_outlives_an_epoch() -> None:
     assert stateful.after() == {"sampler_state": {"place": 2}, "held": [], "redraw": 1, "finish": True}
 
 
-# -- going through ---
+# -- skipping ---
 
 
-def test_items_are_skipped() -> None:
+def test_skip_skips_items_or_says_that_there_are_too_few() -> None:
     assert list(skip(iter(range(6)), 4, "Mine")) == [4, 5]
     with pytest.raises(BadState, match="9 batches were consumed, but Mine has only 6"):
         list(skip(iter(range(6)), 9, "Mine"))
 
 
 class Clock:
-    """Stands in for the module `time`: a look at it takes half a second."""
+    """A stand-in for the `time` module; each call takes half a second."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -272,12 +274,12 @@ class Clock:
         return self.now_s
 
 
-def test_a_long_way_through_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_skip_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "time", Clock())
-    with pytest.warns(UserWarning, match=r"has to skip 10,000 batches of indices: Mine cannot start") as told:
+    with pytest.warns(UserWarning, match=r"has to skip 10,000 batches of indices: Mine cannot start") as warned:
         skip(iter(range(20_000)), 10_000, "Mine")
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
-def test_a_short_way_through_is_not_told() -> None:
+def test_a_fast_skip_does_not_warn() -> None:
     skip(iter(range(20_000)), 10_000, "Mine")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sample(8)
 
 
 class Lazy:
-    """Notes when it was asked for its iterator, and how far that was read."""
+    """Records when `iter` was called and how far its iterator was read."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -48,7 +48,7 @@ def test_indices_are_cut_as_torch_does(count: int, size: int, drop_last: bool) -
         next(cut)
 
 
-def test_the_sampler_is_asked_when_the_first_batch_is_wanted_and_for_no_more() -> None:
+def test_the_sampler_is_first_read_with_the_first_batch_and_no_further() -> None:
     sampler = Lazy(5)
     cut = CutIndices(sampler, 2, drop_last=False)
     assert sampler.events == []
@@ -64,7 +64,7 @@ def test_a_batch_that_is_not_full_is_known_to_be_the_last() -> None:
     assert cut.ended
 
 
-def test_an_iterator_that_counts_what_is_left_is_not_begun_again_when_nothing_is() -> None:
+def test_an_iterator_with_a_shrinking_length_is_not_restarted_at_its_end() -> None:
     class Remaining:
         def __init__(self) -> None:
             self.left = [0, 1, 2, 3]
@@ -87,11 +87,11 @@ def test_an_iterator_that_counts_what_is_left_is_not_begun_again_when_nothing_is
     assert list(islice(CutIndices(Sampler(), 2, drop_last=False), 5)) == [[0, 1], [2, 3]]
 
 
-# -- samplers of many kinds, each entered everywhere ---
+# -- samplers of many kinds, each resumed everywhere ---
 
 
 class Plain:
-    """Without any state: gone through again."""
+    """Has no state, so it is iterated again."""
 
     def __init__(self) -> None:
         self.epochs = 0
@@ -135,7 +135,7 @@ class Walk:
 
 
 class SamplerHasState(Plain):
-    """Goes on where its state says, once; an epoch adds 100."""
+    """Resumes once from its state; an epoch adds 100."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def order_of(kind: Any, size: int | None) -> ForeignOrder:
 
 
 class Iteration:
-    """One epoch of an order, of which the training loop has some batches."""
+    """One epoch of an order, partly delivered to the training loop."""
 
     def __init__(self, order: ForeignOrder, state: dict[str, Any] | None = None) -> None:
         order.check(state or {})
@@ -187,11 +187,11 @@ class Iteration:
         self._asked: list[Any] = []
 
     def ask(self, count: int) -> None:
-        """Ask for batches ahead, as workers make it happen."""
+        """Request batches ahead, as workers do."""
         self._asked += islice(self.plan, count)
 
     def take(self, count: int | None = None, *, ahead: int = 0) -> list[Any]:
-        """Deliver so many batches; all that are left if not told how many."""
+        """Deliver `count` batches, or all that are left."""
         taken: list[Any] = []
         while count is None or len(taken) < count:
             self.ask(1 + ahead - len(self._asked))
@@ -210,7 +210,7 @@ class Iteration:
 @pytest.mark.parametrize("size", [None, 1, 2, 3, 7, 8])
 @settings(deadline=None, max_examples=examples(25))
 @given(done=st.integers(0, 8), ahead=st.integers(0, 3), again=st.integers(0, 3))
-def test_an_order_goes_on_from_every_batch(kind: Any, size: int | None, done: int, ahead: int, again: int) -> None:
+def test_an_order_resumes_from_every_batch(kind: Any, size: int | None, done: int, ahead: int, again: int) -> None:
     everything = Iteration(order_of(kind, size)).take()
     first = Iteration(order_of(kind, size))
     taken = first.take(done, ahead=ahead)
@@ -221,7 +221,7 @@ def test_an_order_goes_on_from_every_batch(kind: Any, size: int | None, done: in
 
 
 @pytest.mark.parametrize("kind", [IteratorHasState, BothHaveState])
-def test_a_state_of_the_iterator_is_a_short_cut(kind: Any) -> None:
+def test_with_a_state_of_the_iterator_nothing_is_read_again(kind: Any) -> None:
     first = Iteration(order_of(kind, 2))
     first.take(3)
     second = Iteration(order_of(kind, 2), first.state())
@@ -229,11 +229,11 @@ def test_a_state_of_the_iterator_is_a_short_cut(kind: Any) -> None:
     source = second.plan._indices
     assert isinstance(source, CutIndices)
     assert isinstance(source.source, Walk)
-    assert source.source.asked == 1, "nothing was gone through again"
+    assert source.source.asked == 1, "nothing was read again"
 
 
 @pytest.mark.parametrize("size", [2, 7, None])
-def test_a_sampler_that_keeps_its_epoch_begins_the_next_one_after_the_end(size: int | None) -> None:
+def test_a_sampler_that_keeps_its_epoch_starts_the_next_one_after_the_end(size: int | None) -> None:
     order = order_of(SamplerHasState, size)
     first = Iteration(order)
     first.take()
@@ -244,7 +244,7 @@ def test_a_sampler_that_keeps_its_epoch_begins_the_next_one_after_the_end(size: 
 
 @pytest.mark.parametrize("size", [2, 7, None])
 def test_a_sampler_that_keeps_its_epoch_may_be_resumed_after_its_last_batch(size: int | None) -> None:
-    """The rest is empty; what follows is the next epoch, also for who resumes once more."""
+    """The rest is empty and the next epoch follows, also after another resumption."""
     whole = order_of(SamplerHasState, size)
     Iteration(whole).take()
     expected = Iteration(whole).take()
@@ -258,22 +258,22 @@ def test_a_sampler_that_keeps_its_epoch_may_be_resumed_after_its_last_batch(size
     assert Iteration(order_of(SamplerHasState, size), after).take() == expected, "in another one"
 
 
-# -- the moment of asking ---
+# -- when the sampler is asked ---
 
 
-def test_an_iterator_is_asked_for_when_the_iteration_begins() -> None:
+def test_iter_is_called_when_the_iteration_starts() -> None:
     sampler = Plain()
     order = ForeignOrder(sampler)
     order.prepare({})
-    assert sampler.epochs == 1, "as torch does it, before the first batch"
+    assert sampler.epochs == 1, "before the first batch, as in torch"
     order.plan(Entry(Key(0, 0), 0))
     assert sampler.epochs == 1
     order.plan(Entry(Key(0, 0), 0))
-    assert sampler.epochs == 2, "and another for the next epoch"
+    assert sampler.epochs == 2, "once more for the next epoch"
 
 
 class Drawn:
-    """Stands for a generator that an order is drawn from."""
+    """A stand-in for a generator from which an order is drawn."""
 
     drawn_from = "seed"
 
@@ -301,7 +301,7 @@ class Drawn:
         yield from range(noted["seed"], noted["seed"] + 3)
 
 
-def test_what_an_order_begins_with_is_noted_and_given_back() -> None:
+def test_the_origin_of_an_order_is_saved_and_restored() -> None:
     drawn = Drawn()
     first = Iteration(ForeignOrder(range(3), drawn.iterate, origin=drawn))
     assert first.take(1) == [5]
@@ -311,7 +311,7 @@ def test_what_an_order_begins_with_is_noted_and_given_back() -> None:
     assert first.plan.after() == {"next": 7}
 
 
-def test_what_would_be_drawn_can_be_settled_before_the_iteration() -> None:
+def test_settle_draws_the_origin_before_the_iteration() -> None:
     drawn = Drawn()
     order = ForeignOrder(range(3), drawn.iterate, origin=drawn)
     settled = order.settle()
@@ -326,7 +326,7 @@ def test_what_would_be_drawn_can_be_settled_before_the_iteration() -> None:
 # -- which states fit ---
 
 
-def test_lengths_batches_and_ranks_must_be_the_same() -> None:
+def test_states_must_match_in_length_batch_size_and_ranks() -> None:
     state = order_of(Plain, 2).expected()
     order_of(Plain, 2).check(state)
     with pytest.raises(BadState, match="batch_size: 2, and here batch_size: 3"):
@@ -337,7 +337,7 @@ def test_lengths_batches_and_ranks_must_be_the_same() -> None:
         ForeignOrder(range(7), batch_size=2, share=Share(0, 3)).check(state)
 
 
-def test_a_sampler_without_a_length() -> None:
+def test_samplers_may_have_no_length() -> None:
     class Unsized:
         def __len__(self) -> int:
             raise NotImplementedError
@@ -349,7 +349,7 @@ def test_a_sampler_without_a_length() -> None:
     assert ForeignOrder(iter([1])).expected()["length"] is None
 
 
-def test_states_of_samplers_that_are_not_there() -> None:
+def test_states_of_missing_samplers_are_rejected() -> None:
     saved = Iteration(order_of(BothHaveState, 2))
     saved.take(1)
     with pytest.raises(BadState, match="states of 1 samplers"):
@@ -360,7 +360,7 @@ def test_states_of_samplers_that_are_not_there() -> None:
         Iteration(order_of(Plain, 2), saved.state())
 
 
-def test_a_sampler_may_do_as_it_likes_with_its_state() -> None:
+def test_a_sampler_may_modify_the_state_it_loads() -> None:
     class Greedy(SamplerHasState):
         def load_state_dict(self, state: dict[str, int]) -> None:
             super().load_state_dict(state)
@@ -374,7 +374,7 @@ def test_a_sampler_may_do_as_it_likes_with_its_state() -> None:
 
 
 class Watchful:
-    """A sampler that is a generator function, which wants to be closed."""
+    """A sampler whose iterator is a generator that must be closed."""
 
     def __init__(self) -> None:
         self.opened = self.closed = 0
@@ -389,7 +389,7 @@ class Watchful:
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_samplers_iterator_is_closed_with_the_loop_and_the_state_is_still_known(kind: Any, workers: int) -> None:
+def test_the_samplers_iterator_is_closed_after_the_loop_and_the_state_is_kept(kind: Any, workers: int) -> None:
     def make(sampler: Watchful) -> Any:
         options = {"workers" if kind is Loader else "num_workers": workers}
         return kind(list(range(10)), 2, sampler=sampler, engine="thread" if workers else "auto", **options)
@@ -405,15 +405,15 @@ def test_a_samplers_iterator_is_closed_with_the_loop_and_the_state_is_still_know
 
 
 class Counted:
-    """A sampler that counts who asks for its length."""
+    """A sampler that counts calls to `len`."""
 
-    asked = 0
+    length_calls = 0
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(4))
 
     def __len__(self) -> int:
-        self.asked += 1
+        self.length_calls += 1
         return 4
 
 
@@ -421,4 +421,4 @@ class Counted:
 def test_iterating_does_not_ask_for_the_length_of_the_sampler(kind: Any) -> None:
     sampler = Counted()
     assert [batch.tolist() for batch in kind(list(range(4)), 2, sampler=sampler)] == [[0, 1], [2, 3]]
-    assert sampler.asked == 0
+    assert sampler.length_calls == 0

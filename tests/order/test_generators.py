@@ -1,4 +1,4 @@
-"""Iterable datasets that are generators: what they draw goes on from sample to sample, whoever reads them."""
+"""Iterable datasets that are generators: the numbers they draw continue from sample to sample on every engine."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ COUNT = 150
 
 
 class Uneven(datasets.Stream):
-    """Draws now from one generator and now from another, and from some of them rarely."""
+    """Draws from different generators, from some of them rarely."""
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(self.n):
@@ -49,7 +49,7 @@ class Wrapped(datasets.Stream):
 
 
 class Buffered(datasets.Stream):
-    """Shuffles in a buffer, after it has put its files into a random order when it was opened."""
+    """Shuffles its files in `iter`, then shuffles samples in a buffer."""
 
     def __iter__(self) -> Iterator[Any]:
         files = list(range(self.n))
@@ -74,7 +74,7 @@ class Nothing(datasets.Stream):
 
 
 class NextTo(datasets.Stream):
-    """Has loaders of its own inside, which draw as well."""
+    """Contains its own loaders, which draw too."""
 
     def __iter__(self) -> Iterator[Any]:
         inner = iter(DataLoader(datasets.DrawingStream(self.n), 3, seed=5))
@@ -95,7 +95,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 
 def disturbed(batches: Any) -> Iterator[Any]:
-    """Draw between batches, and seed, as training loops do."""
+    """Draw and seed between batches, as training loops do."""
     for number, batch in enumerate(batches):
         yield batch
         datasets.draw_everywhere()
@@ -111,31 +111,31 @@ def loader_of(kind: str, batch_size: int = 7, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_what_a_generator_draws_depends_on_neither_batches_nor_the_training_loop(kind: str, size: int) -> None:
+def test_what_a_generator_draws_does_not_depend_on_batches_or_the_training_loop(kind: str, size: int) -> None:
     whole = rows(loader_of(kind, COUNT))
     assert len(whole) == len(set(whole)) == COUNT
     assert rows(disturbed(loader_of(kind, size))) == whole
     assert rows(disturbed(loader_of(kind, size, shard=True))) == rows(loader_of(kind, COUNT, shard=True))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "next to"])  # whose loader asks for the worker
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "next to"])  # its loader asks for the worker
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_nor_on_who_delivers_it(kind: str, workers: int) -> None:
+def test_what_a_generator_draws_does_not_depend_on_the_workers(kind: str, workers: int) -> None:
     options: dict[str, Any] = {"shard": True, "num_workers": workers}
     assert rows(disturbed(loader_of(kind, **options))) == rows(loader_of(kind, 1, shard=True))
 
 
-def test_one_worker_draws_what_none_would() -> None:
+def test_one_worker_draws_the_same_as_none() -> None:
     assert rows(disturbed(loader_of("each", num_workers=1))) == rows(loader_of("each"))
 
 
 @pytest.mark.slow
-def test_workers_with_streams_of_their_own_draw_apart() -> None:
+def test_workers_with_their_own_streams_draw_different_numbers() -> None:
     def of(worker: int, size: int) -> list[bytes]:
         batches = [batch.clone() for batch in disturbed(loader_of("each", size, num_workers=2))]
         return rows(batches[worker::2])
 
-    assert len({*of(0, 10), *of(1, 10)}) == 2 * COUNT, "no two workers draw alike"
+    assert len({*of(0, 10), *of(1, 10)}) == 2 * COUNT, "two workers drew the same"
     assert [of(0, 5), of(1, 5)] == [of(0, 10), of(1, 10)]
 
 
@@ -145,15 +145,15 @@ def test_threads_give_every_sample_its_own_generator() -> None:
     assert rows(threads) == rows(DataLoader(stream, COUNT, seed=3, shard=True))
 
 
-def test_the_samples_own_generator_follows_from_its_place_alone() -> None:
-    """Also that of a generator which is read many samples at a time."""
+def test_the_generator_of_a_sample_depends_on_its_place_alone() -> None:
+    """Also for a generator that is read many samples at a time."""
     one_by_one = datasets.DrawingOwnStream(COUNT)
     through_map = Mapped(one_by_one)
     assert rows(DataLoader(one_by_one, 64, seed=3)) == rows(DataLoader(through_map, 64, seed=3))
 
 
 class Mapped(datasets.Stream):
-    """Makes the same samples with an iterator that is no generator, and is seeded for each of them."""
+    """Makes the same samples with an iterator that is not a generator and is seeded for each sample."""
 
     def __init__(self, stream: datasets.Stream) -> None:
         super().__init__(stream.n)
@@ -166,7 +166,7 @@ def _own_sample(index: int) -> Any:
     return np.array([index, *datasets.draw_own()])
 
 
-def test_epochs_draw_anew_and_each_is_the_same_in_every_run() -> None:
+def test_epochs_draw_different_numbers_and_each_is_reproducible() -> None:
     def epochs(**options: Any) -> list[list[bytes]]:
         loader = loader_of("uneven", shard=True, **options)
         found = [rows(disturbed(loader)) for _ in range(3)]
@@ -179,7 +179,7 @@ def test_epochs_draw_anew_and_each_is_the_same_in_every_run() -> None:
 
 
 @pytest.mark.parametrize("kind", ["each", "uneven"])
-def test_the_training_loops_generators_are_its_own(kind: str) -> None:
+def test_the_training_loops_generators_are_left_alone(kind: str) -> None:
     def drawn(batches: Any) -> list[list[float]]:
         torch.manual_seed(1)
         np.random.seed(1)
@@ -190,7 +190,7 @@ def test_the_training_loops_generators_are_its_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("shard", [True, False])
-def test_a_collate_function_that_draws_does_not_disturb_the_stream(shard: bool) -> None:
+def test_a_collate_function_that_draws_does_not_affect_the_stream(shard: bool) -> None:
     def numbers(**options: Any) -> Any:
         return all_bytes(disturbed(loader_of("each", shard=shard, **options)))
 
@@ -204,12 +204,12 @@ def _with_number(samples: list[Any]) -> Any:
     return torch.from_numpy(np.stack(samples)), random.random()
 
 
-# -- going on ---
+# -- resuming ---
 
 
 @pytest.mark.parametrize("kind", ["uneven", "buffered"])
 @pytest.mark.parametrize("shard", [True, False])
-def test_it_goes_on_from_every_step(kind: str, shard: bool) -> None:
+def test_a_generator_resumes_from_every_step(kind: str, shard: bool) -> None:
     whole = all_bytes(loader_of(kind, shard=shard))
     for step in range(len(whole) + 1):
         begun = loader_of(kind, shard=shard)
@@ -222,7 +222,7 @@ def test_it_goes_on_from_every_step(kind: str, shard: bool) -> None:
 
 
 @pytest.mark.parametrize("then", [0, 1, 3])
-def test_it_goes_on_with_another_number_of_workers(then: int) -> None:
+def test_a_generator_resumes_with_another_number_of_workers(then: int) -> None:
     whole = all_bytes(loader_of("uneven", shard=True))
     begun = loader_of("uneven", shard=True, num_workers=2)
     taken = all_bytes(itertools.islice(begun, 9))
@@ -232,7 +232,7 @@ def test_it_goes_on_with_another_number_of_workers(then: int) -> None:
 
 
 class Deadly(datasets.Stream):
-    """Kills the worker that makes a certain sample, once."""
+    """Kills the worker that makes sample 40, once."""
 
     def __init__(self, n: int, marker: str) -> None:
         super().__init__(n)
@@ -247,7 +247,7 @@ class Deadly(datasets.Stream):
 
 
 @pytest.mark.parametrize("shard", [True, False])
-def test_it_goes_on_after_a_worker_was_killed(shard: bool, tmp_path: Path) -> None:
+def test_a_generator_continues_after_a_worker_was_killed(shard: bool, tmp_path: Path) -> None:
     marker = tmp_path / "killed"
     loader = DataLoader(Deadly(COUNT, str(marker)), 7, seed=3, shard=shard, num_workers=2)
     with pytest.warns(feedline.errors.WorkerWarning):
@@ -256,7 +256,7 @@ def test_it_goes_on_after_a_worker_was_killed(shard: bool, tmp_path: Path) -> No
     assert found == all_bytes(loader_of("each", shard=shard, num_workers=2))
 
 
-def test_a_call_in_the_workers_does_not_disturb_the_stream() -> None:
+def test_a_broadcast_call_that_draws_does_not_affect_the_stream() -> None:
     loader = DataLoader(Called(COUNT), 7, seed=3, num_workers=2, shard=True)
     found = []
     for batch in loader:
@@ -285,7 +285,7 @@ class Failing(datasets.Stream):
 @pytest.mark.parametrize("on_error", ["raise", "skip", "retry"])
 @pytest.mark.parametrize("shard", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_generator_that_fails_says_where_and_has_drawn_the_same(on_error: Any, shard: bool, workers: int) -> None:
+def test_samples_before_a_failure_have_drawn_the_same_numbers(on_error: Any, shard: bool, workers: int) -> None:
     loader = DataLoader(Failing(COUNT), 7, seed=3, shard=shard, on_error=on_error, num_workers=workers)
     found: list[Any] = []
     with pytest.raises(OSError, match="unreadable") as caught:
@@ -297,7 +297,7 @@ def test_a_generator_that_fails_says_where_and_has_drawn_the_same(on_error: Any,
 
 
 class Flaky:
-    """An iterator that goes on after a failure; it is seeded for each sample, so a failure changes no other."""
+    """An iterator that continues after a failure; it is seeded per sample, so a failure changes no other sample."""
 
     def __init__(self, n: int, fails: int) -> None:
         self.n, self.place, self.fails = n, 0, fails
@@ -316,10 +316,10 @@ class Flaky:
         return np.array([self.place - 1, *drawn])
 
 
-def test_an_iterator_that_may_be_asked_again_is_seeded_for_every_sample() -> None:
+def test_an_iterator_that_can_be_retried_is_seeded_for_every_sample() -> None:
     def drawn(fails: int) -> Any:
         policy = feedline.faults.Retry(3, wait_s=0)
         batches = list(Loader(Flaky(30, fails), 7, seed=3, on_error=policy, shard=False))
-        return np.concatenate(batches)[:, :7].tolist()  # from the generators of the process
+        return np.concatenate(batches)[:, :7].tolist()  # drawn from the global generators
 
     assert drawn(fails=2) == drawn(fails=0)

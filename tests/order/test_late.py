@@ -1,4 +1,4 @@
-"""A late sample changes no random numbers: without a seed they are torch's, whoever was late."""
+"""A late sample does not change random numbers: without a seed they are torch's."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.sample(7)
 N = 96
 BATCH = 4
 LATE = 2 * BATCH + 1
-"""In the second batch of worker 0: it has made one before, and has others waiting."""
+"""In the second batch of worker 0, which has made one before and has others pending."""
 LATE_S = 0.3
-"""Three times of what counts as late."""
+"""Three times the threshold for being late."""
 
 
 class Late(Dataset[Any]):
@@ -61,7 +61,7 @@ class WithTorch(Late):
 
 
 class WithOwn(Late):
-    """Has a generator of its own, of which every worker has a copy."""
+    """Has its own generator, which is copied to every worker."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(3)
@@ -71,7 +71,7 @@ class WithOwn(Late):
 
 
 class WithOnePerWorker(Late):
-    """Makes a generator when the first sample is asked for."""
+    """Creates a generator with the first sample."""
 
     rng: np.random.Generator | None = None
 
@@ -102,7 +102,7 @@ def reseed(worker: int) -> None:
 
 
 def jittered(samples: list[Any]) -> Any:
-    """Draw in the collate function alone, as mixing samples up does."""
+    """Draw only in the collate function, as mixup does."""
     return torch.stack(samples) + random.random()
 
 
@@ -123,7 +123,7 @@ DRAWING: dict[str, Late] = {
 
 
 @pytest.mark.parametrize("name", DRAWING)
-def test_the_numbers_are_torchs(name: str) -> None:
+def test_a_late_sample_leaves_the_random_numbers_torchs(name: str) -> None:
     expected, _ = run(torch.utils.data.DataLoader, DRAWING[name])
     found, loader = run(DataLoader, DRAWING[name])
     assert torch.equal(found, expected)
@@ -132,7 +132,7 @@ def test_the_numbers_are_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"collate_fn": jittered}, {"worker_init_fn": reseed}], ids=["collate", "init"])
-def test_the_numbers_are_torchs_whoever_draws(options: dict[str, Any]) -> None:
+def test_numbers_drawn_by_collate_and_init_functions_are_torchs(options: dict[str, Any]) -> None:
     dataset = Late() if "collate_fn" in options else WithNumPy()
     expected, _ = run(torch.utils.data.DataLoader, dataset, **options)
     found, _ = run(DataLoader, dataset, **options)
@@ -154,7 +154,7 @@ def test_two_runs_are_equal_with_other_start_methods(method: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", [Late(), WithKey(), WithRandom()], ids=lambda each: type(each).__name__)
-def test_with_a_seed_a_late_sample_changes_nothing(dataset: Late) -> None:
+def test_with_a_seed_a_late_sample_changes_no_batch(dataset: Late) -> None:
     found, _ = run(DataLoader, dataset, seed=3)
     expected, _ = run(DataLoader, dataset, seed=3, num_workers=0, multiprocessing_context=None)
     assert torch.equal(found, expected)
@@ -178,7 +178,7 @@ class Killed(WithRandom):
         return super().__getitem__(index)
 
 
-def test_the_work_of_a_worker_that_died_is_done_by_another(tmp_path: Path) -> None:
+def test_the_tasks_of_a_dead_worker_are_done_by_another(tmp_path: Path) -> None:
     with pytest.warns(WorkerWarning):
         found, loader = run(DataLoader, Killed(tmp_path / "killed"))
     assert found[:, 0].tolist() == list(range(N))

@@ -1,4 +1,4 @@
-"""The sampler of a seeded loader yields what the loader delivers, to whoever iterates over it."""
+"""Iterating over the sampler of a seeded loader yields the indices that the loader delivers."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def delivered(loader: Any) -> list[int]:
     return [index for batch in loader for index in torch.atleast_1d(torch.as_tensor(batch)).tolist()]
 
 
-def test_it_yields_what_is_delivered(make: Callable[..., Any]) -> None:
+def test_the_sampler_yields_the_delivered_indices(make: Callable[..., Any]) -> None:
     loader, untouched = make(seed=1), make(seed=1)
     first = list(loader.sampler)
     assert list(loader.sampler) == first == delivered(loader) == delivered(untouched)
-    assert list(loader.sampler) == first, "the epoch that was delivered last"
+    assert list(loader.sampler) == first, "the last delivered epoch"
     second = delivered(loader)
-    assert second == delivered(untouched), "iterating over the sampler changes nothing"
+    assert second == delivered(untouched), "iterating over the sampler does not affect the loader"
     assert list(loader.sampler) == second != first
 
 
-def test_it_goes_by_the_epoch(make: Callable[..., Any]) -> None:
+def test_the_sampler_follows_set_epoch(make: Callable[..., Any]) -> None:
     of_loader, of_sampler = make(seed=1), make(seed=1)
     of_loader.set_epoch(5)
     of_sampler.sampler.set_epoch(5)
@@ -73,7 +73,7 @@ def test_it_goes_by_the_epoch(make: Callable[..., Any]) -> None:
     assert expected != list(make(seed=1).sampler)
 
 
-def test_it_goes_by_the_state(make: Callable[..., Any]) -> None:
+def test_the_sampler_follows_a_loaded_state(make: Callable[..., Any]) -> None:
     loader, resumed = make(seed=1), make(seed=1)
     delivered(loader)
     batches = iter(loader)
@@ -84,13 +84,13 @@ def test_it_goes_by_the_state(make: Callable[..., Any]) -> None:
     assert delivered(resumed) == rest == list(loader.sampler)[-len(rest) :]
 
 
-def test_it_goes_by_the_seed(make: Callable[..., Any]) -> None:
+def test_the_sampler_follows_the_seed(make: Callable[..., Any]) -> None:
     own = make(seed=1).sampler
     is_fixed = getattr(own, "seed", None) is not None and own.whole().seed is not None
     assert (list(make(seed=2).sampler) == list(own)) is is_fixed
 
 
-def test_it_is_the_same_in_every_process() -> None:
+def test_the_sampler_is_the_same_in_every_process() -> None:
     code = (
         "import json, torch; from feedline import DataLoader; torch.manual_seed(99); torch.rand(3);"
         f"print(json.dumps(list(DataLoader(range({SIZE}), 4, shuffle=True, seed=1).sampler)))"
@@ -100,20 +100,20 @@ def test_it_is_the_same_in_every_process() -> None:
     assert json.loads(done.stdout) == list(MAKERS["shuffled"](seed=1).sampler)
 
 
-def test_it_draws_from_no_generator() -> None:
+def test_the_sampler_draws_from_no_generator() -> None:
     state = torch.get_rng_state()
     list(MAKERS["shuffled"](seed=1).sampler)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_it_is_torch_s_random_sampler() -> None:
+def test_the_sampler_is_an_instance_of_torchs_samplers() -> None:
     assert isinstance(MAKERS["shuffled"](seed=1).sampler, torch.utils.data.RandomSampler)
     assert isinstance(MAKERS["batches"](seed=1).sampler, torch.utils.data.RandomSampler)
     assert isinstance(MAKERS["shared batches"](seed=1).sampler, torch.utils.data.DistributedSampler)
 
 
 @pytest.mark.parametrize("name", ["shuffled", "subset", "share", "batches"])
-def test_a_generator_that_a_framework_gives_it_changes_nothing(name: str) -> None:
+def test_a_generator_set_by_a_framework_changes_nothing(name: str) -> None:
     loader, untouched = MAKERS[name](seed=1), MAKERS[name](seed=1)
     loader.sampler.generator = torch.Generator().manual_seed(3)
     again: Any = DataLoader(DATA, 4, sampler=loader.sampler, seed=1)
@@ -122,23 +122,23 @@ def test_a_generator_that_a_framework_gives_it_changes_nothing(name: str) -> Non
     assert delivered(loader) == delivered(again) == delivered(untouched) == first
 
 
-def test_a_generator_is_the_user_s_choice() -> None:
+def test_a_sampler_with_a_generator_draws_each_time() -> None:
     drawn = samplers.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(3))
     loader: Any = DataLoader(DATA, 4, sampler=drawn, seed=1)
     assert list(loader.sampler) != list(loader.sampler)
 
 
-def test_without_a_seed_every_iteration_of_a_sampler_is_another_epoch() -> None:
+def test_without_a_seed_of_the_loader_every_iteration_of_a_sampler_differs() -> None:
     loader: Any = DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))
     assert list(loader.sampler) != list(loader.sampler)
 
 
-class Around(torch.utils.data.BatchSampler):  # type: ignore[name-defined, misc]  # torch may be missing
-    """A batch sampler of somebody's own, around one of ours."""
+class Wrapping(torch.utils.data.BatchSampler):  # type: ignore[name-defined, misc]  # torch may be missing
+    """A custom batch sampler around one of ours."""
 
 
-class Again:
-    """Begins again and again: how programs keep workers over epochs."""
+class Repeated:
+    """Repeats a batch sampler, as programs do to keep workers over epochs."""
 
     def __init__(self, batch_sampler: Any, times: int) -> None:
         self.sampler = batch_sampler.sampler
@@ -158,10 +158,10 @@ def samples_of(loader: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_epochs_differ_also_behind_a_batch_sampler_of_somebodys_own(workers: int) -> None:
+def test_epochs_differ_behind_a_custom_batch_sampler(workers: int) -> None:
     plain = DataLoader(DATA, 4, shuffle=True, seed=1)
     expected = [samples_of(plain) for _ in range(4)]
-    batches = Around(samplers.RandomSampler(range(SIZE)), 4, False)
+    batches = Wrapping(samplers.RandomSampler(range(SIZE)), 4, False)
     loader = DataLoader(DATA, batch_sampler=batches, seed=1, num_workers=workers)
     assert [samples_of(loader) for _ in range(3)] == expected[:3]
     loader.set_epoch(1)
@@ -170,15 +170,15 @@ def test_epochs_differ_also_behind_a_batch_sampler_of_somebodys_own(workers: int
     iterator = iter(loader)
     head = [index for _ in range(2) for index in next(iterator).tolist()]
     state = loader.state_dict()
-    other = DataLoader(DATA, batch_sampler=Around(samplers.RandomSampler(range(SIZE)), 4, False), seed=1)
+    other = DataLoader(DATA, batch_sampler=Wrapping(samplers.RandomSampler(range(SIZE)), 4, False), seed=1)
     other.load_state_dict(state)
     assert head + samples_of(other) == expected[2]
     assert samples_of(other) == expected[3]
     loader.close()
 
 
-def test_an_order_that_is_begun_again_within_an_epoch_is_another_one() -> None:
+def test_each_repetition_within_an_epoch_has_another_order() -> None:
     plain = DataLoader(DATA, 4, shuffle=True, seed=1)
     expected = [index for _ in range(3) for index in samples_of(plain)]
-    batches = Again(samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), 3)
+    batches = Repeated(samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), 3)
     assert samples_of(DataLoader(DATA, batch_sampler=batches, seed=1)) == expected

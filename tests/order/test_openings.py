@@ -1,4 +1,4 @@
-"""States of the beginning of an epoch, which persistent workers enter as the epoch before has left them."""
+"""States saved at the start of an epoch, for persistent workers that keep the state of the previous epoch."""
 
 import copy
 import itertools
@@ -27,8 +27,10 @@ def streaming(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("workers", "every", "taken"), [(0, 1, None), (2, 1, None), (2, 3, None), (2, 3, 1), (2, 10, 1)]
 )
-def test_a_generator_that_has_not_begun_tells_no_place(workers: int, every: int, taken: int | None) -> None:
-    """The state of its dataset is of the epoch before, which ended, or was left."""
+def test_the_state_of_a_generator_that_has_not_started_has_no_place(
+    workers: int, every: int, taken: int | None
+) -> None:
+    """The state of its dataset belongs to the previous epoch, which ended or was abandoned."""
     options = {"num_workers": workers, "persistent_workers": workers > 0, "snapshot_every_n_steps": every}
     loader = streaming(**options)
     values(itertools.islice(iter(loader), taken))
@@ -57,13 +59,13 @@ def test_the_epoch_after_a_generator_ended_is_whole(workers: int) -> None:
     again = streaming(**options)
     again.load_state_dict(copy.deepcopy(resumed.state_dict()))
     assert list(iterator) == whole
-    assert list(again) == whole, "a state of a loader that was resumed"
+    assert list(again) == whole, "a state of a resumed loader"
     for one in (loader, resumed, again):
         one.close()
 
 
 class Lasting(torch_data.IterableDataset[int]):
-    """Counts on from epoch to epoch, in a generator: its state is no place in an epoch."""
+    """Counts from epoch to epoch in a generator; its state is not a position in an epoch."""
 
     count = 0
 
@@ -81,7 +83,7 @@ class Lasting(torch_data.IterableDataset[int]):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("opened", [False, True])
-def test_what_a_generator_keeps_from_epoch_to_epoch_is_told(workers: int, opened: bool) -> None:
+def test_the_state_of_a_generator_that_outlives_an_epoch_is_saved(workers: int, opened: bool) -> None:
     def make() -> Any:
         return DataLoader(Lasting(), batch_size=2, num_workers=workers, persistent_workers=workers > 0)
 
@@ -95,7 +97,7 @@ def test_what_a_generator_keeps_from_epoch_to_epoch_is_told(workers: int, opened
     resumed.close()
 
 
-# -- workers that do not tell ---
+# -- workers that do not answer ---
 
 
 def never(_: Any) -> None:
@@ -107,7 +109,7 @@ def die(_: Any) -> None:
 
 
 class Counting:
-    """Counts its samples, over all epochs. In one worker something happens at the first of the second epoch."""
+    """Counts its samples over all epochs. One worker calls `happens` at its first sample of the second epoch."""
 
     count = 0
     passes = 0
@@ -166,10 +168,10 @@ def second_epoch(kind: Any, state: Any = None) -> list[Any]:
 
 @pytest.mark.parametrize("kind", [CountingMap, CountingStream])
 @pytest.mark.parametrize(("happens", "error"), [(die, WorkerDied), (never, WorkerTimeout)])
-def test_a_worker_that_does_not_tell_is_told_of_as_it_was_last(kind: Any, happens: Any, error: Any) -> None:
+def test_the_last_known_state_is_saved_for_a_worker_that_does_not_answer(kind: Any, happens: Any, error: Any) -> None:
     loader = counting(kind, happens)
     list(loader)
-    loader.timeout = 0.5  # from now on: on a busy machine the first epoch takes its time
+    loader.timeout = 0.5  # not earlier, since the first epoch is slow on a busy machine
     iterator = iter(loader)
     state = copy.deepcopy(loader.state_dict())
     with pytest.raises(error):
@@ -179,8 +181,8 @@ def test_a_worker_that_does_not_tell_is_told_of_as_it_was_last(kind: Any, happen
 
 
 @pytest.mark.slow
-def test_no_state_is_told_if_nobody_knows_how_a_stream_began() -> None:
-    """Worker 1 was left in the middle of an epoch, and does not answer."""
+def test_state_dict_raises_if_the_start_of_a_stream_is_unknown() -> None:
+    """Worker 1 was left in the middle of an epoch and does not answer."""
     loader = counting(CountingStream, never, prefetch_factor=1)
     values(itertools.islice(iter(loader), 2))
     loader.timeout = 1.0  # from now on
@@ -188,11 +190,11 @@ def test_no_state_is_told_if_nobody_knows_how_a_stream_began() -> None:
     for _ in range(2):
         with pytest.raises(WorkerTimeout):
             loader.state_dict()
-    assert next(iterator) is not None, "what is there comes nevertheless"
+    assert next(iterator) is not None, "available batches still come"
     loader.close()
 
 
-def test_whoever_waits_for_the_state_is_told_when_another_thread_closes() -> None:
+def test_waiting_for_a_state_ends_when_another_thread_closes_the_loader() -> None:
     loader = counting(CountingStream, never, prefetch_factor=1)
     values(itertools.islice(iter(loader), 2))
     iterator = iter(loader)
@@ -206,19 +208,19 @@ def test_whoever_waits_for_the_state_is_told_when_another_thread_closes() -> Non
 
 
 class Preempted(Exception):
-    """What a signal handler raises."""
+    """Raised by a signal handler."""
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends a signal")
 @pytest.mark.parametrize(("kind", "whole"), [(CountingMap, True), (CountingStream, True), (CountingStream, False)])
-def test_a_signal_handler_inside_of_next_gets_the_right_state_or_none(kind: Any, whole: bool) -> None:
-    told: list[Any] = []
+def test_a_signal_handler_inside_next_gets_the_right_state_or_an_error(kind: Any, whole: bool) -> None:
+    results: list[Any] = []
 
     def handle(*_: Any) -> None:
         try:
-            told.append(copy.deepcopy(loader.state_dict()))
+            results.append(copy.deepcopy(loader.state_dict()))
         except WorkerError as exc:
-            told.append(exc)
+            results.append(exc)
         raise Preempted
 
     loader = counting(kind, never, worker=0, prefetch_factor=1)
@@ -233,7 +235,7 @@ def test_a_signal_handler_inside_of_next_gets_the_right_state_or_none(kind: Any,
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         loader.close()
-    (state,) = told
+    (state,) = results
     if whole:
         assert second_epoch(kind, state) == second_epoch(kind)
     else:

@@ -1,4 +1,4 @@
-"""Which batches the training loop has."""
+"""Which batches the training loop has received."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from feedline.order.progress import Progress
 
 
 @given(st.permutations(range(8)), st.integers(0, 8))
-def test_what_was_delivered_in_any_order_is_a_prefix_and_some_out_of_turn(order: list[int], count: int) -> None:
+def test_progress_is_a_prefix_and_a_set_of_early_batches(order: list[int], count: int) -> None:
     progress = Progress()
     for ordinal in order[:count]:
         progress.note(ordinal)
     delivered = set(order[:count])
     assert set(range(progress.delivered)) | progress.early == delivered
-    assert progress.delivered not in delivered, "the prefix is as long as can be"
+    assert progress.delivered not in delivered, "the prefix is as long as possible"
     assert not progress.early & set(range(progress.delivered))
 
 
-def test_an_epoch_that_is_gone_through_leaves_nothing_out_of_turn() -> None:
+def test_a_finished_epoch_has_no_early_batches() -> None:
     progress = Progress()
     for ordinal in (3, 1, 2, 0):
         progress.note(ordinal)
     assert (progress.delivered, progress.early) == (4, set())
 
 
-def test_a_batch_that_is_noted_twice_counts_once() -> None:
-    """An interrupt came after the first time, and it was made again."""
+def test_a_batch_delivered_twice_counts_once() -> None:
+    """It was made again after an interrupt."""
     progress = Progress()
     for ordinal in (0, 1, 1, 0, 2):
         progress.note(ordinal)
     assert (progress.delivered, progress.early) == (3, set())
 
 
-def test_what_was_early_before_a_resumption_counts() -> None:
+def test_early_batches_before_a_resumption_count() -> None:
     progress = Progress(early={1, 3})
     progress.note(0)
     assert (progress.delivered, progress.early) == (2, {3})
@@ -42,7 +42,7 @@ def test_what_was_early_before_a_resumption_counts() -> None:
     assert (progress.delivered, progress.early) == (4, set())
 
 
-def test_iterations_share_nothing() -> None:
+def test_progress_objects_share_nothing() -> None:
     first, second = Progress(), Progress()
     first.note(1)
     first.notes.clear()

@@ -1,4 +1,4 @@
-"""Streams that split themselves over ranks: what ranks draw differs, and what they share out is drawn alike."""
+"""Streams that split themselves over ranks: samples draw different numbers, and shared shuffles the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANKS = 2
 
 # Any, throughout: datasets and loaders.
 Sample = tuple[int, float, float]
-"""The number of a sample, what it drew from its own generator, and from those of the process."""
+"""The number of a sample, and what it drew from its own generator and from the global ones."""
 
 
 def drawn(number: Any) -> Sample:
@@ -35,7 +35,7 @@ def drawn(number: Any) -> Sample:
 
 
 class Lines(ShardedSource):
-    """A source of the user's own, whose iterator makes one sample after the other."""
+    """A custom source whose iterator makes one sample after the other."""
 
     part = (0, 1)
 
@@ -49,7 +49,7 @@ class Lines(ShardedSource):
 
 
 class Shuffled(torch.utils.data.IterableDataset[Sample]):
-    """A generator that shuffles with a generator of the process, or with feedline's, and then takes its rank's part."""
+    """A generator that shuffles with a global generator or with feedline's, then takes its rank's part."""
 
     def __init__(self, shuffle: Callable[[list[int]], None]) -> None:
         self.shuffle = shuffle
@@ -62,7 +62,7 @@ class Shuffled(torch.utils.data.IterableDataset[Sample]):
 
 
 class ShuffledFirst(Shuffled):
-    """The same, shuffled when its iterator is asked for."""
+    """The same, but shuffled in `iter`."""
 
     def __iter__(self) -> Iterator[Sample]:
         share, numbers = share_if_known(), list(range(COUNT))
@@ -103,7 +103,7 @@ def make(kind: str, shards: list[str]) -> Any:
 
 
 class Ranks:
-    """Loaders of ranks, one after the other in this process: the environment says which one it is."""
+    """Loaders of ranks that run one after the other in this process; the environment says which is current."""
 
     def __init__(self, dataset: Callable[[], Any], patch: pytest.MonkeyPatch) -> None:
         self.dataset = dataset
@@ -134,14 +134,14 @@ def test_ranks_draw_different_numbers(
     for one, other in zip(mine, theirs, strict=True):
         common[0] += one[1] == other[1]
         common[1] += one[2] == other[2]
-    # A generator is opened by asking for its first sample.
+    # A generator starts with its first sample.
     opening = max(1, workers) if kind.startswith("generator") else 0
     assert common == [opening, opening]
     if workers == 0 or kind in ("tar", "split source"):
         assert sorted(number for number, *_ in mine + theirs) == list(range(COUNT))
 
 
-def test_the_first_rank_draws_as_if_it_were_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rank_draws_the_same_as_a_single_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(Lines, monkeypatch)
     alone, first = ranks.epoch(0, ranks=1), ranks.epoch(0)
     assert [draws for _, *draws in alone[: len(first)]] == [draws for _, *draws in first]
@@ -150,7 +150,7 @@ def test_the_first_rank_draws_as_if_it_were_alone(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_rank_draws_what_it_would_have(
+def test_a_resumed_rank_draws_the_same_numbers(
     kind: str, workers: int, shards: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = Ranks(lambda: make(kind, shards), monkeypatch)

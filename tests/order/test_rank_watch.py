@@ -1,4 +1,4 @@
-"""Loaders whose ranks all deliver the same, or whose epochs do, say so once; those that are meant so are silent."""
+"""Loaders whose ranks or epochs all deliver the same samples warn once, unless that is intended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(RANKS))
 
 
-def told(loader: Any, epochs: int = 3) -> list[str]:
+def warning_texts(loader: Any, epochs: int = 3) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(epochs):
@@ -56,14 +56,14 @@ class Stream(IterableDataset[int]):
 
 
 class RankStream(IterableDataset[int]):
-    """Asks for its rank when it is read."""
+    """Reads its rank in `iter`."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(int(os.environ["RANK"]), 16, RANKS))
 
 
 class RankFiles(Dataset[int]):
-    """Was told its rank when it was made."""
+    """Gets its rank in its constructor."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -76,7 +76,7 @@ class RankFiles(Dataset[int]):
 
 
 class RankBatches:
-    """Batches of whatever make, for one rank."""
+    """A custom batch sampler for one rank."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -117,9 +117,7 @@ MEANT: dict[str, Callable[[], Any]] = {
     ),
     "distributed batches": lambda: DataLoader(DATA, batch_sampler=cast(Any, samplers.distribute(PLAIN))),
     "batches of others": lambda: DataLoader(DATA, batch_sampler=RankBatches(RANKS)),
-    "a sampler that is told that all ranks are one": lambda: DataLoader(
-        DATA, 4, sampler=DistributedSampler(DATA, 1, 0, shuffle=False)
-    ),
+    "a sampler with world size 1": lambda: DataLoader(DATA, 4, sampler=DistributedSampler(DATA, 1, 0, shuffle=False)),
     "a dataset with a rank": lambda: DataLoader(RankFiles(1), 4),
     "inside another": lambda: DataLoader(Subset(RankFiles(1), range(16)), 4),
     "a stream that asks for its rank": lambda: DataLoader(RankStream(), 4),
@@ -137,41 +135,41 @@ MEANT: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("case", REPEATED)
-def test_ranks_that_all_deliver_everything_are_told_once_and_what_to_write(case: str) -> None:
+def test_ranks_that_all_deliver_everything_warn_once_with_a_fix(case: str) -> None:
     make, line = REPEATED[case]
-    (text,) = told(make())
+    (text,) = warning_texts(make())
     assert "Each of the 4 ranks delivers the whole dataset" in text
     assert line in text
 
 
 @pytest.mark.parametrize("case", REPEATED)
-def test_one_rank_is_not_told(case: str) -> None:
-    assert told(REPEATED[case][0]()) == []
+def test_a_single_rank_does_not_warn(case: str) -> None:
+    assert warning_texts(REPEATED[case][0]()) == []
 
 
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("case", MEANT)
-def test_what_is_shared_out_or_meant_is_silent(case: str) -> None:
-    assert told(MEANT[case]()) == []
+def test_sharded_and_intended_cases_do_not_warn(case: str) -> None:
+    assert warning_texts(MEANT[case]()) == []
 
 
 @pytest.mark.usefixtures("ranks")
-def test_virtual_epochs_share_out_by_themselves() -> None:
+def test_virtual_epochs_do_not_warn_since_they_shard_themselves() -> None:
     loader = DataLoader(DATA, 4, shuffle=True, seed=1)
-    assert told(next(iter(loader.virtual_epochs(1))), 1) == []
+    assert warning_texts(next(iter(loader.virtual_epochs(1))), 1) == []
 
 
 @pytest.mark.usefixtures("ranks")
-def test_streams_of_hugging_face_say_how_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_about_hugging_face_streams_says_how_to_split_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.order.rank_watch.ranks_of_stream", lambda dataset: 1)
     stream = Stream()
-    stream._distributed = None  # type: ignore[attr-defined]  # as those have it
-    (text,) = told(DataLoader(stream, 4))
+    stream._distributed = None  # type: ignore[attr-defined]  # as Hugging Face's have
+    (text,) = warning_texts(DataLoader(stream, 4))
     assert "split_dataset_by_node(dataset, rank, world_size)" in text
 
 
 @pytest.mark.usefixtures("ranks")
-def test_what_feedline_reads_for_itself_is_not_told(tmp_path: Path) -> None:
+def test_feedlines_own_reads_do_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         feedline.precompute([1.0, 2.0], tmp_path / "stored", progress=False)
@@ -179,16 +177,16 @@ def test_what_feedline_reads_for_itself_is_not_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ranks")
-def test_as_an_error_it_is_raised_before_anything_is_read() -> None:
+def test_the_warning_turned_into_an_error_is_raised_before_anything_is_read() -> None:
     loader = DataLoader(DATA, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         with pytest.raises(DataWarning):
             iter(loader)
-        assert len(list(loader)) == 4, "once is enough"
+        assert len(list(loader)) == 4, "it is raised once"
 
 
-# -- epochs of the same order ---
+# -- epochs with the same order ---
 
 
 def distributed(**options: Any) -> Any:
@@ -196,16 +194,16 @@ def distributed(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [DataLoader, Loader])
-def test_an_epoch_that_was_never_set_is_told_with_the_second(kind: Any) -> None:
+def test_a_missing_set_epoch_warns_in_the_second_epoch(kind: Any) -> None:
     loader = kind(DATA, 4, sampler=distributed())
-    assert told(loader, 1) == []
-    (text,) = told(loader, 2)
+    assert warning_texts(loader, 1) == []
+    (text,) = warning_texts(loader, 2)
     assert "the DistributedSampler is still in epoch 0. Call loader.set_epoch(epoch)" in text
 
 
-def test_persistent_workers_are_told_as_well() -> None:
+def test_a_missing_set_epoch_warns_with_persistent_workers_too() -> None:
     loader = DataLoader(DATA, 4, sampler=distributed(), num_workers=1, persistent_workers=True)
-    assert len(told(loader)) == 1
+    assert len(warning_texts(loader)) == 1
     loader.close()
 
 
@@ -224,12 +222,12 @@ class SelfCounting(DistributedSampler[Any]):
     ],
     ids=["in order", "of others", "our own"],
 )
-def test_orders_that_do_not_depend_on_set_epoch_are_silent(make: Callable[[], Any]) -> None:
-    assert told(make()) == []
+def test_orders_that_do_not_depend_on_set_epoch_do_not_warn(make: Callable[[], Any]) -> None:
+    assert warning_texts(make()) == []
 
 
 @pytest.mark.parametrize("when", ["before", "by the sampler", "late"])
-def test_who_sets_the_epoch_is_not_told(when: str) -> None:
+def test_calling_set_epoch_avoids_the_warning(when: str) -> None:
     sampler = distributed()
     loader = DataLoader(DATA, 4, sampler=sampler)
     with warnings.catch_warnings():
@@ -245,14 +243,14 @@ def test_who_sets_the_epoch_is_not_told(when: str) -> None:
             list(batches)
 
 
-def test_a_look_at_the_first_batch_is_no_epoch() -> None:
+def test_reading_only_the_first_batch_does_not_count_as_an_epoch() -> None:
     loader = DataLoader(DATA, 4, sampler=distributed())
     next(iter(loader))
-    assert told(loader, 1) == []
+    assert warning_texts(loader, 1) == []
 
 
-def test_one_that_is_over_tells_nothing() -> None:
+def test_a_finished_watch_does_not_warn() -> None:
     watch = RankWatch(is_over=True)
     loader = DataLoader(DATA, 4, sampler=distributed())
     run_of(loader).rank_watch = watch
-    assert told(loader) == []
+    assert warning_texts(loader) == []

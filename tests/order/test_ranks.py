@@ -1,4 +1,4 @@
-"""Several ranks share one order: each sample once, equal steps, and a state fits any number of them."""
+"""Several ranks share one order: each sample once, equal steps, and a state works for any number of ranks."""
 
 import itertools
 import pickle
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.sample(13)
 
 WORLDS = [1, 2, 3, 4, 8]
 STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}
-"""How far so many ranks go before others go on."""
+"""How many steps each number of ranks takes before another number resumes."""
 TAILS: list[Tail] = ["pad", "drop", "exact"]
-N = 67  # a prime, so that nothing goes round
+N = 67  # a prime, so that nothing divides evenly
 BATCH = 2
 LARGE = 5
 
@@ -66,14 +66,14 @@ WHOLE_BATCHES: dict[str, Callable[[], Any]] = {
 
 
 def whole_order(name: str) -> list[int]:
-    """The order of one rank alone."""
+    """Return the order of a single rank."""
     if name in WHOLE:
         return flat(loaders(WHOLE[name], 1, "exact")[0])
     return flat(loaders(WHOLE_BATCHES[name], 1, "exact", batches=True)[0])
 
 
 def loaders(make: Callable[[], Any], world_size: int, tail: Tail, *, batches: bool = False) -> list[DataLoader[Any]]:
-    """One loader for each rank, each with a sampler that knows of no other."""
+    """Return one loader for each rank, with independent samplers."""
     made = []
     for rank in range(world_size):
         share: Any = samplers.distribute(make(), rank, world_size, tail=tail)
@@ -83,7 +83,7 @@ def loaders(make: Callable[[], Any], world_size: int, tail: Tail, *, batches: bo
 
 
 def go_through(world: list[DataLoader[Any]], steps: int | None = None) -> list[list[Any]]:
-    """Take the same number of steps on every rank; returns each rank's batches."""
+    """Take the same number of steps on every rank; return each rank's batches."""
     taken = [values(itertools.islice(loader, steps)) for loader in world]
     assert len({len(batches) for batches in taken}) == 1, f"ranks take {[len(batches) for batches in taken]} steps"
     assert all(batch for batches in taken for batch in batches), "a rank got an empty batch"
@@ -94,8 +94,8 @@ def union(taken: list[list[Any]]) -> Counter[int]:
     return Counter(index for batches in taken for batch in batches for index in batch)
 
 
-def refuses(world: list[DataLoader[Any]]) -> bool:
-    """Tell whether the ranks refuse to begin, all of them, because the last batches hold too little for so many."""
+def all_reject(world: list[DataLoader[Any]]) -> bool:
+    """Return whether all ranks refuse to start because the last batches are too small for so many."""
     refusals = 0
     for loader in world:
         state = loader.state_dict()
@@ -104,27 +104,27 @@ def refuses(world: list[DataLoader[Any]]) -> bool:
         except BadOption:
             refusals += 1
         loader.load_state_dict(state)
-    assert refusals in (0, len(world)), "some ranks begin and would wait for the others"
+    assert refusals in (0, len(world)), "some ranks start and would wait for the others"
     return refusals > 0
 
 
-def common(world: list[DataLoader[Any]]) -> dict[str, Any]:
-    """Return the state of a rank, having looked that it is that of all of them."""
+def common_state(world: list[DataLoader[Any]]) -> dict[str, Any]:
+    """Return the state of a rank, having checked that all ranks have the same."""
     states = [through_json(loader.state_dict()) for loader in world]
     alike = [{name: value for name, value in state.items() if name != "draw_seed"} for state in states]
-    assert all(state == alike[0] for state in alike), "after equal steps the state of one rank is that of all"
+    assert all(state == alike[0] for state in alike), "after equal steps all ranks must have the same state"
     return states[-1]
 
 
 def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], tail: Tail, most_missing: int) -> None:
     """Assert what each tail promises of two parts of an epoch."""
     left = whole - before
-    assert before <= whole, "something came twice before the end"
+    assert before <= whole, "a sample came twice before the end"
     if tail == "exact":
         assert rest == left
     elif tail == "pad":
         assert left <= rest
-        assert set(rest) <= set(whole), "only what there is may be repeated"
+        assert set(rest) <= set(whole), "only existing samples may be repeated"
     else:
         assert rest <= left
         assert (left - rest).total() <= most_missing
@@ -132,12 +132,12 @@ def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], ta
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("name", WHOLE)
-def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
+def test_samples_are_shared_for_any_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
     whole = Counter(whole_order(name))
     for world_size in WORLDS:
         world = loaders(WHOLE[name], world_size, tail)
         before = union(go_through(world, STEPS[world_size]))
-        state = common(world)
+        state = common_state(world)
         for later in WORLDS:
             resumed = loaders(WHOLE[name], later, tail)
             for loader in resumed:
@@ -149,7 +149,7 @@ def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("name", WHOLE_BATCHES)
-def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
+def test_batches_are_shared_for_any_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
     make = WHOLE_BATCHES[name]
     whole = Counter(whole_order(name))
     longest = max(map(len, values(loaders(make, 1, tail, batches=True)[0])))
@@ -157,12 +157,12 @@ def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
     for world_size in WORLDS:
         world = loaders(make, world_size, tail, batches=True)
         before = union(go_through(world, 2 if world_size < 4 else 1))
-        state = common(world)
+        state = common_state(world)
         for later in WORLDS:
             resumed = loaders(make, later, tail, batches=True)
             for loader in resumed:
                 loader.load_state_dict(state)
-            if tail == "exact" and refuses(resumed):
+            if tail == "exact" and all_reject(resumed):
                 refused += 1
                 continue
             rest = union(go_through(resumed))
@@ -173,7 +173,7 @@ def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
 @pytest.mark.slow
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: Tail, shuffle: bool) -> None:
+def test_the_distributed_sampler_shares_any_number_of_samples(tail: Tail, shuffle: bool) -> None:
     for n, world_size in itertools.product([1, 2, 7, 24, 25, 26], WORLDS):
         shares = [
             samplers.DistributedSampler(range(n), world_size, rank, shuffle=shuffle, tail=tail)
@@ -190,7 +190,7 @@ def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: Tail, sh
 
 @pytest.mark.parametrize(("world_size", "later"), [(2, 3), (8, 3), (3, 8), (1, 4), (4, 1)])
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_state_of_every_step_fits_another_number_of_ranks(world_size: int, later: int, tail: Tail) -> None:
+def test_a_state_of_every_step_works_for_another_number_of_ranks(world_size: int, later: int, tail: Tail) -> None:
     n = 61
 
     def world(count: int) -> list[DataLoader[Any]]:
@@ -219,13 +219,13 @@ def test_a_state_of_every_step_fits_another_number_of_ranks(world_size: int, lat
         rest = union(go_through(resumed))
         if done < steps:
             check_rest(Counter(range(n)), before, rest, tail, later - 1)
-        elif tail == "drop":  # what did not go round among so many may do so among others
+        elif tail == "drop":  # samples dropped with one number of ranks may come with another
             assert rest <= Counter(range(n)) - before
         else:
             assert rest == Counter()
 
 
-def test_ranks_that_resume_twice() -> None:
+def test_ranks_can_resume_repeatedly() -> None:
     seen: Counter[int] = Counter()
     state: dict[str, Any] | None = None
     for world_size, steps in ((3, 4), (2, 3), (8, 1), (1, 2), (4, None)):
@@ -257,7 +257,7 @@ def test_the_epoch_after_a_resumption_is_the_same_on_any_number_of_ranks() -> No
 
 
 def test_a_sample_draws_the_same_on_any_number_of_ranks() -> None:
-    """What is drawn for a sample follows from its place in the common order, whoever makes it."""
+    """The numbers of a sample depend only on its place in the common order."""
 
     def seen(world_size: int) -> list[bytes]:
         shares = (samplers.DistributedSampler(range(20), world_size, rank, seed=2) for rank in range(world_size))
@@ -285,10 +285,10 @@ def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
     assert sorted(taken + rest) == sorted(rows(world(1)[0]))
 
 
-@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # which is right
+@pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")  # the warning is correct here
 @pytest.mark.parametrize("batches", [False, True])
 def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's DistributedSampler gives every rank its own indices; augmentation must not be alike on all of them."""
+    """torch's DistributedSampler gives every rank its own indices; augmentation must differ between ranks."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     drawn = []
     for rank in range(2):
@@ -301,7 +301,7 @@ def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeyp
     assert not np.isin(drawn[0], drawn[1]).any()
 
 
-def test_workers_change_nothing_for_a_rank() -> None:
+def test_workers_do_not_change_the_batches_of_a_rank() -> None:
     def batches(workers: int) -> Any:
         share = samplers.DistributedSampler(range(30), 3, 1, seed=2)
         return all_bytes(DataLoader(datasets.Drawing(30), batch_size=4, sampler=share, seed=9, num_workers=workers))
@@ -309,7 +309,7 @@ def test_workers_change_nothing_for_a_rank() -> None:
     assert batches(2) == batches(0)
 
 
-def test_both_loaders_share_out_alike() -> None:
+def test_both_loaders_share_in_the_same_way() -> None:
     for rank in range(3):
         share = samplers.DistributedSampler(range(N), 3, rank, seed=1)
         other = samplers.DistributedSampler(range(N), 3, rank, seed=1)
@@ -317,7 +317,7 @@ def test_both_loaders_share_out_alike() -> None:
         assert values(Loader(datasets.Sized(N), 4, sampler=share)) == values(torchs)
 
 
-def test_lengths_of_shares_are_the_steps_that_are_taken() -> None:
+def test_the_length_of_a_share_is_its_number_of_steps() -> None:
     for world_size, tail in itertools.product(WORLDS, TAILS):
         for loader in loaders(WHOLE["random"], world_size, tail):
             assert len(loader) == len(values(loader)), f"{world_size} ranks, {tail}"
@@ -353,7 +353,9 @@ def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch
     assert flat(DataLoader(datasets.Sized(9), batch_size=2, sampler=sampler)) == [1, 4, 7]
     assert list(samplers.distribute([10, 11, 12, 13])) == [11, 10]
     assert list(samplers.distribute([10, 11, 12, 13], rank=0)) == [10, 13]
-    assert list(samplers.DistributedSampler(range(4), 2, 0, shuffle=False)) == [0, 2], "arguments come first"
+    assert list(samplers.DistributedSampler(range(4), 2, 0, shuffle=False)) == [0, 2], (
+        "arguments override the environment"
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,7 +369,7 @@ def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch
         ({"RANK": "0", "WORLD_SIZE": "0"}, "less than 1"),
     ],
 )
-def test_an_environment_that_makes_no_sense(
+def test_an_invalid_environment_is_rejected(
     environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -378,7 +380,7 @@ def test_an_environment_that_makes_no_sense(
         samplers.distribute(range(9))
 
 
-def test_a_share_of_a_share_is_refused() -> None:
+def test_a_share_of_a_share_is_rejected() -> None:
     share: Any = samplers.distribute(samplers.RandomSampler(range(9), seed=1), 0, 3)
     torchs: Any = torch_data.DistributedSampler(range(9), 2, 0)  # type: ignore[arg-type]
     for sampler in (share, samplers.BatchSampler(share, 2, False), torchs):
@@ -393,7 +395,7 @@ STREAM_N = 37
 
 
 def stream_world(monkeypatch: pytest.MonkeyPatch, world_size: int, shard: Any, **options: Any) -> list[DataLoader[Any]]:
-    """One loader for each rank; the rank is known to it when it is made."""
+    """Return one loader for each rank, created while the environment names that rank."""
     monkeypatch.setenv("WORLD_SIZE", str(world_size))
     world = []
     for rank in range(world_size):
@@ -404,13 +406,13 @@ def stream_world(monkeypatch: pytest.MonkeyPatch, world_size: int, shard: Any, *
 
 
 @pytest.mark.parametrize("shard", TAILS)
-def test_a_stream_is_shared_out_over_ranks_and_goes_on_with_another_number(
+def test_a_stream_is_shared_over_ranks_and_resumes_with_another_number(
     shard: Tail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for world_size in WORLDS:
         world = stream_world(monkeypatch, world_size, shard)
         before = union(go_through(world, 3 if world_size < 4 else 1))
-        state = common(world)
+        state = common_state(world)
         for later in WORLDS:
             resumed = stream_world(monkeypatch, later, shard)
             for loader in resumed:
@@ -434,13 +436,13 @@ def test_shard_true_pads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shard", TAILS)
-def test_workers_change_nothing_for_a_rank_of_a_stream(shard: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_do_not_change_the_batches_of_a_rank_of_a_stream(shard: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     inline = stream_world(monkeypatch, 3, shard)
     workers = stream_world(monkeypatch, 3, shard, num_workers=2)
     assert go_through(workers) == go_through(inline)
 
 
-def test_a_stream_of_workers_on_ranks_goes_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_with_workers_resumes_on_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     world = stream_world(monkeypatch, 2, "exact", num_workers=2)
     before = union(go_through(world, 3))
     state = world[1].state_dict()
@@ -474,7 +476,7 @@ def test_the_last_step_of_an_exact_stream_is_resumed_exactly(
         assert Counter(seen) == Counter(range(STREAM_N)), f"after {done} of {total} steps"
 
 
-def test_foreign_samplers_stay_with_their_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_samplers_need_the_same_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The position of torch's DistributedSampler means nothing to another number of ranks."""
 
     def make(world_size: int) -> Any:
@@ -498,11 +500,11 @@ def test_foreign_samplers_stay_with_their_number_of_ranks(monkeypatch: pytest.Mo
 
 
 def count_together(batches: Any, n: int) -> list[int]:
-    """Go through batches with a collective in every step, and add up how often each sample came on all ranks."""
+    """Iterate with a collective in every step, and count how often each sample came on all ranks."""
     counts = torch.zeros(n, dtype=torch.int64)
     for batch in batches:
         present = torch.ones(1)
-        dist.all_reduce(present)  # hangs, and so fails, if a rank has no batch any more
+        dist.all_reduce(present)  # hangs, so the test fails, if a rank has no batch left
         assert present.item() == dist.get_world_size()
         counts += torch.bincount(batch, minlength=n)
     dist.all_reduce(counts)
@@ -519,7 +521,7 @@ def evaluation(**options: Any) -> DataLoader[Any]:
 
 def first_part(rank: int, world_size: int, folder: Path) -> Any:
     sampler: Any = samplers.DistributedSampler(range(REAL_N))
-    assert (sampler.rank, sampler.num_replicas) == (rank, world_size), "the group says who this is"
+    assert (sampler.rank, sampler.num_replicas) == (rank, world_size), "the rank comes from the process group"
     assert samplers.distribute(range(8)).share.rank == rank  # type: ignore[union-attr]
     loader = evaluation(persistent_workers=True)
     whole = count_together(loader, REAL_N)
@@ -540,10 +542,10 @@ def second_part(rank: int, world_size: int, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_real_ranks_count_every_sample_once_and_go_on_in_another_number(
+def test_real_ranks_count_every_sample_once_and_resume_with_another_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "1")  # which nobody is to believe where there is a group
+    monkeypatch.setenv("RANK", "1")  # must be ignored where there is a process group
     monkeypatch.setenv("WORLD_SIZE", "2")
     first = run_ranks(2, tmp_path, first_part)
     assert first[0] == first[1]

@@ -1,7 +1,7 @@
-"""Without a seed: a state lets the same epoch be repeated, random numbers included.
+"""Without a seed, an epoch can be repeated from a state, random numbers included.
 
-That needs a dataset, or an iterator, whose own state holds the random generators of its worker, as in torchdata's
-guide. What is compared is what one loader delivered after a state was taken, and what a new one delivers after loading
+That needs a dataset or an iterator whose own state holds the random generators of its worker, as in torchdata's
+guide. The tests compare what one loader delivers after its state was saved with what a new one delivers after loading
 it.
 """
 
@@ -23,12 +23,12 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import through_json, values
 
-# torchdata calls it whenever a loader is made.
+# torchdata calls it for every new loader.
 pytestmark = [pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"), pytest.mark.sample(10)]
 
 
 class Generators:
-    """A state that is nothing but the random generators of the process."""
+    """A state that consists of the global random generators."""
 
     def draw(self) -> list[float]:
         return [random.random(), float(np.random.random()), float(torch.rand(()))]
@@ -58,7 +58,7 @@ class NoisyMap(Generators, torch_data.Dataset[list[float]]):
 
 
 class NoisyIterator(Generators, Iterator[Any]):
-    """Samples with noise, from a place on that is part of the state."""
+    """Samples with noise; the place is part of the state."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._numbers = numbers
@@ -104,8 +104,8 @@ TaskNotes = list[tuple[str, Any, list[Any]]]
 
 
 def two_epochs(loader: Any, stops: tuple[int, ...]) -> TaskNotes:
-    """Go through two epochs; returns states of many moments, and what came after each in its epoch."""
-    told: TaskNotes = []
+    """Run two epochs; return states of many moments, each with the rest of its epoch."""
+    saved: TaskNotes = []
     state: Any = ("before", copy.deepcopy(loader.state_dict()))
     for epoch in range(2):
         taken, iterator, came = [state], iter(loader), []
@@ -116,9 +116,9 @@ def two_epochs(loader: Any, stops: tuple[int, ...]) -> TaskNotes:
             if len(came) in stops:
                 taken.append((f"{epoch} after {len(came)}", copy.deepcopy(loader.state_dict())))
                 places.append(len(came))
-        told += [(name, state, came[place:]) for (name, state), place in zip(taken, places, strict=True)]
+        saved += [(name, state, came[place:]) for (name, state), place in zip(taken, places, strict=True)]
         state = (f"end {epoch}", copy.deepcopy(loader.state_dict()))
-    return told
+    return saved
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def two_epochs(loader: Any, stops: tuple[int, ...]) -> TaskNotes:
         ("iterable", 10, 3, True),
     ],
 )
-def test_the_same_epoch_again(style: str, every: int, workers: int, persistent: bool) -> None:
+def test_loading_a_state_repeats_the_epoch(style: str, every: int, workers: int, persistent: bool) -> None:
     def make() -> Any:
         return DataLoader(
             STYLES[style](),
@@ -147,25 +147,25 @@ def test_the_same_epoch_again(style: str, every: int, workers: int, persistent: 
         )
 
     loader = make()
-    told = two_epochs(loader, stops=(4,))
+    saved = two_epochs(loader, stops=(4,))
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    for name, state, following in told:
+    for name, state, following in saved:
         other = make()
         other.load_state_dict(copy.deepcopy(state))
         assert list(other) == following, name
         other.close()
-    name, state, following = told[1]
+    name, state, following = saved[1]
     loader.load_state_dict(state)
-    assert list(loader) == following, "in the loader itself, whose workers may have moved on"
+    assert list(loader) == following, "also in the same loader, whose workers may have moved on"
     loader.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "persistent"), [("map", True), ("iterable", False)])
-def test_torchdata_agrees(style: str, persistent: bool) -> None:
-    """The moments at which torchdata repeats an epoch are among those above."""
+def test_torchdata_repeats_the_epoch_too(style: str, persistent: bool) -> None:
+    """At the moments at which torchdata can repeat an epoch."""
     for kind in (StatefulDataLoader, DataLoader):
         loader: Any = kind(
             STYLES[style](),
@@ -182,13 +182,13 @@ def test_torchdata_agrees(style: str, persistent: bool) -> None:
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
-def test_the_loader_without_torch(workers: int, persistent: bool) -> None:
+def test_the_loader_without_torch_repeats_the_epoch(workers: int, persistent: bool) -> None:
     def make() -> Loader:
         return Loader(NoisyMap(11), 2, collate_fn=without_torchs, workers=workers, persistent=persistent)
 
     loader = make()
-    told = [moment for moment in two_epochs(loader, stops=(3,)) if not moment[0].startswith("end") or persistent]
-    for name, state, following in told:
+    saved = [moment for moment in two_epochs(loader, stops=(3,)) if not moment[0].startswith("end") or persistent]
+    for name, state, following in saved:
         other = make()
         other.load_state_dict(state)
         assert list(other) == following, name
@@ -196,11 +196,11 @@ def test_the_loader_without_torch(workers: int, persistent: bool) -> None:
     loader.close()
 
 
-# -- what the next epoch is drawn from ---
+# -- the generator of the next epoch ---
 
 
 class DrawingSampler:
-    """A sampler of the user's own, which draws from torch's default generator."""
+    """A custom sampler that draws from torch's default generator."""
 
     def __iter__(self) -> Iterator[int]:
         yield from torch.randperm(9).tolist()
@@ -221,8 +221,8 @@ ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_epochs_after_the_end_are_those_that_would_have_come(name: str) -> None:
-    """In another process, where torch's default generator is somewhere else."""
+def test_a_state_from_the_end_continues_with_the_same_next_epochs(name: str) -> None:
+    """As in another process, where torch's default generator has another state."""
 
     def make() -> Any:
         return DataLoader(datasets.Sized(9), batch_size=2, **ORDERS[name]())
@@ -242,7 +242,7 @@ def test_epochs_after_the_end_are_those_that_would_have_come(name: str) -> None:
     assert values(resumed) == fourth
     another = make()
     another.load_state_dict(again)
-    assert values(another) == fourth, "a state of a loader that was resumed"
+    assert values(another) == fourth, "a state of a resumed loader"
     assert torch.equal(torch.get_rng_state(), before), "torch's default generator belongs to the program"
 
 
@@ -267,12 +267,12 @@ def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent
     found += [values(resumed) for _ in range(2)]
     resumed.close()
     assert found == expected
-    if not persistent:  # torch draws no other seed for workers that stay, and these are new
+    if not persistent:  # torch draws no new seed for persistent workers, but these are new
         assert torch.equal(torch.get_rng_state(), drawn)
 
 
-def test_a_generator_of_the_loaders_own_is_put_where_it_was() -> None:
-    """It is there for the seeds of workers, whatever the order comes from."""
+def test_the_loaders_own_generator_is_restored() -> None:
+    """It provides the seeds of workers, wherever the order comes from."""
 
     def make() -> Any:
         return DataLoader(NoisyMap(7), collate_fn=as_is, num_workers=1, generator=torch.Generator().manual_seed(4))
@@ -286,8 +286,8 @@ def test_a_generator_of_the_loaders_own_is_put_where_it_was() -> None:
     assert list(resumed) == second
 
 
-def test_asking_at_the_end_draws_nothing() -> None:
-    """A run that saves its state between epochs has torch's numbers, as one that does not."""
+def test_state_dict_at_the_end_of_an_epoch_draws_nothing() -> None:
+    """A run that saves its state between epochs has torch's numbers, like one that does not."""
     torch.manual_seed(5)
     theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True)
     expected = [values(theirs) for _ in range(3)]
@@ -316,7 +316,7 @@ def moments(loader: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("make", [datasets.Sized, datasets.StatefulMap, datasets.SplitStream, datasets.StatefulStream])
-def test_a_state_that_was_loaded_is_told_again_until_somebody_iterates(make: Any, engine: EngineName) -> None:
+def test_a_loaded_state_is_returned_again_until_iteration_starts(make: Any, engine: EngineName) -> None:
     def loader() -> Any:
         return DataLoader(make(9), batch_size=2, engine=engine, num_workers=0 if engine == "inline" else 2)
 
@@ -325,11 +325,11 @@ def test_a_state_that_was_loaded_is_told_again_until_somebody_iterates(make: Any
         other = loader()
         other.load_state_dict(copy.deepcopy(state))
         assert other.state_dict() == state
-        assert other.state_dict() == state, "asking changes nothing"
+        assert other.state_dict() == state, "state_dict() changes nothing"
 
 
 class Seldom(torch_data.IterableDataset[int]):
-    """A stream whose state is always the same object, and whose copies in workers go on where they are."""
+    """A stream whose state is always the same object, and whose copies in workers continue where they are."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -339,7 +339,7 @@ class Seldom(torch_data.IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         for _ in range(self.step, self.size):
             self.step += 1
-            phase = self.step // 4 % 3  # most of the state stays as it is for several samples
+            phase = self.step // 4 % 3  # most of the state stays the same for several samples
             self.phases[phase] = self.step
             yield sum(self.phases.values())
 
@@ -364,8 +364,8 @@ class Seldom(torch_data.IterableDataset[int]):
         pytest.param(17, 19, False, marks=pytest.mark.slow),
     ],
 )
-def test_states_close_to_each_other(every: int, stop: int, persistent: bool) -> None:
-    """A state, two more batches, a state: more workers than batches in between."""
+def test_two_states_saved_shortly_after_each_other_are_exact(every: int, stop: int, persistent: bool) -> None:
+    """With more workers than batches between the two states."""
 
     def make() -> Any:
         return DataLoader(
@@ -392,7 +392,7 @@ def test_states_close_to_each_other(every: int, stop: int, persistent: bool) -> 
     loader.close()
 
 
-def test_a_state_that_says_nonsense_of_the_generator_is_refused_at_once() -> None:
+def test_a_damaged_generator_in_a_state_is_rejected_at_once() -> None:
     loader = DataLoader(datasets.Sized(3))
     list(loader)
     state = loader.state_dict()

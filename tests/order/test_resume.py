@@ -1,4 +1,4 @@
-"""A state, wherever it is taken, goes on exactly: other loader, other engine, other number of workers."""
+"""A state saved anywhere resumes exactly: in another loader, on another engine, with another number of workers."""
 
 import copy
 import gc
@@ -26,19 +26,19 @@ from tests.order import datasets
 from tests.order.facts import flat, through_json, values
 from tests.sampling import examples
 
-# An order that repeats itself is what some of these tests compare.
+# Some of these tests compare an order that repeats itself.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.DataWarning"),
     pytest.mark.sample(13),
 ]
 
 ENDLESS_CUT = 9
-"""Batches after which an order without end is left."""
+"""Number of batches taken from an endless order."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What an order is made for."""
+    """The size of a dataset and of its batches."""
 
     n: int
     batch_size: int | None
@@ -46,13 +46,13 @@ class Shape:
 
     @property
     def cut(self) -> dict[str, Any]:
-        """Arguments of a loader that cuts batches itself."""
+        """Return the arguments of a loader that cuts batches itself."""
         return {"batch_size": self.batch_size, "drop_last": self.drop_last and self.batch_size is not None}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of order: how to make a loader's arguments, each time with samplers that know of nothing."""
+    """A kind of order: makes a loader's arguments, each time with new samplers."""
 
     make: Callable[[Shape], dict[str, Any]]
     least: int = 1
@@ -197,7 +197,7 @@ KINDS: dict[str, Kind] = {
         keeps_generator=True,
     ),
     "torch's distributed": Kind(cut(lambda n: torch_data.DistributedSampler(range(n), 2, 1, seed=3))),  # type: ignore[arg-type]
-    # the user's
+    # custom ones
     "a list": Kind(cut(lambda n: [index // 2 for index in range(n)]), least=0),
     "a list of batches": Kind(
         own_batches(lambda shape, size: [list(range(start, shape.n, 3)) for start in range(min(3, shape.n))]),
@@ -205,7 +205,7 @@ KINDS: dict[str, Kind] = {
     ),
     "a generator": Kind(cut(datasets.Backwards), least=0),
     "a generator of batches": Kind(own_batches(lambda shape, size: datasets.Stairs(shape.n)), least=0),
-    # with a state of their own
+    # with their own state
     "a stateful sampler": Kind(cut(datasets.StatefulSampler), least=0),
     "a stateful iterator": Kind(cut(datasets.StatefulIteratorSampler), least=0),
     "a stateful batch sampler": Kind(own_batches(lambda shape, size: datasets.StatefulSampler(shape.n, size)), least=0),
@@ -258,7 +258,7 @@ def run_of(loader: Any, kind: Kind) -> Run:
 
 
 def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) -> None:
-    """Assert that a new loader goes on from a state as the run did."""
+    """Assert that a new loader continues from a state as the run did."""
     resumed = make()
     resumed.load_state_dict(through_json(state) if kind.is_plain else pickle.loads(pickle.dumps(state)))
     rest = ENDLESS_CUT - done
@@ -270,7 +270,7 @@ def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) 
 @pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=examples(8), deadline=None)
 @given(shape=shapes)
-def test_every_order_goes_on_from_every_step(name: str, shape: Shape) -> None:
+def test_every_order_resumes_from_every_step(name: str, shape: Shape) -> None:
     kind = KINDS[name]
     if shape.n < kind.least:
         return
@@ -288,7 +288,7 @@ def test_every_order_goes_on_from_every_step(name: str, shape: Shape) -> None:
     if kind.goes_on:
         assert values(resumed) == run.following
     else:
-        assert len(values(resumed)) == len(run.batches), "a state of the end begins a whole new epoch"
+        assert len(values(resumed)) == len(run.batches), "a state from the end starts a whole new epoch"
 
 
 ALIKE = {
@@ -302,12 +302,12 @@ ALIKE = {
     "torch's with replacement",
     "a list of batches",
 }
-"""Orders that reach workers in the same way as others of the table."""
+"""Orders that reach workers in the same way as others in the table."""
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ALIKE])
-def test_every_order_goes_on_with_workers(name: str) -> None:
-    """From two workers, which are ahead of the training loop, to none, to threads or to as many, in turns."""
+def test_every_order_resumes_with_workers(name: str) -> None:
+    """From two workers, which run ahead of the training loop, to none, to threads or to the same number, in turns."""
     kind = KINDS[name]
     shape = Shape(23, 3, False)
     number = list(KINDS).index(name)
@@ -327,7 +327,7 @@ def test_every_order_goes_on_with_workers(name: str) -> None:
     shape=shapes,
     stops=st.lists(st.integers(0, 9), min_size=2, max_size=5),
 )
-@example(name="a stateful sampler", shape=Shape(5, 30, False), stops=[0, 2])  # the first batch is the last as well
+@example(name="a stateful sampler", shape=Shape(5, 30, False), stops=[0, 2])  # the first batch is also the last
 def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape, stops: list[int]) -> None:
     kind = KINDS[name]
     if shape.n < kind.least:
@@ -360,8 +360,10 @@ def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 @pytest.mark.parametrize("taken", [None, 1])
-def test_a_state_before_the_first_batch_of_a_later_epoch(workers: int, batch_size: int, taken: int | None) -> None:
-    """torchdata's sampler is a generator: before its first item it tells how its last pass ended, or was left."""
+def test_a_state_before_the_first_batch_of_a_later_epoch_is_exact(
+    workers: int, batch_size: int, taken: int | None
+) -> None:
+    """torchdata's sampler is a generator; before its first item its state is that of its previous pass."""
 
     def make() -> Any:
         sampler = StatefulDistributedSampler(range(6), 2, 1, seed=3)
@@ -372,7 +374,7 @@ def test_a_state_before_the_first_batch_of_a_later_epoch(workers: int, batch_siz
     values(itertools.islice(iter(loader), taken))
     begun = iter(loader)
     state = through_json(loader.state_dict())
-    assert values(begun) == whole, "taking a state costs nothing"
+    assert values(begun) == whole, "saving a state skips nothing"
     for _ in range(2):  # a state of a resumed loader is the same
         resumed = make()
         resumed.load_state_dict(state)
@@ -382,7 +384,7 @@ def test_a_state_before_the_first_batch_of_a_later_epoch(workers: int, batch_siz
     assert values(resumed) == whole
 
 
-# When a state is taken, and when it is loaded
+# When a state is saved, and when it is loaded
 
 
 def shuffled(**options: Any) -> DataLoader[Any]:
@@ -401,14 +403,14 @@ def state_after(count: int, **options: Any) -> Any:
     return loader.state_dict()
 
 
-def test_asking_before_the_first_iteration_changes_nothing() -> None:
+def test_state_dict_before_the_first_iteration_changes_nothing() -> None:
     loader = shuffled()
     assert loader.state_dict() == loader.state_dict()
     assert [values(loader), values(loader)] == whole_epochs(2)
 
 
 @pytest.mark.parametrize("options", [{}, {"sampler": "torch"}, {"sampler": "feedline"}])
-def test_asking_first_settles_what_an_unseeded_loader_will_draw(options: dict[str, Any]) -> None:
+def test_an_early_state_fixes_the_order_of_an_unseeded_loader(options: dict[str, Any]) -> None:
     def make() -> Any:
         kind = {"torch": torch_data.RandomSampler, "feedline": samplers.RandomSampler}.get(options.get("sampler", ""))
         chosen = {"shuffle": True} if kind is None else {"sampler": kind(range(20))}
@@ -422,7 +424,7 @@ def test_asking_first_settles_what_an_unseeded_loader_will_draw(options: dict[st
     assert [batch[:, 0].tolist() for batch in other] == order
 
 
-def test_a_state_is_not_changed_by_what_the_loader_does_afterwards() -> None:
+def test_a_state_does_not_change_with_the_loader() -> None:
     loader = shuffled(num_workers=2)
     iterator = iter(loader)
     next(iterator)
@@ -448,7 +450,7 @@ def test_a_state_of_a_stateful_sampler_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_loading_into_a_loader_that_was_used(options: dict[str, Any]) -> None:
+def test_a_state_can_be_loaded_into_a_used_loader(options: dict[str, Any]) -> None:
     epochs = whole_epochs()
     loader = shuffled(**options)
     assert values(loader) == epochs[0]
@@ -461,14 +463,14 @@ def test_loading_into_a_loader_that_was_used(options: dict[str, Any]) -> None:
     loader.close()
 
 
-def test_loading_in_the_middle_of_an_iteration_is_about_the_next_one() -> None:
+def test_loading_during_an_iteration_applies_to_the_next_one() -> None:
     epochs = whole_epochs()
     loader = shuffled()
     iterator = iter(loader)
     next(iterator)
     loader.load_state_dict(state_after(5))
-    assert values(iterator) == epochs[0][1:], "an iteration that is under way goes on"
-    assert loader.state_dict() == state_after(5), "what was loaded is still to come"
+    assert values(iterator) == epochs[0][1:], "the running iteration continues"
+    assert loader.state_dict() == state_after(5), "the loaded state is still pending"
     assert values(loader) == epochs[0][5:]
 
 
@@ -479,14 +481,14 @@ def test_the_last_of_two_loaded_states_counts() -> None:
     assert values(loader) == whole_epochs()[0][2:]
 
 
-def test_loading_the_same_state_again_begins_there_again() -> None:
+def test_the_same_state_can_be_loaded_repeatedly() -> None:
     loader = shuffled()
     for _ in range(3):
         loader.load_state_dict(state_after(5))
         assert values(loader) == whole_epochs()[0][5:]
 
 
-def test_a_loaded_state_counts_once() -> None:
+def test_a_loaded_state_is_used_once() -> None:
     loader = shuffled()
     loader.load_state_dict(state_after(5))
     assert [values(loader) for _ in range(3)] == [whole_epochs()[0][5:], *whole_epochs()[1:]]
@@ -498,7 +500,7 @@ def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(opti
     loader.load_state_dict(state_after(3))
     assert loader.state_dict() == state_after(3), "loaded"
     iterator = iter(loader)
-    assert loader.state_dict() == state_after(3), "begun"
+    assert loader.state_dict() == state_after(3), "started"
     for done in (4, 5, 6, 7):
         next(iterator)
         assert loader.state_dict() == state_after(done)
@@ -509,7 +511,7 @@ def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(opti
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_a_state_after_leaving_the_loop(options: dict[str, Any]) -> None:
+def test_a_state_after_leaving_the_loop_is_exact(options: dict[str, Any]) -> None:
     loader = shuffled(**options)
     for number, _ in enumerate(loader):
         if number == 3:
@@ -521,7 +523,7 @@ def test_a_state_after_leaving_the_loop(options: dict[str, Any]) -> None:
     loader.close()
 
 
-def test_a_state_after_the_iterator_is_gone() -> None:
+def test_a_state_after_the_iterator_is_deleted_is_exact() -> None:
     loader = shuffled(num_workers=2)
     iterator = iter(loader)
     next(iterator)
@@ -532,14 +534,14 @@ def test_a_state_after_the_iterator_is_gone() -> None:
     assert loader.state_dict() == state_after(1)
 
 
-def test_an_iteration_that_is_left_begins_the_next_epoch_unless_its_state_is_loaded() -> None:
+def test_after_leaving_an_epoch_the_next_one_starts_unless_a_state_is_loaded() -> None:
     epochs = whole_epochs()
     loader = shuffled()
     assert values(itertools.islice(loader, 2)) == epochs[0][:2]
     assert values(loader) == epochs[1]
 
 
-def test_a_state_after_the_last_batch_and_one_after_the_end() -> None:
+def test_states_after_the_last_batch_and_after_the_end_differ() -> None:
     epochs = whole_epochs()
     loader = shuffled()
     iterator = iter(loader)
@@ -550,28 +552,28 @@ def test_a_state_after_the_last_batch_and_one_after_the_end() -> None:
     ended = loader.state_dict()
     resumed = shuffled()
     resumed.load_state_dict(last)
-    assert [values(resumed), values(resumed)] == [[], epochs[1]], "the loop that was left had still to find the end"
+    assert [values(resumed), values(resumed)] == [[], epochs[1]], "the saved loop had not reached its end yet"
     resumed = shuffled()
     resumed.load_state_dict(ended)
     assert values(resumed) == epochs[1]
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.StateWarning")
-def test_an_empty_state_is_none() -> None:
+def test_loading_an_empty_state_does_nothing() -> None:
     loader = shuffled()
     loader.load_state_dict({})
     assert values(loader) == whole_epochs()[0]
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_copied_or_pickled_loader_is_at_the_beginning(duplicate: Callable[[Any], Any]) -> None:
+def test_a_copied_or_pickled_loader_starts_from_the_beginning(duplicate: Callable[[Any], Any]) -> None:
     loader = shuffled()
     list(itertools.islice(loader, 3))
     assert values(duplicate(loader)) == whole_epochs()[0]
     assert loader.state_dict() == state_after(3)
 
 
-def test_two_iterators_at_once_and_the_state_is_that_of_the_last_begun() -> None:
+def test_with_two_iterators_the_state_is_that_of_the_later_one() -> None:
     loader = shuffled()
     one, two = iter(loader), iter(loader)
     next(one)
@@ -598,8 +600,8 @@ def test_a_deep_copied_and_reordered_state_is_the_same_state() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_that_draws_from_the_default_generator_goes_on_if_the_program_is_seeded_alike(workers: int) -> None:
-    """It has no state: the order is drawn again, so what is drawn before it must be the same."""
+def test_a_sampler_without_a_state_resumes_if_the_program_is_seeded_in_the_same_way(workers: int) -> None:
+    """Its order is drawn again, so the generator must be in the same state."""
 
     def make() -> Any:
         torch.manual_seed(5)
@@ -617,11 +619,11 @@ def test_a_sampler_that_draws_from_the_default_generator_goes_on_if_the_program_
     assert sorted(taken + rest) == list(range(20))
 
 
-# Batches out of turn
+# Batches out of order
 
 
 @pytest.mark.parametrize("after", [{}, {"num_workers": 3}, {"num_workers": 2, "in_order": False}])
-def test_what_remains_of_batches_that_came_out_of_turn_is_exact(after: dict[str, Any]) -> None:
+def test_the_rest_is_exact_after_batches_out_of_order(after: dict[str, Any]) -> None:
     loader = shuffled(num_workers=3, in_order=False, prefetch_factor=4, batch_size=1)
     iterator = iter(loader)
     for done in range(1, 20):
@@ -637,7 +639,7 @@ def test_what_remains_of_batches_that_came_out_of_turn_is_exact(after: dict[str,
 
 
 class SlowFirst(datasets.Sized):
-    """The first sample comes when the others have, so that batches overtake it for certain."""
+    """The first sample waits for the others, so that batches overtake it for certain."""
 
     def __init__(self, n: int, others: Any) -> None:
         super().__init__(n)
@@ -662,7 +664,7 @@ def test_a_batch_that_was_overtaken_is_not_lost() -> None:
         {},
         {"num_workers": 2},
         {"num_workers": 2, "in_order": False},
-        {"num_workers": 1, "prefetch_factor": 1},  # whose window does not reach as far as the batches that came early
+        {"num_workers": 1, "prefetch_factor": 1},  # its window does not reach the batches that came early
     ]
     for options in more:
         resumed = DataLoader(dataset, batch_size=2, **options)
@@ -681,8 +683,8 @@ def test_a_batch_that_was_overtaken_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2}])
-def test_a_state_after_a_batch_that_failed(options: dict[str, Any]) -> None:
-    """Whoever catches the exception and goes on has done with that batch, and so has the state."""
+def test_a_state_after_a_failed_batch_does_not_repeat_it(options: dict[str, Any]) -> None:
+    """A training loop that catches the exception and continues is done with that batch."""
 
     def make() -> Any:
         return DataLoader(datasets.Failing(12, at=[4, 9]), batch_size=2, **options)
@@ -721,7 +723,7 @@ def test_a_batch_that_fails_after_a_resumption_is_not_counted_twice() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_map_style_dataset_goes_on_counting(workers: int) -> None:
+def test_a_stateful_map_style_dataset_resumes_from_its_state(workers: int) -> None:
     def make() -> Any:
         return DataLoader(datasets.StatefulMap(12), batch_size=2, num_workers=workers)
 
@@ -738,7 +740,7 @@ def test_a_stateful_map_style_dataset_goes_on_counting(workers: int) -> None:
         assert values(resumed) == run[stop:]
 
 
-# The other loader
+# Loader, without torch
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -748,7 +750,7 @@ def test_a_stateful_map_style_dataset_goes_on_counting(workers: int) -> None:
     shuffle=st.booleans(),
     seed=st.sampled_from([None, 5]),
 )
-def test_the_other_loader_goes_on_from_every_step(
+def test_the_loader_without_torch_resumes_from_every_step(
     n: int, batch_size: int | None, shuffle: bool, seed: int | None
 ) -> None:
     def make() -> Any:
@@ -771,7 +773,9 @@ def test_the_other_loader_goes_on_from_every_step(
     ],
 )
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_the_other_loader_goes_on_with_every_sampler(sampler: Callable[[], Any], batch_size: int | None) -> None:
+def test_the_loader_without_torch_resumes_with_every_sampler(
+    sampler: Callable[[], Any], batch_size: int | None
+) -> None:
     def make() -> Any:
         return Loader(datasets.Sized(23), batch_size, sampler=sampler())
 
@@ -785,7 +789,7 @@ def test_the_other_loader_goes_on_with_every_sampler(sampler: Callable[[], Any],
 
 
 class Counted:
-    """As large as it says; nobody could hold its order."""
+    """So large that its order does not fit in memory."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -819,7 +823,7 @@ def test_a_state_of_every_order_is_small(name: str) -> None:
         pass
     state = loader.state_dict()
     packed = 4 * len(generator().get_state()) // 3
-    # At the end, without a seed, a state also says what the next epoch is drawn from.
+    # At the end, without a seed, a state also holds the generator of the next epoch.
     assert len(json.dumps(state)) < 1024 + packed * (KINDS[name].keeps_generator + state["ended"])
 
 
@@ -832,8 +836,8 @@ def test_a_state_of_every_order_is_small(name: str) -> None:
         lambda data: samplers.RandomSampler(data, replacement=True),
     ],
 )
-def test_an_order_of_a_thousand_million_is_entered_at_its_end_at_once(sampler: Callable[[Any], Any]) -> None:
-    """As one of so many ranks, the first step is nearly the whole order; the second is then made by one rank alone."""
+def test_an_order_of_a_billion_samples_is_resumed_near_its_end_at_once(sampler: Callable[[Any], Any]) -> None:
+    """With that many ranks the first step is nearly the whole order; one rank alone makes the rest."""
     data: Any = Counted(10**9)
 
     def make(world_size: int, rank: int = 0) -> Any:
@@ -844,7 +848,7 @@ def test_an_order_of_a_thousand_million_is_entered_at_its_end_at_once(sampler: C
     next(iter(crowd))
     state = through_json(crowd.state_dict())
     alone = make(1)
-    alone.load_state_dict(state)  # going through the order up to there would take longer than any test may
+    alone.load_state_dict(state)  # iterating up to there would exceed the timeout of the test
     rest = flat(itertools.islice(alone, 200))
     assert len(rest) == (200 if sampler is samplers.InfiniteSampler else 100)
     if sampler is samplers.SequentialSampler:
@@ -858,13 +862,13 @@ def test_an_order_of_a_thousand_million_is_entered_at_its_end_at_once(sampler: C
 
 
 @pytest.mark.parametrize("make_sampler", [torch_data.RandomSampler, datasets.StatefulIteratorSampler])
-def test_entering_a_foreign_order_loads_no_sample(make_sampler: Callable[[Any], Any]) -> None:
-    """It goes through indices, but never through samples."""
-    asked: list[int] = []
+def test_resuming_a_foreign_order_loads_no_sample(make_sampler: Callable[[Any], Any]) -> None:
+    """It reads indices again, but no samples."""
+    requested: list[int] = []
 
     class Noting(datasets.Sized):
         def __getitem__(self, index: int) -> Any:
-            asked.append(index)
+            requested.append(index)
             return index
 
     def make() -> Any:
@@ -877,5 +881,5 @@ def test_entering_a_foreign_order_loads_no_sample(make_sampler: Callable[[Any], 
         next(iterator)
     resumed = make()
     resumed.load_state_dict(loader.state_dict())
-    asked.clear()
-    assert len(flat(resumed)) == len(asked) == 4
+    requested.clear()
+    assert len(flat(resumed)) == len(requested) == 4

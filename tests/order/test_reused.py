@@ -1,4 +1,4 @@
-"""Samplers that yield the same object again and again, with other contents: each batch is what it was when it came."""
+"""Samplers that reuse one object for all batches: each batch has the contents at the time it was yielded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 class Squares(Dataset[Any]):
-    """Takes an index in whatever form; sample LATE takes long, so that others get to work that waits."""
+    """Takes indices in any form; sample LATE is slow, so that pending work moves to other workers."""
 
     def __init__(self, *, late: bool = False, kills: Path | None = None, bad: frozenset[int] = frozenset()) -> None:
         self.late = late
@@ -75,7 +75,7 @@ class Batches:
 
 
 class Boxes(Batches):
-    """The same, of batches whose indices are lists themselves."""
+    """The same, with indices that are lists themselves."""
 
     def _put(self, place: int, number: int) -> None:
         self.buffer[place][0] = number
@@ -118,9 +118,9 @@ def flat(loader: Any) -> list[int]:
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_batches_are_what_they_were(buffer: str, engine: str) -> None:
+def test_batches_keep_the_contents_they_were_yielded_with(buffer: str, engine: str) -> None:
     loader = DataLoader(Squares(late=True), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
-    for _ in range(50):  # on a busy machine all workers may be equally late, and nothing is moved
+    for _ in range(50):  # on a busy machine all workers may be equally late, so that nothing moves
         assert flat(loader) == list(range(N))
         if loader.stats()["relieved_tasks"] > 0:
             return
@@ -130,20 +130,20 @@ def test_batches_are_what_they_were(buffer: str, engine: str) -> None:
 @pytest.mark.parametrize("buffer", SINGLES)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("batch_size", [None, BATCH])
-def test_samples_are_what_they_were(buffer: str, engine: str, batch_size: int | None) -> None:
-    """Also inside one batch, where torch would deliver the last sample of it several times."""
+def test_indices_keep_the_contents_they_were_yielded_with(buffer: str, engine: str, batch_size: int | None) -> None:
+    """Even within one batch, where torch would deliver its last sample several times."""
     late = engine != "inline"
     loader = DataLoader(Squares(late=late), batch_size, sampler=Singles(SINGLES[buffer]()), seed=1, **ENGINES[engine])
     assert flat(loader) == list(range(N))
 
 
 @pytest.mark.parametrize("options", [{"engine": "thread"}, {"engine": "process", "start_method": "fork"}])
-def test_the_loader_without_torch(options: dict[str, Any]) -> None:
+def test_batches_keep_their_contents_in_the_loader_without_torch(options: dict[str, Any]) -> None:
     loader = Loader(Squares(late=True), batch_sampler=Batches([0] * BATCH), workers=2, seed=1, **options)
     assert flat(loader) == list(range(N))
 
 
-def test_what_a_dead_worker_had_is_made_again(tmp_path: Path) -> None:
+def test_tasks_of_a_dead_worker_are_made_again(tmp_path: Path) -> None:
     loader = DataLoader(Squares(kills=tmp_path / "killed"), batch_sampler=Batches([0] * BATCH), **ENGINES["process"])
     with pytest.warns(WorkerWarning):
         assert flat(loader) == list(range(N))
@@ -162,11 +162,11 @@ def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
     assert flat(loader) == [number for number in range(N) if number not in bad]
     assert [fault.index for fault in loader.faults] == sorted(bad)
     assert flat(loader) == [number for number in range(N) if number not in bad]
-    assert len(loader.faults) == len(bad), "what is in quarantine is not tried again"
+    assert len(loader.faults) == len(bad), "quarantined samples are not tried again"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_indices_of_samples_that_fail(engine: str) -> None:
+def test_faults_have_the_indices_of_failed_samples(engine: str) -> None:
     bad = frozenset({6, 41})
     loader = DataLoader(Squares(bad=bad), BATCH, sampler=Singles([0]), on_error="skip", seed=1, **ENGINES[engine])
     assert flat(loader) == [number for number in range(N) if number not in bad]
@@ -174,7 +174,7 @@ def test_indices_of_samples_that_fail(engine: str) -> None:
 
 
 class Remembering(Batches):
-    """Has a state, so that the loader keeps the first batch beside it."""
+    """Has a state, so the loader keeps the first batch with it."""
 
     place = 0
 
@@ -196,7 +196,7 @@ class Remembering(Batches):
 @pytest.mark.parametrize("sampler", [Batches, Remembering])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("done", [0, 1, 7])
-def test_states(sampler: type[Batches], engine: str, done: int) -> None:
+def test_states_resume_exactly(sampler: type[Batches], engine: str, done: int) -> None:
     def make() -> DataLoader[Any]:
         return DataLoader(Squares(), batch_sampler=sampler([0] * BATCH), **ENGINES[engine])
 
@@ -212,7 +212,7 @@ def test_states(sampler: type[Batches], engine: str, done: int) -> None:
 
 
 class OwnBatches(feedline.abc.BatchSampler):
-    """One of feedline's kind that fills the same array again."""
+    """A feedline batch sampler that fills the same array again."""
 
     def __init__(self) -> None:
         self.buffer = np.zeros(BATCH, np.int64)
@@ -238,7 +238,7 @@ class OwnSampler(feedline.abc.Sampler):
         return self.buffer[: len(places)]
 
 
-def test_samplers_of_feedlines_kind() -> None:
+def test_feedline_samplers_may_reuse_their_arrays() -> None:
     loader = DataLoader(Squares(), batch_sampler=OwnBatches(), num_workers=2, engine="thread")
     assert flat(loader) == list(range(N))
     count = 3000  # more than one block
@@ -248,13 +248,13 @@ def test_samplers_of_feedlines_kind() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_share_what_it_was(rank: int) -> None:
+def test_shares_keep_the_contents_of_batches(rank: int) -> None:
     share: Any = feedline.samplers.distribute(Batches([0] * BATCH), rank, 2)
     found = [number for batch in share for number in batch]
     assert sorted(found) == [number for number in range(N) if number // BATCH % 2 == rank]
 
 
-def test_batches_cut_by_feedlines_own_batch_sampler() -> None:
+def test_feedlines_batch_sampler_keeps_the_contents_of_indices() -> None:
     cut = feedline.samplers.BatchSampler(Singles([0]), BATCH, False)
     assert [[index[0] for index in batch] for batch in cut] == [
         list(range(start, start + BATCH)) for start in range(0, N, BATCH)

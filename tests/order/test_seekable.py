@@ -1,4 +1,4 @@
-"""Plans over feedline's samplers: entered anywhere, by any number of ranks."""
+"""Plans over feedline's samplers: they can be entered anywhere, by any number of ranks."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.sample(13)
 KEY = Key(3, 1)
 
 
-class Noting(Sampler):
-    """Index = place + 1000 * epoch; notes how many places it was asked for."""
+class RecordsRequests(Sampler):
+    """Index = place + 1000 * epoch; records how many places were requested."""
 
     def __init__(self, count: int | None) -> None:
         self.count = count
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def size(self) -> int | None:
         return self.count
 
     def at(self, places: IndexArray, key: Key) -> IndexArray:
-        self.asked.append(len(places))
+        self.requested.append(len(places))
         return places + 1000 * key.epoch
 
 
@@ -65,46 +65,46 @@ def test_batches_are_the_order_cut_up(count: int, size: int | None, drop_last: b
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 1024, 1025, 16_384, 20_000, 50_000])
-def test_orders_longer_than_a_block(size: int) -> None:
+def test_orders_longer_than_a_block_are_complete(size: int) -> None:
     batches = listed(plan_of(SequentialSampler(range(50_000)), size))
     assert [index for batch in batches for index in batch] == list(range(50_000))
     assert {len(batch) for batch in batches[:-1]} <= {size}
 
 
 def test_indices_are_made_in_blocks_and_the_first_is_small() -> None:
-    sampler = Noting(1_000_000)
+    sampler = RecordsRequests(1_000_000)
     plan = plan_of(sampler, 64)
-    assert sampler.asked == []
+    assert sampler.requested == []
     for _ in range(16):
         next(plan)
-    assert sampler.asked == [1024], "somebody is waiting for the first batch"
+    assert sampler.requested == [1024], "a small block, since the training loop waits for the first batch"
     for _ in range(256):
         next(plan)
-    assert sampler.asked == [1024, 16_384]
+    assert sampler.requested == [1024, 16_384]
 
 
-def test_the_epoch_of_the_key_is_asked_for() -> None:
-    assert listed(plan_of(Noting(3), None)) == [1000, 1001, 1002]
+def test_the_epoch_of_the_key_is_used() -> None:
+    assert listed(plan_of(RecordsRequests(3), None)) == [1000, 1001, 1002]
 
 
-def test_an_order_without_end() -> None:
+def test_an_infinite_order_has_no_length() -> None:
     plan = plan_of(InfiniteSampler(range(5), shuffle=False), 3)
     with pytest.raises(TypeError, match="never ends"):
         len(plan)
     assert [next(plan).array.tolist() for _ in range(4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
 
 
-def test_nothing_to_deliver() -> None:
+def test_empty_and_consumed_orders_yield_nothing() -> None:
     assert listed(plan_of(SequentialSampler([]))) == []
     assert listed(plan_of(SequentialSampler(range(4)), consumed=4)) == []
     assert listed(plan_of(SequentialSampler(range(4)), consumed=9)) == []
 
 
-def test_entering_far_away_asks_for_nothing_before() -> None:
-    sampler = Noting(10**12)
+def test_entering_at_a_distant_place_requests_nothing_before_it() -> None:
+    sampler = RecordsRequests(10**12)
     plan = plan_of(sampler, 4, consumed=10**12 - 6)
     assert listed(plan) == [[1000 + 10**12 - 6 + n for n in range(4)], [1000 + 10**12 - 2, 1000 + 10**12 - 1]]
-    assert sum(sampler.asked) == 6
+    assert sum(sampler.requested) == 6
 
 
 # -- ranks ---
@@ -135,7 +135,7 @@ def test_ranks_share_the_order_and_end_together(count: int, size: int, world: in
     elif tail == "pad":
         repeated = delivered - everything
         assert set(delivered) == set(everything)
-        assert set(repeated) <= set(order[: repeated.total()]), "the order begins again"
+        assert set(repeated) <= set(order[: repeated.total()]), "padding starts again from the beginning"
         assert repeated.total() < world
     else:
         left_out = everything - delivered
@@ -143,7 +143,7 @@ def test_ranks_share_the_order_and_end_together(count: int, size: int, world: in
         assert set(left_out) == set(order[count - left_out.total() :])
 
 
-def test_a_world_that_is_larger_than_the_order_goes_round_more_than_once() -> None:
+def test_with_more_ranks_than_samples_the_order_repeats_more_than_once() -> None:
     (batches,) = {str(listed(plan)) for plan in ranks_of(1, 2, 5, "pad")}
     assert batches == "[[0]]"
     order = RandomSampler(range(2), seed=3).at(np.arange(2), KEY).tolist()
@@ -152,7 +152,7 @@ def test_a_world_that_is_larger_than_the_order_goes_round_more_than_once() -> No
 
 @settings(deadline=None)
 @given(counts, sizes, worlds, tails, st.data())
-def test_the_same_ranks_enter_where_they_left(
+def test_the_same_ranks_resume_where_they_stopped(
     count: int, size: int, world: int, tail: Tail, data: st.DataObject
 ) -> None:
     ranks = ranks_of(count, size, world, tail)
@@ -168,7 +168,7 @@ def test_the_same_ranks_enter_where_they_left(
 
 @settings(deadline=None)
 @given(counts, sizes, worlds, tails, sizes, worlds, st.data())
-def test_other_ranks_enter_where_these_left(
+def test_other_ranks_resume_where_these_stopped(
     count: int, size: int, world: int, tail: Tail, other_size: int, other_world: int, data: st.DataObject
 ) -> None:
     ranks = ranks_of(count, size, world, tail)
@@ -185,7 +185,7 @@ def test_other_ranks_enter_where_these_left(
 def test_states_are_plain_and_never_beyond_the_end() -> None:
     plan = ranks_of(10, 4, 4, "pad")[0]
     assert plan.state(0) == {"unit": "samples", "consumed": 0}
-    assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve were delivered, of ten"
+    assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve samples were delivered, but there are ten"
     assert type(plan.state(1)["consumed"]) is int
 
 
@@ -202,7 +202,7 @@ def keys_of(plan: Any) -> list[tuple[int, int]]:
 
 
 @given(counts, sizes, worlds, sizes)
-def test_what_a_sample_draws_depends_on_neither_ranks_nor_batches(
+def test_what_a_sample_draws_does_not_depend_on_ranks_or_batches(
     count: int, size: int, world: int, other_size: int
 ) -> None:
     alone = dict(keys_of(plan_of(RandomSampler(range(count), seed=3), other_size)))
@@ -233,7 +233,7 @@ def batch_plan(sampler: Any, consumed: int = 0) -> BatchPlan:
 
 
 @given(st.integers(0, 20), st.integers(0, 20))
-def test_a_batch_sampler_is_entered_anywhere(count: int, done: int) -> None:
+def test_a_batch_sampler_can_be_entered_anywhere(count: int, done: int) -> None:
     plan = batch_plan(Batches(count))
     done = min(done, count)
     assert len(plan) == count
@@ -249,7 +249,7 @@ def test_a_batch_sampler_is_entered_anywhere(count: int, done: int) -> None:
     ]
 
 
-def test_a_batch_sampler_without_end() -> None:
+def test_an_infinite_batch_sampler() -> None:
     plan = batch_plan(Batches(None), 10**9)
     assert [next(plan).array.tolist() for _ in range(2)] == [[1, 10**9], [1, 10**9 + 1]]
     assert plan.state(2) == {"unit": "batches", "consumed": 10**9 + 2}
@@ -260,7 +260,7 @@ def whole_batches(plans: list[BatchPlan]) -> list[int]:
 
 
 @given(st.integers(1, 20), worlds, worlds, st.integers(0, 10))
-def test_ranks_share_batches_and_others_go_on(count: int, world: int, other: int, done: int) -> None:
+def test_ranks_share_batches_and_another_number_of_ranks_resumes(count: int, world: int, other: int, done: int) -> None:
     def ranks(world: int, consumed: int) -> list[BatchPlan]:
         shares: list[Any] = [distribute(Batches(count), rank, world, tail="drop") for rank in range(world)]
         return [batch_plan(share, consumed) for share in shares]
@@ -276,7 +276,7 @@ def test_ranks_share_batches_and_others_go_on(count: int, world: int, other: int
     assert count - consumed - len(rest) < other
 
 
-def test_batches_draw_apart_on_all_ranks() -> None:
+def test_draw_keys_of_batches_differ_on_all_ranks() -> None:
     draws = set()
     for rank in range(3):
         share: Any = distribute(Batches(9), rank, 3)

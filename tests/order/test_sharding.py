@@ -1,4 +1,4 @@
-"""Whether and how a loader shares out the samples of an iterable dataset."""
+"""Whether and how a loader splits an iterable dataset over workers and ranks."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSharding | Non
 
 
 @pytest.mark.parametrize(("shard", "tail"), [(True, "pad"), ("pad", "pad"), ("drop", "drop"), ("exact", "exact")])
-def test_what_is_asked_for_is_done(shard: Any, tail: str) -> None:
+def test_shard_selects_the_tail(shard: Any, tail: str) -> None:
     assert split(shard, drop_last=True) == StreamSharding(4, Share(0, 1, tail), drop_last=True)
     assert split(shard, Source()) == StreamSharding(4, Share(0, 1, tail))
 
 
-def test_single_samples_are_shared_out_one_by_one() -> None:
+def test_single_samples_are_split_one_by_one() -> None:
     assert split(True, batch_size=None) == StreamSharding(1, Share())
 
 
-def test_without_a_word_it_depends_on_the_dataset() -> None:
+def test_the_default_depends_on_the_dataset() -> None:
     assert split(None) is None
     assert split(None, Source()) is not None, "feedline's own sources leave it to the loader"
     assert split(False, Source()) is None
@@ -59,21 +59,21 @@ def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.share == Share(2, 3, "drop")
 
 
-def test_map_style_datasets_have_nothing_to_share_out() -> None:
+def test_map_style_datasets_are_not_split() -> None:
     assert split(None, is_map=True) is None
     assert split(False, is_map=True) is None
     with pytest.raises(BadOption, match=r"shard='exact' is for iterable datasets.*DistributedSampler"):
         split("exact", is_map=True)
 
 
-def test_what_splits_itself_is_not_split_again() -> None:
+def test_datasets_that_split_themselves_are_not_split_again() -> None:
     assert split(None, shards_itself=True) is None
     with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
         split(True, shards_itself=True)
 
 
 @pytest.mark.parametrize("shard", ["yes", "", 2, 0.5, "PAD", []])
-def test_what_is_not_known_is_refused(shard: Any) -> None:
+def test_unknown_values_of_shard_are_rejected(shard: Any) -> None:
     with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
         split(shard)
 
@@ -92,22 +92,22 @@ class Incurious(Curious):
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: EngineName) -> None:
+def test_a_dataset_that_calls_get_worker_info_warns_with_shard(engine_name: EngineName) -> None:
     loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
-    with pytest.warns(DataWarning, match="get_worker_info") as told:
+    with pytest.warns(DataWarning, match="get_worker_info") as warned:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    own = [warning for warning in told if warning.category is DataWarning]  # Python warns of forks, too
+    own = [warning for warning in warned if warning.category is DataWarning]  # Python warns about forks too
     assert [warning.filename for warning in own] == [__file__]
 
 
-def test_who_does_not_ask_or_is_alone_is_not_told() -> None:
+def test_no_warning_without_get_worker_info_or_with_one_worker() -> None:
     for dataset, workers in ((Incurious(), 2), (Curious(), 1), (Curious(), 0)):
         loader = DataLoader(dataset, 2, num_workers=workers, engine="thread" if workers else None, shard=True)
         assert len(list(loader)) == 4
 
 
 class Parts(ShardedSource, IterableDataset[int]):
-    """Yields its own part, as far as it was told which that is."""
+    """Yields the part that `set_worker` selected."""
 
     def __init__(self) -> None:
         self.worker = (0, 1)
@@ -121,17 +121,17 @@ class Parts(ShardedSource, IterableDataset[int]):
 
 
 @pytest.mark.parametrize("shard", [None, True, False])
-def test_a_split_source_is_not_split_by_the_loader(shard: bool | None) -> None:
+def test_a_source_that_splits_itself_is_not_split_by_the_loader(shard: bool | None) -> None:
     assert split(shard, Parts()) is None
 
 
-def test_a_split_source_has_no_tails() -> None:
+def test_tails_are_rejected_for_a_source_that_splits_itself() -> None:
     with pytest.raises(BadOption, match="a Parts: it splits itself"):
         split("exact", Parts())
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 2)])
-def test_a_split_source_is_told_its_worker(engine: EngineName, workers: int) -> None:
+def test_set_worker_is_called_on_a_source_that_splits_itself(engine: EngineName, workers: int) -> None:
     source = Parts()
     loaders: list[Any] = [
         Loader(source, 2, workers=workers, engine=engine),
@@ -141,14 +141,14 @@ def test_a_split_source_is_told_its_worker(engine: EngineName, workers: int) -> 
         found = [[int(number) for number in batch] for batch in loader]
         assert sorted(number for batch in found for number in batch) == list(range(11))
         assert all(len({number % max(1, workers) for number in batch}) == 1 for batch in found)
-    assert source.worker == (0, 1)  # copies were told, not this one
+    assert source.worker == (0, 1)  # called on copies, not on this one
 
 
-# -- samplers that are shared out twice
+# -- samplers that are split twice
 
 
 class Hidden:
-    """A dataset that is a sampler, as wrappers of frameworks make them for torch's DistributedSampler."""
+    """A dataset that wraps a sampler, as frameworks make them for torch's DistributedSampler."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
@@ -158,7 +158,7 @@ class Hidden:
 
 
 class Shard:
-    """The batches of one of several processes, as Accelerate has them."""
+    """The batches of one of several processes, as in Accelerate."""
 
     def __init__(self, batch_sampler: Any) -> None:
         self.batch_sampler = batch_sampler
@@ -199,14 +199,14 @@ ONCE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
-def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
-    with pytest.warns(DataWarning, match=r"one sample in 4.*use_distributed_sampler=False") as told:
+def test_samplers_that_split_twice_warn(given: dict[str, Any]) -> None:
+    with pytest.warns(DataWarning, match=r"one sample in 4.*use_distributed_sampler=False") as warned:
         DataLoader(EIGHT, **given)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize("given", ONCE.values(), ids=ONCE)
-def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -> None:
+def test_samplers_that_split_once_do_not_warn(given: dict[str, Any]) -> None:
     DataLoader(EIGHT, **given)
 
 
@@ -215,7 +215,7 @@ def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
         DataLoader(EIGHT, sampler=half(), shard=True)
 
 
-# -- streams that the loader shares out ---
+# -- streams that the loader splits ---
 
 
 class Shuffled(IterableDataset[int]):
@@ -231,13 +231,13 @@ def test_a_stream_that_shuffles_itself_is_the_same_in_every_worker() -> None:
 
 
 class Own(IterableDataset[float]):
-    """Its numbers are other ones wherever it is iterated over."""
+    """Yields other numbers in every worker."""
 
     def __iter__(self) -> Iterator[float]:
         return iter(np.random.default_rng().random(12).tolist())
 
 
-def test_workers_that_read_something_else_are_noticed() -> None:
+def test_workers_that_read_different_streams_warn() -> None:
     loader = DataLoader(Own(), 2, shard=True, num_workers=2, engine="thread")
     with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
         list(loader)
@@ -262,7 +262,7 @@ def test_the_length_of_a_shared_stream_is_this_ranks(kind: Any, tail: str, monke
 
 
 class Spoilt(IterableDataset[int]):
-    """Sample 5 cannot be made; those after it can."""
+    """Sample 5 fails; those after it do not."""
 
     def __iter__(self) -> Iterator[int]:
         return map(self.make, range(12))
@@ -274,7 +274,7 @@ class Spoilt(IterableDataset[int]):
 
 
 def survivors(batches: Iterator[Any]) -> tuple[list[Any], int]:
-    """Return the batches that come, and how often something was raised instead."""
+    """Return the delivered batches and the number of errors."""
     came, failures = [], 0
     while True:
         try:
@@ -286,13 +286,13 @@ def survivors(batches: Iterator[Any]) -> tuple[list[Any], int]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_bad_sample_of_a_stream_that_is_shared_out_costs_its_own_batch(workers: int) -> None:
+def test_a_bad_sample_of_a_split_stream_costs_only_its_own_batch(workers: int) -> None:
     loader = DataLoader(Spoilt(), 2, shard=True, num_workers=workers, engine="thread" if workers else "auto")
     assert survivors(iter(loader)) == ([[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]], 1)
 
 
 @pytest.mark.parametrize("shard", [True, False])
-def test_a_stream_that_is_read_again_gets_over_a_sample_that_raised(shard: bool) -> None:
+def test_a_resumed_stream_passes_over_a_sample_that_raised(shard: bool) -> None:
     loader = DataLoader(Spoilt(), 2, shard=shard)
     batches = iter(loader)
     assert [batch.tolist() for batch in islice(batches, 2)] == [[0, 1], [2, 3]]

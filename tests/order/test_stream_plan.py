@@ -1,4 +1,4 @@
-"""The plans of streams: of those that are read as they are, and of one that the loader shares out."""
+"""The plans of streams: read as they are, or split by the loader."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SPLIT = StreamSharding(4, Share(1, 3))
 
 
 @pytest.mark.parametrize("count", [1, 32, None])
-def test_the_same_is_asked_for_over_and_over(count: int | None) -> None:
+def test_a_stream_plan_repeats_the_same_request(count: int | None) -> None:
     assert list(islice(StreamPlan(count, 9), 3)) == [count] * 3
 
 
-def test_it_draws_as_the_first_of_several_workers_would() -> None:
+def test_a_stream_plan_draws_like_the_first_of_several_workers() -> None:
     plan = StreamPlan(4, 9)
     assert plan.draw(0) == plan.draw(5) == plan.draw_of(0) == Draw(mix(9, 0))
 
@@ -32,14 +32,14 @@ def test_no_two_streams_of_workers_and_ranks_have_keys_in_common() -> None:
     assert len(keys) == 40_000
 
 
-def test_how_far_it_is_is_known_to_who_reads_it() -> None:
+def test_the_state_of_a_stream_plan_has_no_position() -> None:
     assert StreamPlan(4, 9).state(3) == {"unit": "stream batches", "rank": [0, 1]}
     assert StreamPlan(4, 9, Share(1, 3)).state(3) == {"unit": "stream batches", "rank": [1, 3]}
 
 
-def test_steps_are_asked_for_without_end() -> None:
+def test_a_span_plan_never_ends() -> None:
     plan = SpanPlan(SPLIT)
-    assert list(islice(plan, 3)) == [Span(0), Span(1), Span(2)], "who reads the stream says where it ends"
+    assert list(islice(plan, 3)) == [Span(0), Span(1), Span(2)], "the reader of the stream determines its end"
 
 
 def test_steps_are_counted_from_where_the_stream_was_entered() -> None:
@@ -52,10 +52,10 @@ def test_the_state_counts_the_samples_of_all_ranks() -> None:
     assert plan.state(2) == {"unit": "stream samples", "consumed": 50 + 2 * 12}
 
 
-def test_samples_draw_by_their_place_in_the_stream_whatever_the_step() -> None:
+def test_samples_draw_by_their_place_in_the_stream_in_every_step() -> None:
     plan = SpanPlan(SPLIT, draw_key=9, consumed=50)
     assert plan.draw(0) == plan.draw(7) == Draw(9)
 
 
-def test_tasks_stay_with_the_worker_whose_stream_is_there() -> None:
+def test_tasks_of_a_span_plan_cannot_move() -> None:
     assert not SpanPlan(SPLIT).can_move

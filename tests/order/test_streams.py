@@ -1,4 +1,4 @@
-"""Iterable datasets: who gets which sample, who is warned, and how a stream is gone on with."""
+"""Iterable datasets: which worker gets which sample, the warnings, and resumption."""
 
 import itertools
 import random
@@ -53,27 +53,27 @@ def test_a_shared_stream_is_cut_like_one_without_workers(
     assert values(shared) == expected
 
 
-def test_persistent_workers_share_out_every_epoch_anew() -> None:
+def test_persistent_workers_split_every_epoch() -> None:
     loader = DataLoader(datasets.Stream(11), batch_size=2, num_workers=2, shard=True, persistent_workers=True)
     for _ in range(3):
         assert flat(loader) == list(range(11))
     next(iter(loader))
-    assert flat(loader) == list(range(11)), "also after an epoch that was left"
+    assert flat(loader) == list(range(11)), "also after an abandoned epoch"
     loader.close()
 
 
 @pytest.mark.parametrize("dataset", [datasets.Stream(0), datasets.Stream(1)])
-def test_more_workers_than_samples(dataset: datasets.Stream) -> None:
+def test_more_workers_than_samples_deliver_each_sample_once(dataset: datasets.Stream) -> None:
     assert flat(DataLoader(dataset, batch_size=2, num_workers=3, shard=True)) == list(range(dataset.n))
 
 
-def test_the_other_loader_shares_out_unless_told_not_to() -> None:
+def test_the_loader_without_torch_splits_streams_by_default() -> None:
     dataset = datasets.Stream(9)
     assert flat(Loader(dataset, 2, workers=2)) == list(range(9))
     assert Counter(flat(Loader(dataset, 2, workers=2, shard=False))) == Counter(dict.fromkeys(range(9), 2))
 
 
-def test_a_dataset_that_fails_in_the_middle_fails_in_its_place() -> None:
+def test_an_error_in_the_middle_of_a_stream_is_raised_in_its_place() -> None:
     class Torn(datasets.Stream):
         def __iter__(self) -> Iterator[Any]:
             yield from range(5)
@@ -91,7 +91,7 @@ def test_a_dataset_that_fails_in_the_middle_fails_in_its_place() -> None:
 
 @pytest.mark.parametrize("lengths", [(5, 1, 3), (0, 4, 0), (0, 0, 0), (7, 0, 2)])
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_streams_that_end_unevenly(lengths: tuple[int, ...], engine: EngineName) -> None:
+def test_per_worker_streams_of_different_lengths_are_as_in_torch(lengths: tuple[int, ...], engine: EngineName) -> None:
     def batches(kind: Any, **options: Any) -> list[Any]:
         return values(kind(datasets.UnevenStream(lengths), batch_size=2, num_workers=3, **options))
 
@@ -112,7 +112,7 @@ def warned(loader: Any, *, epochs: int = 1) -> int:
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("workers", [2, 3])
-def test_a_dataset_that_does_not_split_itself_is_told_once(engine: EngineName, workers: int) -> None:
+def test_a_dataset_that_does_not_split_itself_warns_once(engine: EngineName, workers: int) -> None:
     loader = DataLoader(datasets.Stream(6), batch_size=2, num_workers=workers, engine=engine)
     with pytest.warns(DataWarning, match=f"Each of the {workers} workers .* shard=True") as record:
         assert len(flat(loader)) == 6 * workers
@@ -120,7 +120,7 @@ def test_a_dataset_that_does_not_split_itself_is_told_once(engine: EngineName, w
 
 
 class Asking(datasets.Stream):
-    """Asks who it is, in one of several places, and does nothing with the answer."""
+    """Calls `get_worker_info` in one of several places and ignores the result."""
 
     def __init__(self, n: int, where: str) -> None:
         super().__init__(n)
@@ -159,7 +159,7 @@ QUIET: dict[str, Callable[[], Any]] = {
 
 
 class Lambdas(IterableDataset[Any]):
-    """Yields what cannot be pickled, and so not be compared."""
+    """Yields objects that cannot be pickled and therefore not be compared."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter([lambda: 1, lambda: 2])
@@ -170,17 +170,17 @@ def count(samples: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_nobody_is_warned_without_a_reason(name: str) -> None:
+def test_no_warning_without_a_reason(name: str) -> None:
     assert warned(QUIET[name]()) == 0
 
 
-def test_a_dataset_that_splits_itself_is_not_warned_in_any_epoch() -> None:
+def test_a_dataset_that_splits_itself_warns_in_no_epoch() -> None:
     loader = DataLoader(datasets.SplitStream(8), batch_size=2, num_workers=2, persistent_workers=True)
     assert warned(loader, epochs=3) == 0
     loader.close()
 
 
-def test_out_of_turn_the_warning_comes_as_well() -> None:
+def test_the_warning_comes_without_order_too() -> None:
     assert warned(DataLoader(datasets.Stream(6), batch_size=2, num_workers=2, in_order=False)) == 1
 
 
@@ -192,11 +192,11 @@ def test_the_warning_points_to_the_callers_line() -> None:
     assert [warning.filename for warning in caught if issubclass(warning.category, DataWarning)] == [__file__]
 
 
-# Going on, by torchdata's rule
+# Resuming, by torchdata's rule
 
 
 def numbers(batches: Any) -> list[Any]:
-    """Batches without what the samples say about their origin."""
+    """Return the batches without the origins of their samples."""
     return [batch[0] if batch and isinstance(batch[0], list) else batch for batch in values(batches)]
 
 
@@ -210,13 +210,13 @@ STREAMS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("every", [1, 3, 0, None])
 @pytest.mark.parametrize("name", STREAMS)
-def test_streams_go_on_from_every_step_without_workers(name: str, every: int | None) -> None:
+def test_streams_resume_from_every_step_without_workers(name: str, every: int | None) -> None:
     check_stream(STREAMS[name], 0, every, stops=range(0, 9))
 
 
 @pytest.mark.parametrize("every", [1, 3, 0])
 @pytest.mark.parametrize("name", STREAMS)
-def test_streams_on_threads_go_on(name: str, every: int) -> None:
+def test_streams_on_threads_resume(name: str, every: int) -> None:
     check_stream(STREAMS[name], 3, every, stops=range(0, 10), engine="thread")
 
 
@@ -224,7 +224,7 @@ def test_streams_on_threads_go_on(name: str, every: int) -> None:
     ("name", "every", "stop"),
     [("stateful dataset", 1, 3), ("stateful dataset", 3, 7), ("stateful iterator", 2, 5), ("stateless", 1, 8)],
 )
-def test_streams_in_processes_go_on(name: str, every: int, stop: int) -> None:
+def test_streams_in_processes_resume(name: str, every: int, stop: int) -> None:
     check_stream(STREAMS[name], 2, every, stops=(stop,))
 
 
@@ -245,11 +245,11 @@ def check_stream(make: Callable[[], Any], workers: int, every: int | None, stops
         resumed.load_state_dict(state)
         assert through_json(resumed.state_dict()) == state
         assert taken + numbers(resumed) == whole, f"after {stop} batches"
-        assert numbers(resumed) == whole, "the epoch after it is a whole one"
+        assert numbers(resumed) == whole, "the next epoch is whole"
 
 
 @pytest.mark.slow
-def test_a_resumption_of_a_resumption_goes_on() -> None:
+def test_streams_can_resume_repeatedly() -> None:
     for workers, every in ((0, 1), (2, 2)):
 
         def loader(workers: int = workers, every: int = every) -> Any:
@@ -274,8 +274,8 @@ def test_a_resumption_of_a_resumption_goes_on() -> None:
 @pytest.mark.parametrize(
     ("dataset", "workers"), [("stateful dataset", 0), ("stateful iterator", 0), ("stateful iterator", 2)]
 )
-def test_what_has_a_state_is_not_read_again(dataset: str, workers: int) -> None:
-    """Samples say where their iterator was restored: at the batch, not at the beginning."""
+def test_streams_with_a_state_are_not_read_again(dataset: str, workers: int) -> None:
+    """Samples hold where their iterator was restored: at the batch, not at the beginning."""
     loader = DataLoader(STREAMS[dataset](), batch_size=3, num_workers=workers)
     list(itertools.islice(loader, 4))
     resumed = DataLoader(STREAMS[dataset](), batch_size=3, num_workers=workers)
@@ -284,22 +284,22 @@ def test_what_has_a_state_is_not_read_again(dataset: str, workers: int) -> None:
     assert origins == ({12} if workers == 0 else {6})
 
 
-def test_states_that_are_saved_less_often_are_read_up_to_where_the_training_loop_was() -> None:
+def test_from_less_frequent_states_a_stream_is_read_up_to_the_saved_position() -> None:
     def loader() -> Any:
         return DataLoader(datasets.StatefulSplitStream(40), batch_size=2, num_workers=2, snapshot_every_n_steps=3)
 
     begun = loader()
-    taken = numbers(itertools.islice(begun, 9))  # five of the first worker, four of the second
+    taken = numbers(itertools.islice(begun, 9))  # five from the first worker, four from the second
     resumed = loader()
     resumed.load_state_dict(begun.state_dict())
     rest = values(resumed)
-    assert {origin for batch in rest for origin in batch[1]} == {6}, "restored after three batches, then read on"
+    assert {origin for batch in rest for origin in batch[1]} == {6}, "restored after three batches, then read further"
     assert taken + numbers(rest) == numbers(loader())
 
 
 @pytest.mark.parametrize("later", [0, 1, 3])
 @pytest.mark.parametrize("name", ["stateful iterator", "stateless"])
-def test_streams_of_workers_do_not_fit_another_number_of_workers(name: str, later: int) -> None:
+def test_per_worker_streams_cannot_resume_with_another_number_of_workers(name: str, later: int) -> None:
     loader = DataLoader(STREAMS[name](), batch_size=3, num_workers=2)
     list(itertools.islice(loader, 3))
     resumed = DataLoader(STREAMS[name](), batch_size=3, num_workers=later)
@@ -308,7 +308,7 @@ def test_streams_of_workers_do_not_fit_another_number_of_workers(name: str, late
         iter(resumed)
 
 
-def test_a_stream_without_workers_does_not_fit_two() -> None:
+def test_a_stream_without_workers_cannot_resume_with_two() -> None:
     loader = DataLoader(datasets.Stream(20), batch_size=3)
     list(itertools.islice(loader, 3))
     resumed = DataLoader(datasets.Stream(20), batch_size=3, num_workers=2)
@@ -327,8 +327,8 @@ def test_one_worker_and_none_are_the_same_stream() -> None:
         assert values(resumed) == whole[3:]
 
 
-def test_a_refused_state_is_never_taken_for_none() -> None:
-    """Trying again must not begin an epoch in silence; loading one that fits does help."""
+def test_a_rejected_state_stays_an_error_until_another_is_loaded() -> None:
+    """Iterating again must not silently start a new epoch; loading a matching state helps."""
     loader = DataLoader(datasets.Stream(20), batch_size=3)
     list(itertools.islice(loader, 3))
     resumed = DataLoader(datasets.SplitStream(20), batch_size=3, num_workers=2, engine="thread")
@@ -340,8 +340,8 @@ def test_a_refused_state_is_never_taken_for_none() -> None:
     assert sorted(flat(resumed)) == list(range(20))
 
 
-def test_a_stream_that_lasts_from_epoch_to_epoch_goes_on() -> None:
-    """The dataset is a queue: its epochs are not alike, and its state is more than a position in one of them."""
+def test_a_stream_whose_state_outlives_epochs_resumes() -> None:
+    """The dataset is a queue: its epochs differ, and its state is more than a position in one of them."""
 
     def loader() -> Any:
         return DataLoader(datasets.TurnstileStream(6), batch_size=2)
@@ -361,7 +361,7 @@ def test_a_stream_that_lasts_from_epoch_to_epoch_goes_on() -> None:
         assert taken == whole, f"after {stop} batches"
 
 
-def test_a_stream_that_lasts_goes_on_after_its_end() -> None:
+def test_a_stream_whose_state_outlives_epochs_resumes_after_the_end() -> None:
     for workers in (0, 1):
 
         def loader(workers: int = workers) -> Any:
@@ -380,7 +380,7 @@ def test_a_stream_that_lasts_goes_on_after_its_end() -> None:
         resumed.close()
 
 
-def test_states_of_persistent_streams() -> None:
+def test_streams_of_persistent_workers_resume() -> None:
     loader = DataLoader(datasets.StatefulSplitStream(23), batch_size=3, num_workers=2, persistent_workers=True)
     whole = numbers(loader)
     list(itertools.islice(loader, 5))
@@ -394,7 +394,7 @@ def test_states_of_persistent_streams() -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_that_drops_its_last_batch_goes_on() -> None:
+def test_a_stream_with_drop_last_resumes() -> None:
     def loader() -> Any:
         return DataLoader(datasets.UnevenStream((7, 4)), batch_size=3, num_workers=2, drop_last=True)
 
@@ -411,7 +411,7 @@ def test_a_stream_that_drops_its_last_batch_goes_on() -> None:
         del iterator
 
 
-def test_single_samples_of_a_stream_go_on() -> None:
+def test_single_samples_of_a_stream_resume() -> None:
     for workers in (0, 2):
 
         def loader(workers: int = workers) -> Any:
@@ -425,7 +425,7 @@ def test_single_samples_of_a_stream_go_on() -> None:
         assert taken + values(resumed) == whole
 
 
-def test_streams_out_of_turn_lose_nothing() -> None:
+def test_streams_without_order_resume_without_losses() -> None:
     def loader() -> Any:
         return DataLoader(datasets.StatefulSplitStream(30), batch_size=2, num_workers=2, in_order=False)
 
@@ -439,7 +439,7 @@ def test_streams_out_of_turn_lose_nothing() -> None:
     assert sorted(index for batch in taken + numbers(resumed) for index in batch) == list(range(30))
 
 
-# Going on, where the loader shares out
+# Resuming, where the loader splits
 
 
 SHARED: dict[str, Callable[[], Any]] = {
@@ -450,7 +450,7 @@ SHARED: dict[str, Callable[[], Any]] = {
 
 
 class StatefulWhole(datasets.StatefulStream):
-    """Has a state and does not split itself."""
+    """Has a state, but does not split itself."""
 
     def __iter__(self) -> Iterator[Any]:
         if not self.resumed:
@@ -463,7 +463,7 @@ class StatefulWhole(datasets.StatefulStream):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
-def test_a_shared_stream_goes_on_from_every_step_with_any_number_of_workers(name: str) -> None:
+def test_a_shared_stream_resumes_from_every_step_with_any_number_of_workers(name: str) -> None:
     def loader(workers: int, engine: EngineName | None = None) -> Any:
         return DataLoader(SHARED[name](), batch_size=3, num_workers=workers, shard=True, engine=engine)
 
@@ -494,7 +494,7 @@ def test_a_shared_stream_with_a_state_is_not_read_again(workers: int) -> None:
     resumed.load_state_dict(begun.state_dict())
     rest = values(resumed)
     assert [index for batch in rest for index in batch[0]] == list(range(36, 60))
-    assert min(origin for batch in rest for origin in batch[1]) >= 30, "restored near where the training loop was"
+    assert min(origin for batch in rest for origin in batch[1]) >= 30, "restored near the saved position"
 
 
 def test_persistent_workers_of_a_shared_stream_load_a_state() -> None:
@@ -520,9 +520,9 @@ def test_a_shared_stream_draws_the_same_after_a_resumption() -> None:
     assert taken + [np.asarray(batch).tobytes() for batch in resumed] == whole
 
 
-def test_own_streams_draw_the_same_after_a_resumption() -> None:
+def test_per_worker_streams_draw_the_same_after_a_resumption() -> None:
     class Shuffled(datasets.SplitStream):
-        """Augments what it reads; which sample is read does not depend on what was drawn."""
+        """Augments samples; which sample is read does not depend on random numbers."""
 
         def __iter__(self) -> Iterator[Any]:
             for value in super().__iter__():
@@ -539,7 +539,7 @@ def test_own_streams_draw_the_same_after_a_resumption() -> None:
     assert taken + values(resumed) == whole
 
 
-def test_a_shared_stream_with_another_batch_size_goes_on_where_it_was() -> None:
+def test_a_shared_stream_resumes_with_another_batch_size() -> None:
     begun = DataLoader(datasets.Stream(20), batch_size=3, shard=True)
     list(itertools.islice(begun, 2))
     resumed = DataLoader(datasets.Stream(20), batch_size=5, shard=True, num_workers=2)
@@ -547,7 +547,7 @@ def test_a_shared_stream_with_another_batch_size_goes_on_where_it_was() -> None:
     assert flat(resumed) == list(range(6, 20))
 
 
-def test_a_state_of_a_shared_stream_does_not_fit_one_that_is_not() -> None:
+def test_states_of_shared_and_unshared_streams_are_not_interchangeable() -> None:
     shared = DataLoader(datasets.Stream(20), batch_size=3, shard=True)
     own = DataLoader(datasets.Stream(20), batch_size=3)
     for one, other in ((shared, own), (own, shared)):
@@ -556,7 +556,7 @@ def test_a_state_of_a_shared_stream_does_not_fit_one_that_is_not() -> None:
             other.load_state_dict(one.state_dict())
 
 
-def test_the_other_loader_goes_on_with_a_stream() -> None:
+def test_the_loader_without_torch_resumes_a_stream() -> None:
     whole = values(Loader(datasets.Stream(23), 3))
     for before, after in ((0, 2), (2, 0)):
         loader = Loader(datasets.Stream(23), 3, workers=before)

@@ -1,4 +1,4 @@
-"""Which order the arguments of torch's loader stand for."""
+"""Which order follows from the arguments of torch's loader."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Mine(SequentialSampler):
         ({"batch_sampler": samplers.LengthBucketBatchSampler(list(range(10)), 2, seed=1)}, BatchOrder),
     ],
 )
-def test_map_style_datasets(options: dict[str, Any], kind: type) -> None:
+def test_orders_of_map_style_datasets(options: dict[str, Any], kind: type) -> None:
     order = order_of(**options)
     assert type(order) is kind
     drawn = "shuffle" in options or isinstance(options.get("sampler"), (samplers.RandomSampler, SubsetRandomSampler))
@@ -82,17 +82,17 @@ def test_map_style_datasets(options: dict[str, Any], kind: type) -> None:
         assert listed(order) == [list(batch) if isinstance(batch, list) else batch for batch in loader]
 
 
-def test_iterable_datasets() -> None:
+def test_orders_of_iterable_datasets() -> None:
     assert type(order_of(Stream(), batch_size=2)) is StreamOrder
     assert type(order_of(Stream(), batch_size=2, sharding=StreamSharding(2, Share()))) is SpanOrder
 
 
-# -- torch's samplers, to the letter ---
+# -- torch's samplers, exactly ---
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1023, 1024, 1025, 40_000])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_torchs_sequential_sampler_is_entered_anywhere(count: int, drop_last: bool) -> None:
+def test_torchs_sequential_sampler_can_be_entered_anywhere(count: int, drop_last: bool) -> None:
     order = order_of(range(count), batch_size=7, drop_last=drop_last)
     expected = [list(batch) for batch in BatchSampler(SequentialSampler(range(count)), 7, drop_last)]
     assert listed(order) == expected
@@ -112,7 +112,7 @@ class Growing:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_dataset_that_grows_is_measured_when_iteration_begins(shuffle: bool) -> None:
+def test_the_length_of_a_growing_dataset_is_read_when_iteration_starts(shuffle: bool) -> None:
     data: Any = Growing()
     loader: Any = DataLoader(data, batch_size=2, shuffle=shuffle)
     data.count = 5
@@ -143,12 +143,12 @@ def test_torchs_random_samplers_are_obeyed(name: str, own: bool, size: int | Non
     state_after = torch.get_rng_state()
     loader: Any = DataLoader(NUMBERS, size, sampler=begin())
     assert listed(torch_order(loader, None)) == theirs
-    assert torch.equal(torch.get_rng_state(), state_after), "the program's own generator ends where it would"
+    assert torch.equal(torch.get_rng_state(), state_after), "the program's own generator ends in the same state"
 
 
 @pytest.mark.parametrize("name", drawn_samplers(None))
 @pytest.mark.parametrize("done", [0, 1, 3])
-def test_an_order_that_a_generator_drew_goes_on(name: str, done: int) -> None:
+def test_an_order_drawn_from_a_generator_resumes(name: str, done: int) -> None:
     def order(seed: int) -> Order:
         return order_of(batch_size=3, sampler=drawn_samplers(torch.Generator().manual_seed(seed))[name])
 
@@ -168,7 +168,7 @@ def test_an_order_that_a_generator_drew_goes_on(name: str, done: int) -> None:
 
 
 class SkipBatchSampler:
-    """Accelerate's, as far as it matters."""
+    """A stand-in for Accelerate's."""
 
     __module__ = "accelerate.data_loader"
 
@@ -193,7 +193,7 @@ class Drawing(torch.utils.data.Dataset[Any]):
 
 @pytest.mark.parametrize("skips", [0, 1, 3, 4])
 @pytest.mark.parametrize("kind", ["feedline's", "torch's", "foreign"])
-def test_batches_that_accelerate_skips_are_entered(kind: str, skips: int) -> None:
+def test_batches_that_accelerate_skips_are_not_delivered(kind: str, skips: int) -> None:
     def batches(skips: int) -> Any:
         sampler: Any = {
             "feedline's": samplers.RandomSampler(range(7), seed=3),
@@ -209,7 +209,7 @@ def test_batches_that_accelerate_skips_are_entered(kind: str, skips: int) -> Non
     assert [[values.tolist() for values in batch] for batch in loader] == whole[skips:]
 
 
-# -- going on ---
+# -- resuming ---
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_torchs_samplers_without_a_generator_resume_exactly(
     assert [torch.as_tensor(batch).tolist() for batch in other] == rest
 
 
-def test_torchs_distributed_sampler_resumes_in_the_epoch_that_it_was_told() -> None:
+def test_torchs_distributed_sampler_resumes_in_the_epoch_that_was_set() -> None:
     def make() -> tuple[feedline.DataLoader[int], DistributedSampler[int]]:
         sampler: DistributedSampler[int] = DistributedSampler(range(20), 2, 1, seed=5)  # type: ignore[arg-type]
         return feedline.DataLoader(range(20), 2, sampler=sampler), sampler

@@ -1,6 +1,6 @@
-"""Everything public that is written in Python, a line for each name, parameter and member.
+"""Everything public that is written in Python, one line per name, parameter and member.
 
-Annotations and defaults appear as they are in the source, so that every Python renders them alike.
+Annotations and defaults appear as in the source, so that every Python version renders them alike.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _constructor(kind: type) -> Callable[..., Any] | None:
 
 
 def _members(kind: type) -> dict[str, type]:
-    """Return the public members of a class, and the class of feedline's that each is from.
+    """Return the public members of a class, each with the feedline class that defines it.
 
     A method that no class documents is not public.
     """
@@ -110,7 +110,7 @@ def _function(name: str, function: Any) -> Iterator[str]:
 
 
 def _parameters(name: str, function: Any) -> Iterator[str]:
-    """Yield a line for each parameter: with its place if it can be given without its name, with `*` if it cannot."""
+    """Yield a line for each parameter: with its position if it can be positional, otherwise with `*`."""
     for place, one in enumerate(inspect.signature(inspect.unwrap(function)).parameters.values()):
         if place == 0 and one.name in ("self", "cls"):
             continue
@@ -129,7 +129,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a default in a form that no Python and no package changes."""
+    """Return a default in a form that does not depend on versions of Python or packages."""
     if isinstance(value, tuple) and not all(isinstance(one, _PLAIN) for one in value):
         return f"<{type(value).__name__}>"
     if type(value) in _PLAIN:

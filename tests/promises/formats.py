@@ -1,4 +1,4 @@
-"""What is written to files: the keys of states and of recordings, and the types of their values."""
+"""File formats: the keys of states and recordings, and the types of their values."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ KINDS = (
     *(("pipes", name) for name in ("batch", "concat", "interleave", "mix", "pack", "repeat", "slice")),
     *(("pipes", name) for name in ("window_shuffle", "zip", "tar")),
 )
-"""Recipes whose states have all keys between them; none starts workers."""
+"""Recipes whose states together have all keys; none starts workers."""
 USERS = (".dataset.count", ".dataset.at", ".datasets[].dataset.at")
-"""Ends of keys that are not feedline's, but of the datasets of recipes."""
+"""Suffixes of keys that belong to the datasets of recipes, not to feedline."""
 
 MACHINE = ("system.", "settings.memory_limit", "counters.arena_bytes")
-"""Figures that some machines do not have."""
+"""Values that some machines do not have."""
 
 
 def lines(folder: Path) -> tuple[list[str], list[str]]:
@@ -76,7 +76,7 @@ def _recording(folder: Path) -> Any:
         list(loader)
     loader.close()
     recording = Recording.load(folder / "run.json")
-    # What depends on chance, or is rare.
+    # Keys that are random or rare.
     recording.slow_samples, recording.memory = [SlowSample(3, 0.5, 0)], [WorkerMemory(0, 1 << 20, 0)]
     recording.stages, recording.settled = {"decode": [[0, 5000]]}, 1000
     recording.save(folder / "run.json")

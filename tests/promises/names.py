@@ -43,6 +43,6 @@ def shown_names() -> list[str]:
 
 # Any: whatever is public.
 def value_of(name: str) -> Any:
-    """Return what a public name stands for. Raises MissingExtra: it needs a package that is not installed."""
+    """Return the object of a public name. Raises MissingExtra if it needs a package that is not installed."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""What users may rely on is what the lists in this folder say."""
+"""The public interface matches the lists in this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.promises import write
 
 
 @pytest.mark.parametrize("name", write.LISTS)
-def test_the_list_is_that_of_the_code(name: str) -> None:
+def test_the_lists_match_the_code(name: str) -> None:
     listed = (write.FOLDER / f"{name}.txt").read_text("utf-8").splitlines()
     found, lacking = write.current(name)
     known = [line for line in listed if not line.startswith(tuple(lacking))]

@@ -12,7 +12,7 @@ LISTS = ("api", "commands", "formats")
 
 
 def current(name: str) -> tuple[list[str], list[str]]:
-    """Return a list as it should be, and the beginnings of lines that this environment cannot know."""
+    """Return the current list, and the prefixes of lines that this environment cannot determine."""
     if name == "commands":
         return commands.lines(), []
     if name == "api":

@@ -1,4 +1,4 @@
-"""The keyed order: each index once, by any sequence of places; and it looks random in every way counted here."""
+"""The keyed order: each index once, in any sequence of places, and random by all the statistics tested here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sizes = (
 
 
 def orders(size: int, places: list[int], count: int) -> NDArray[np.int64]:
-    """What stands at these places under `count` keys, a row for each."""
+    """Return the indices at these places under `count` keys, one row per key."""
     asked = np.array(places)
     return np.array([Bijection(size, mix(5, number))(asked) for number in range(count)])
 
@@ -66,7 +66,7 @@ def check_sampled(size: int, key: int) -> None:
 
 
 @given(sizes, st.integers(0, 2**64 - 1), st.data())
-def test_a_place_says_the_same_in_any_company(size: int, key: int, data: st.DataObject) -> None:
+def test_a_place_gives_the_same_index_alone_or_with_others(size: int, key: int, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, size - 1), max_size=20))
     order = Bijection(size, key)
     together = order(np.array(places, np.int64))
@@ -75,7 +75,7 @@ def test_a_place_says_the_same_in_any_company(size: int, key: int, data: st.Data
     assert all(0 <= index < size for index in together)
 
 
-def test_pieces_are_joined_and_shapes_kept() -> None:
+def test_large_requests_are_joined_and_keep_their_shape() -> None:
     order = Bijection(10**6, 3)
     places = np.arange(100_000)
     whole = order(places)
@@ -85,19 +85,19 @@ def test_pieces_are_joined_and_shapes_kept() -> None:
 
 
 @pytest.mark.parametrize(("size", "place"), [(0, 0), (5, 5), (5, -1), (5000, 5000), (5000, -1), (2000, 2**40)])
-def test_places_outside_are_refused(size: int, place: int) -> None:
+def test_places_out_of_range_are_rejected(size: int, place: int) -> None:
     with pytest.raises(IndexError, match=f"place {place} "):
         Bijection(size, 1)(np.array([place]))
 
 
 @pytest.mark.parametrize("size", [-1, 2**63 + 1])
-def test_impossible_sizes_are_refused(size: int) -> None:
+def test_impossible_sizes_are_rejected(size: int) -> None:
     with pytest.raises(ValueError, match=r"2\*\*63"):
         Bijection(size, 1)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
-def test_all_orders_of_a_few_are_equally_likely(size: int) -> None:
+def test_all_orders_of_small_sizes_are_equally_likely(size: int) -> None:
     found = small_orders(size, mix_array(5, np.arange(60_000)))
     assert np.array_equal(found[:500], orders(size, list(range(size)), 500))
     counts = Counter(map(tuple, found.tolist()))
@@ -106,7 +106,7 @@ def test_all_orders_of_a_few_are_equally_likely(size: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 1024, 1025, 2048, 10_007, 10**6, 10**9, 2**40 + 1, 2**63])
-def test_any_index_comes_at_any_place(size: int) -> None:
+def test_indices_are_evenly_spread_at_any_place(size: int) -> None:
     count, bins = 3000, 50
     edges = np.array([size * number // bins for number in range(1, bins)])
     expected = np.diff(edges.astype(np.float64), prepend=0, append=size) / size * count
@@ -116,7 +116,7 @@ def test_any_index_comes_at_any_place(size: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1025, 1500, 4096, 10**6, 10**9, 2**40 + 1])
-def test_neighbouring_places_are_unrelated_over_keys(size: int) -> None:
+def test_neighbouring_places_are_independent_over_keys(size: int) -> None:
     found = orders(size, [0, 1, 2, 64], 3000)
     for left, right in [(0, 1), (1, 2), (0, 3)]:
         assert_fits(np.bincount((found[:, left] - found[:, right]) % size * 32 // size, minlength=32))
@@ -126,7 +126,7 @@ def test_neighbouring_places_are_unrelated_over_keys(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2**17, 10**6, 10**9, 2**40 + 1])
 @pytest.mark.parametrize("key", KEYS)
-def test_steps_within_an_order_are_unrelated(size: int, key: int) -> None:
+def test_steps_within_an_order_are_independent(size: int, key: int) -> None:
     order = Bijection(size, key)(np.arange(1 << 16))
     assert_fits(np.bincount(np.diff(order) % size * 64 // size, minlength=64))
     assert_fits(np.bincount((order[2:] - 2 * order[1:-1] + order[:-2]) % size * 64 // size, minlength=64))
@@ -135,7 +135,7 @@ def test_steps_within_an_order_are_unrelated(size: int, key: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 50_000])
-def test_orders_of_two_keys_are_unrelated(size: int) -> None:
+def test_orders_of_two_keys_are_independent(size: int) -> None:
     one, other = (Bijection(size, mix(1, epoch))(np.arange(size)) for epoch in range(2))
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
     assert np.count_nonzero(one == other) < 10
@@ -151,5 +151,5 @@ def test_memory_does_not_grow_with_the_size() -> None:
         tracemalloc.stop()
 
 
-def test_repr_makes_it_again() -> None:
+def test_the_repr_has_size_and_key() -> None:
     assert repr(Bijection(10, 3)) == "Bijection(10, key=3)"

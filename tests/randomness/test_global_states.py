@@ -1,4 +1,4 @@
-"""The generators that belong to the whole process."""
+"""The global random generators of the process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
 @pytest.fixture(params=["known", "unknown"])
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether it is known where the generators keep their words; another Python, NumPy or torch may do it elsewhere."""
+    """Whether the memory layout of the generators is known; it depends on the versions of Python, NumPy and torch."""
     if request.param == "unknown":
         for name in ("_PYTHON", "_PYTHON_MARK", "_NUMPY_STORE"):
             monkeypatch.setattr(global_states, name, None)
@@ -50,7 +50,7 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @given(keys)
 def test_seeding_makes_all_three_follow_from_the_key(key: int) -> None:
-    draw_globals()  # leaves a normal number in store, which must not survive
+    draw_globals()  # leaves a buffered normal number, which must not survive
     seed_globals(key)
     first = draw_globals()
     draw_globals()
@@ -69,13 +69,13 @@ def test_the_high_bits_of_a_key_count() -> None:
     assert (random.random(), torch.rand(()).item()) != low
 
 
-@pytest.mark.parametrize("in_store", [True, False])
-def test_the_generators_are_given_back_exactly(in_store: bool, memory: str) -> None:
-    """All three make normal numbers in pairs and keep the second, which belongs to the caller as well."""
+@pytest.mark.parametrize("buffered", [True, False])
+def test_the_generators_are_restored_exactly(buffered: bool, memory: str) -> None:
+    """All three make normal numbers in pairs and buffer the second, which belongs to the caller too."""
 
     def begin() -> None:
         seed_globals(5)
-        if in_store:
+        if buffered:
             random.gauss(0, 1)
             np.random.randn()
             torch.randn(())
@@ -92,7 +92,7 @@ def test_the_generators_are_given_back_exactly(in_store: bool, memory: str) -> N
     assert [draw_globals() for _ in range(3)] == undisturbed
 
 
-def test_the_generators_are_given_back_after_an_error() -> None:
+def test_the_generators_are_restored_after_an_error() -> None:
     seed_globals(5)
     expected = draw_globals()
     seed_globals(5)
@@ -103,7 +103,7 @@ def test_the_generators_are_given_back_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_own_generators_go_on_whoever_draws_meanwhile(keeps: bool, memory: str) -> None:
+def test_own_generators_continue_even_if_other_code_draws_meanwhile(keeps: bool, memory: str) -> None:
     seed_globals(5)
     expected = [draw_globals() for _ in range(6)]
     seed_globals(5)
@@ -142,8 +142,8 @@ def test_a_generator_that_was_drawn_from_is_named(name: str, memory: str) -> Non
 
 @pytest.mark.parametrize("name", SIMPLE_DRAWS)
 @pytest.mark.parametrize("times", [1, 623, 624, 1000])
-def test_states_are_given_back(name: str, times: int, memory: str) -> None:
-    """Twisters make 624 numbers at a time: what lies before and after that looks different in memory."""
+def test_states_are_restored(name: str, times: int, memory: str) -> None:
+    """The Mersenne Twister makes 624 numbers at a time, so its memory looks different before and after that."""
     seed_globals(3)
     for _ in range(times):
         SIMPLE_DRAWS[name]()
@@ -155,7 +155,7 @@ def test_states_are_given_back(name: str, times: int, memory: str) -> None:
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
 
 
-def test_it_is_seen_whether_anything_was_drawn_since_seeding() -> None:
+def test_draws_since_seeding_are_detected() -> None:
     for draw in SIMPLE_DRAWS.values():
         seed_globals(11)
         assert GlobalStates.now().is_seeded_with(11)
@@ -165,7 +165,7 @@ def test_it_is_seen_whether_anything_was_drawn_since_seeding() -> None:
         assert not GlobalStates.now().is_seeded_with(11)
 
 
-def test_states_are_compared_and_not_looked_up() -> None:
+def test_states_can_be_compared_but_not_hashed() -> None:
     states = GlobalStates.now()
     assert states != "anything else"
     with pytest.raises(TypeError, match="unhashable"):
@@ -195,7 +195,7 @@ DRAWS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_every_way_of_drawing_is_noticed(name: str, memory: str) -> None:
+def test_every_way_of_drawing_is_detected(name: str, memory: str) -> None:
     seed_globals(7)
     states = GlobalStates.now()
     assert not states.have_moved()
@@ -203,11 +203,11 @@ def test_every_way_of_drawing_is_noticed(name: str, memory: str) -> None:
     assert states.have_moved()
 
 
-def test_the_quick_way_works_with_the_versions_at_hand() -> None:
+def test_the_fast_check_works_with_the_installed_versions() -> None:
     assert global_states._mark() is not None
 
 
-def test_what_does_not_draw_is_not_taken_for_it() -> None:
+def test_code_that_does_not_draw_is_not_detected() -> None:
     states = GlobalStates.now()
     random.Random(3).random()
     np.random.default_rng(3).random()
@@ -217,14 +217,14 @@ def test_what_does_not_draw_is_not_taken_for_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["random, normal", "numpy, normal", "torch, normal"])
-def test_a_number_in_store_moves_nothing_but_is_noticed(name: str, memory: str) -> None:
+def test_using_up_a_buffered_number_is_detected(name: str, memory: str) -> None:
     DRAWS[name]()
     states = GlobalStates.now()
     DRAWS[name]()
     assert states.have_moved()
 
 
-def test_a_generator_of_numpy_that_was_exchanged_is_noticed() -> None:
+def test_a_replaced_numpy_generator_is_detected() -> None:
     states = GlobalStates.now()
     before = np.random.get_bit_generator()  # type: ignore[attr-defined]
     np.random.set_bit_generator(np.random.MT19937(3))  # type: ignore[attr-defined]
@@ -237,7 +237,7 @@ def test_a_generator_of_numpy_that_was_exchanged_is_noticed() -> None:
         np.random.set_bit_generator(before)  # type: ignore[attr-defined]
 
 
-def test_a_generator_of_another_kind_is_given_back(memory: str) -> None:
+def test_a_generator_of_another_kind_is_restored(memory: str) -> None:
     before = np.random.get_bit_generator()  # type: ignore[attr-defined]
     np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[attr-defined]
     try:
@@ -250,10 +250,10 @@ def test_a_generator_of_another_kind_is_given_back(memory: str) -> None:
         np.random.set_bit_generator(before)  # type: ignore[attr-defined]
 
 
-def test_a_generator_of_torch_that_was_exchanged_is_noticed(
+def test_a_replaced_torch_generator_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And its memory is not read when it is gone."""
+    """Its memory is not read after it is freed."""
     monkeypatch.setattr(torch, "default_generator", torch.Generator().manual_seed(7))
     states = GlobalStates.now()
     assert not states.have_moved()
@@ -262,7 +262,7 @@ def test_a_generator_of_torch_that_was_exchanged_is_noticed(
 
 
 def test_restoring_waits_for_a_thread_that_draws() -> None:
-    """NumPy makes numbers without the interpreter's lock, and has one of its own for that."""
+    """NumPy releases the GIL while it draws, and has its own lock."""
     states, generator = GlobalStates.now(), np.random.get_bit_generator()  # type: ignore[attr-defined]
     np.random.rand()
     restoring = threading.Thread(target=states.restore)
@@ -275,7 +275,7 @@ def test_restoring_waits_for_a_thread_that_draws() -> None:
 
 
 @pytest.mark.slow
-def test_it_needs_no_torch_and_notices_one_that_comes() -> None:
+def test_global_states_work_without_torch_and_after_it_is_imported() -> None:
     program = """
 import sys
 from feedline.randomness.global_states import GlobalStates
@@ -283,6 +283,6 @@ states = GlobalStates.now()
 assert "torch" not in sys.modules
 assert not states.have_moved()
 import torch
-assert states.have_moved()  # nobody knows what it draws from now on
+assert states.have_moved()  # what it draws from now on is unknown
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=100)

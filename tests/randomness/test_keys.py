@@ -1,4 +1,4 @@
-"""Keys: mixing is a bijection, and the array form says the same."""
+"""Keys: mixing is a bijection, and the array form gives the same result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ words = st.integers(0, 2**64 - 1)
 
 
 @given(words, st.lists(st.integers(0, 2**63 - 1)))
-def test_array_form_is_the_same(key: int, numbers: list[int]) -> None:
+def test_the_array_form_gives_the_same_keys(key: int, numbers: list[int]) -> None:
     mixed = mix_array(key, np.array(numbers, np.int64))
     assert mixed.dtype == np.uint64
     assert mixed.tolist() == [mix(key, number) for number in numbers]
@@ -33,7 +33,7 @@ def test_mixed_keys_have_64_bits(key: int, number: int) -> None:
     assert 0 <= mix(key, number) < 2**64
 
 
-def test_numbers_are_left_alone() -> None:
+def test_mix_array_does_not_modify_its_argument() -> None:
     numbers = np.arange(10)
     mix_array(3, numbers)
     assert numbers.tolist() == list(range(10))
@@ -45,14 +45,14 @@ def test_no_two_numbers_share_a_key(key: int) -> None:
 
 
 @pytest.mark.parametrize("key", [0, 1, 0xDEADBEEF])
-def test_every_bit_is_a_coin(key: int) -> None:
+def test_every_bit_is_evenly_distributed(key: int) -> None:
     mixed = mix_array(key, np.arange(1 << 15))
     ones = np.array([int((mixed >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)])
     assert abs(ones - (1 << 14)).max() < 5 * np.sqrt(1 << 13)
     assert_fits(np.bincount((mixed >> np.uint64(56)).astype(np.int64), minlength=256))
 
 
-def test_neighbouring_keys_are_unrelated() -> None:
+def test_neighbouring_keys_give_independent_results() -> None:
     differing = [(mix(key, 5) ^ mix(key + 1, 5)).bit_count() for key in range(2000)]
     assert 31 < np.mean(differing) < 33
 
@@ -83,7 +83,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("seed", ["a", 1.5, True])
 @pytest.mark.parametrize("taker", TAKERS)
-def test_a_seed_that_is_no_integer_is_refused(taker: str, seed: object) -> None:
+def test_a_seed_that_is_not_an_integer_is_rejected(taker: str, seed: object) -> None:
     with pytest.raises(BadOption, match=f"seed={seed!r} is not an integer"):
         TAKERS[taker](seed)
 

@@ -1,4 +1,4 @@
-"""Many orders at once: each is a bijection, one by one or all together, and looks random in every way counted here."""
+"""Many orders at once: each is a bijection, one by one or all together, and random by the statistics tested here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_one_element_equals_one_of_many(elements: list[tuple[int, int, float]]) 
     assert all(0 <= index < size for index, (size, *_) in zip(alone, elements, strict=True))
 
 
-def test_more_elements_than_fit_into_a_piece() -> None:
+def test_requests_larger_than_one_piece_are_complete() -> None:
     places = np.arange(50_000)
     found = indices_at(places, np.full(50_000, 50_000), np.full(50_000, 3, np.uint64))
     assert np.array_equal(np.sort(found), places)

@@ -1,4 +1,4 @@
-"""The random numbers of the sample that is being made right now."""
+"""The random numbers of the sample that is currently being made."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def draw_at(scope: Scope, place: int) -> float:
 
 
 @pytest.mark.parametrize("items", [[5, 6, 7], (5, 6, 7)])
-def test_how_far_one_is_in_what_is_asked_for_is_the_place(scope: Scope, items: Any) -> None:
+def test_following_sets_the_place_of_each_item(scope: Scope, items: Any) -> None:
     expected = [draw_at(scope, place) for place in range(3)]
     scope.begin_again()
     assert [(scope.place, float(rng().random())) for _ in scope.following(items)] == list(enumerate(expected))
     scope.place = 1
-    assert scope.place == 1, "what is said outright counts"
+    assert scope.place == 1, "an explicit place takes precedence"
 
 
-def test_every_sample_has_numbers_of_its_own(scope: Scope) -> None:
+def test_every_sample_has_its_own_numbers(scope: Scope) -> None:
     drawn = [draw_at(scope, place) for place in range(1000)]
     scope.collate()
     drawn.append(rng().random())
     assert len(set(drawn)) == 1001
 
 
-def test_what_a_sample_draws_depends_on_neither_order_nor_neighbours(scope: Scope) -> None:
+def test_what_a_sample_draws_does_not_depend_on_order_or_neighbours(scope: Scope) -> None:
     forwards = [draw_at(scope, place) for place in range(10)]
     scope.begin(Draw(7))
     assert [draw_at(scope, place) for place in reversed(range(10))] == forwards[::-1]
@@ -75,7 +75,7 @@ def test_the_key_of_a_sample_is_that_of_its_place_in_the_order(key: int, first: 
     assert part.key() == whole.key()
 
 
-def test_within_a_sample_it_is_one_generator_that_goes_on(scope: Scope) -> None:
+def test_rng_returns_the_same_generator_within_a_sample(scope: Scope) -> None:
     scope.place = 3
     generator = rng()
     first = generator.random()
@@ -83,7 +83,7 @@ def test_within_a_sample_it_is_one_generator_that_goes_on(scope: Scope) -> None:
     assert rng().random() != first
 
 
-def test_a_generator_that_somebody_keeps_is_never_seeded_again(scope: Scope) -> None:
+def test_a_kept_generator_is_never_reseeded(scope: Scope) -> None:
     scope.place = 0
     kept = rng()
     untouched = kept.bit_generator.state
@@ -95,15 +95,15 @@ def test_a_generator_that_somebody_keeps_is_never_seeded_again(scope: Scope) -> 
     assert kept.random() == expected.random()
 
 
-def test_a_generator_that_nobody_keeps_is_used_again(scope: Scope) -> None:
+def test_a_generator_that_is_not_kept_is_reused(scope: Scope) -> None:
     draw_at(scope, 0)
     before = id(scope.generator())
     draw_at(scope, 1)
-    assert id(scope.generator()) == before, "making one takes ten times as long"
+    assert id(scope.generator()) == before, "creating one takes ten times as long"
 
 
 def test_numbers_of_32_bits_do_not_leak_from_one_sample_to_the_next(scope: Scope) -> None:
-    """PCG64 keeps half of a 64-bit number in store for the next one of 32 bits."""
+    """PCG64 buffers half of a 64-bit number for the next one of 32 bits."""
 
     def draw(place: int) -> int:
         scope.place = place
@@ -115,34 +115,34 @@ def test_numbers_of_32_bits_do_not_leak_from_one_sample_to_the_next(scope: Scope
     assert draw(1) == drawn
 
 
-def test_a_task_that_is_begun_again_draws_the_same(scope: Scope) -> None:
+def test_a_task_that_is_started_again_draws_the_same(scope: Scope) -> None:
     first = [draw_at(scope, place) for place in range(3)]
     scope.begin_again()
     assert [draw_at(scope, place) for place in range(3)] == first
 
 
-def test_a_draw_is_asked_for_once_and_only_if_something_is_drawn(scope: Scope) -> None:
-    asked: list[int] = []
+def test_a_lazy_draw_is_evaluated_once_and_only_if_needed(scope: Scope) -> None:
+    calls: list[int] = []
 
     def draw() -> Draw:
-        asked.append(1)
+        calls.append(1)
         return Draw(5, 3, 2)
 
     scope.begin(draw)
     scope.collate()
-    assert not asked
+    assert not calls
     collated = scope.key()
     scope.place = 1
     sample = scope.key()
     scope.begin_again()
     scope.begin(Draw(5, 3, 2))
     scope.place = 1
-    assert (sample, len(asked)) == (scope.key(), 1)
+    assert (sample, len(calls)) == (scope.key(), 1)
     scope.collate()
     assert collated == scope.key()
 
 
-def test_tasks_draw_apart(scope: Scope) -> None:
+def test_tasks_draw_different_numbers(scope: Scope) -> None:
     drawn = set()
     for key in range(50):
         scope.begin(Draw(key))
@@ -153,7 +153,7 @@ def test_tasks_draw_apart(scope: Scope) -> None:
 # -- collating ---
 
 
-def test_collating_draws_apart_from_every_sample_and_every_other_batch() -> None:
+def test_collating_draws_other_numbers_than_samples_and_other_batches() -> None:
     drawn = set()
     for first in range(0, 40, 4):
         scope = Scope()
@@ -165,7 +165,7 @@ def test_collating_draws_apart_from_every_sample_and_every_other_batch() -> None
     assert len(drawn) == 50
 
 
-def test_batches_of_a_stream_are_told_apart_by_a_number() -> None:
+def test_batches_of_a_stream_have_different_collate_keys() -> None:
     scope = Scope()
     scope.begin(Draw(7))
     drawn = set()
@@ -175,17 +175,17 @@ def test_batches_of_a_stream_are_told_apart_by_a_number() -> None:
     assert len(drawn) == 10
 
 
-# -- outside of loaders, and inside others ---
+# -- outside loaders, and nested loaders ---
 
 
-def test_outside_of_loaders_it_is_an_ordinary_generator() -> None:
+def test_outside_loaders_rng_is_an_ordinary_generator() -> None:
     generator = rng()
     assert rng() is generator
     assert feedline.rng() is generator
     assert generator.random() != rng().random()
 
 
-def test_each_thread_has_a_scope_of_its_own(scope: Scope) -> None:
+def test_each_thread_has_its_own_scope(scope: Scope) -> None:
     scope.place = 0
     inside = rng()
     seen: list[np.random.Generator] = []
@@ -195,7 +195,7 @@ def test_each_thread_has_a_scope_of_its_own(scope: Scope) -> None:
     assert seen[0] is not inside
 
 
-def test_a_loader_inside_a_dataset_leaves_the_outer_one_where_it_was(scope: Scope) -> None:
+def test_a_nested_loader_leaves_the_outer_generator_alone(scope: Scope) -> None:
     scope.place = 2
     outer = rng()
     outer.random()
@@ -235,21 +235,21 @@ class Draws:
         return feedline.rng().random() + random.random() + np.random.rand()
 
 
-def test_what_a_sample_draws_does_not_depend_on_loaders_inside_it() -> None:
+def test_what_a_sample_draws_does_not_depend_on_nested_loaders() -> None:
     def batches(inner_seed: int | None) -> list[Any]:
         return [batch.tolist() for batch in feedline.Loader(Nested(inner_seed), 2, seed=3)]
 
     assert batches(None) == batches(1) == batches(2)
 
 
-# -- the generators of the process ---
+# -- the global generators ---
 
 
 def draw_globals() -> tuple[float, ...]:
     return random.random(), np.random.rand(), torch.rand(()).item()
 
 
-def test_a_scope_gives_back_what_is_not_its_own_and_only_if_it_seeds() -> None:
+def test_a_scope_restores_the_global_generators_only_if_it_seeds_and_keeps_them() -> None:
     seed_globals(5)
     expected = draw_globals()
     for seeds, keeps, same in [(True, True, True), (True, False, False), (False, True, False)]:

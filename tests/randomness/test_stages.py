@@ -1,4 +1,4 @@
-"""Stages with a name."""
+"""Timing of named stages."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ def scope() -> Iterator[Scope]:
     randomness.enter(before)
 
 
-def test_times_add_up_and_a_stage_inside_of_itself_counts_once(scope: Scope) -> None:
+def test_times_add_up_and_a_stage_nested_in_itself_counts_once(scope: Scope) -> None:
     with stage("decode"):
         pass
     first = scope.stages["decode"]
     assert first > 0
     with stage("decode"), stage("decode"), stage("read"):
-        assert scope.stages["decode"] < 0, "it is entered"
+        assert scope.stages["decode"] < 0, "negative while the stage is entered"
     assert scope.stages["decode"] > first
     assert scope.stages["read"] > 0
 
 
-def test_an_exception_passes_and_the_time_counts(scope: Scope) -> None:
+def test_an_exception_propagates_and_the_time_counts(scope: Scope) -> None:
     with pytest.raises(KeyError), stage("decode"):
         raise KeyError
     assert scope.stages["decode"] > 0
 
 
-def test_a_task_may_end_inside_of_a_stage(scope: Scope) -> None:
+def test_a_task_may_end_inside_a_stage(scope: Scope) -> None:
     with stage("decode"):
         scope.stages.clear()
     assert scope.stages["decode"] > 0
 
 
-def test_outside_of_a_loader_nothing_is_measured() -> None:
+def test_outside_a_loader_nothing_is_measured() -> None:
     with stage("decode"):
         pass
 
 
-def test_sources_and_transforms_of_feedline_are_timed_by_themselves(tmp_path: Path, scope: Scope) -> None:
+def test_feedlines_sources_and_transforms_are_timed_automatically(tmp_path: Path, scope: Scope) -> None:
     (tmp_path / "a.txt").write_text("a")
     assert len(FileDataset(tmp_path, transform=len).__getitems__([0])) == 1
     assert scope.stages.pop("transform") > 0

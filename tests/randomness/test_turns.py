@@ -1,4 +1,4 @@
-"""Turns of a mixture: exact for every prefix, and without a rhythm."""
+"""Turns of a mixture: exact for every prefix, and without a regular pattern."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_place_equals_one_of_many(weights: list[float], key: int, places: li
 
 @settings(max_examples=examples(15))
 @given(weights, keys, st.integers(2**40, 2**62))
-def test_turns_follow_each_other_far_out(weights: list[float], key: int, start: int) -> None:
+def test_turns_are_consecutive_at_distant_places(weights: list[float], key: int, start: int) -> None:
     assume(any(weights))
     numbers, turns = Turns(weights, key).at(np.arange(start, start + 300))
     for number in set(numbers.tolist()):
@@ -66,7 +66,7 @@ def test_turns_follow_each_other_far_out(weights: list[float], key: int, start: 
 
 @pytest.mark.parametrize("weights", [[1, 1], [3, 1], [1, 1, 1, 1], [2, 1, 1], [7, 1]])
 @pytest.mark.parametrize("stride", [2, 3, 4, 8])
-def test_no_rank_gets_another_share(weights: list[float], stride: int) -> None:
+def test_every_rank_gets_the_same_proportions(weights: list[float], stride: int) -> None:
     numbers, _ = Turns(weights, key=1).at(np.arange(24_000))
     shares = np.array(weights) / sum(weights)
     for rank in range(stride):
@@ -74,12 +74,12 @@ def test_no_rank_gets_another_share(weights: list[float], stride: int) -> None:
         assert_fits(np.bincount(own, minlength=len(weights)), shares * len(own))
 
 
-def test_another_key_is_another_order() -> None:
+def test_different_keys_give_different_orders() -> None:
     orders = [tuple(Turns([1, 2, 3], key).at(np.arange(50))[0].tolist()) for key in range(5)]
     assert len(set(orders)) == 5
 
 
-def test_extremes() -> None:
+def test_zero_and_extreme_weights() -> None:
     only, turns = Turns([0, 5, 0], key=1).at(np.arange(4))
     assert only.tolist() == [1] * 4
     assert turns.tolist() == [0, 1, 2, 3]

@@ -21,7 +21,7 @@ def workers(*outstanding: int, since_s: float = 0.0) -> list[WorkerView]:
 
 
 @given(st.integers(0, 10**9), st.integers(1, 64))
-def test_batch_i_goes_to_worker_i_mod_n_whatever_they_have(ordinal: int, count: int) -> None:
+def test_batch_i_goes_to_worker_i_mod_n_whatever_their_load(ordinal: int, count: int) -> None:
     policy = InOrder()
     policy.open(count, 2)
     assert policy.assign(ordinal, [1], workers(*range(count))) == ordinal % count
@@ -34,19 +34,19 @@ def test_only_the_next_batch_is_delivered() -> None:
     assert policy.take({5, 6}, expected=4) is None
 
 
-def test_nobody_is_relieved_while_nobody_is_idle_or_late() -> None:
+def test_no_task_moves_unless_one_worker_is_idle_and_another_late() -> None:
     policy = InOrder()
-    assert policy.relieve(workers(5, 1), now_s=100, typical_s=0.01) is None, "nobody is idle"
-    assert policy.relieve(workers(5, 0, since_s=99.95), now_s=100, typical_s=0.01) is None, "nobody is late yet"
+    assert policy.relieve(workers(5, 1), now_s=100, typical_s=0.01) is None, "no worker is idle"
+    assert policy.relieve(workers(5, 0, since_s=99.95), now_s=100, typical_s=0.01) is None, "no worker is late yet"
     assert policy.relieve(workers(5, 0, since_s=96.5), now_s=100, typical_s=1.0) is None, "tasks take a second"
 
 
-def test_a_single_task_is_moved_if_its_worker_has_not_begun_it() -> None:
-    """Which only the attempt shows."""
+def test_a_single_task_is_moved_from_a_late_worker() -> None:
+    """Whether its worker has started it shows only in the attempt."""
     assert InOrder().relieve(workers(1, 0), now_s=100, typical_s=0.01) == (0, 1)
 
 
-def test_the_worker_that_is_late_longest_gives_its_waiting_work_to_an_idle_one() -> None:
+def test_tasks_move_from_the_worker_that_is_late_the_longest_to_an_idle_one() -> None:
     policy = InOrder()
     views = [WorkerView(0, 3, 50.0), WorkerView(1, 0, 99.0), WorkerView(2, 3, 40.0), WorkerView(3, 0, 1.0)]
     assert policy.relieve(views, now_s=100, typical_s=0.01) == (2, 1)
@@ -65,7 +65,7 @@ class TestLeastLoaded(SchedulerContract):
 
 
 @given(st.integers(0, 10**9), st.lists(st.integers(0, 3), min_size=1, max_size=16))
-def test_whoever_has_least_to_do_makes_the_next_batch(ordinal: int, loads: list[int]) -> None:
+def test_the_least_loaded_worker_gets_the_next_batch(ordinal: int, loads: list[int]) -> None:
     chosen = LeastLoaded().assign(ordinal, [1], workers(*loads))
     least = min(loads)
     assert (chosen is None) == (least >= 2)
@@ -85,7 +85,7 @@ def opened(worker_count: int, depth: int) -> Unordered:
     return policy
 
 
-def test_work_is_dealt_out_in_turns_until_everybody_has_enough() -> None:
+def test_tasks_are_assigned_in_turn_until_every_worker_is_full() -> None:
     policy = opened(3, 2)
     views = [WorkerView(number) for number in range(3)]
     chosen: list[int] = []
@@ -95,7 +95,7 @@ def test_work_is_dealt_out_in_turns_until_everybody_has_enough() -> None:
     assert chosen == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_freed_place_goes_to_the_worker_that_answered() -> None:
+def test_the_next_task_goes_to_the_worker_that_answered() -> None:
     policy = opened(3, 1)
     views = [WorkerView(number, outstanding=1) for number in range(3)]
     assert policy.assign(3, [0], views) is None
@@ -103,7 +103,7 @@ def test_a_freed_place_goes_to_the_worker_that_answered() -> None:
     assert policy.assign(3, [0], views) == 2
 
 
-def test_what_finished_first_is_delivered_first() -> None:
+def test_the_first_finished_batch_is_delivered_first() -> None:
     policy = opened(2, 1)
     assert not policy.in_order
     ready = {5: "first to finish", 1: "second", 3: "third"}
@@ -111,7 +111,7 @@ def test_what_finished_first_is_delivered_first() -> None:
     assert policy.take({}, expected=1) is None
 
 
-def test_every_epoch_begins_with_the_first_worker() -> None:
+def test_every_epoch_starts_with_the_first_worker() -> None:
     policy = opened(3, 1)
     assert policy.assign(0, [0], [WorkerView(number) for number in range(3)]) == 0
     policy.open(3, 1)

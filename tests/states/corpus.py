@@ -1,4 +1,4 @@
-"""States that releases have saved: where they are, and the recipes that made them."""
+"""States saved by releases: where they are, and the recipes that made them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES: dict[str, dict[str, Recipe]] = {
     "pipes": pipes.RECIPES,
     "torch": torch_loaders.RECIPES,
 }
-"""A file for each, in the folder of each version."""
+"""One file per family, in the folder of each version."""
 
 
 def versions() -> list[str]:
@@ -32,7 +32,7 @@ def versions() -> list[str]:
 
 # Any: states and digests, by the names of recipes.
 def read(version: str, family: str) -> dict[str, Any]:
-    """Return the states of a family that a version has saved."""
+    """Return the states of a family saved by a version."""
     found: dict[str, Any] = json.loads((FOLDER / version / f"{family}.json").read_text("utf-8"))
     return found
 

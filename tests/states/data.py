@@ -1,4 +1,4 @@
-"""Datasets of the recipes, and the files that they read. They stay as they are: states of releases belong to them."""
+"""Datasets of the recipes and the files that they read. Do not change them: released states depend on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Failing(Drawing):
 
 
 class LateFirst(Drawing):
-    """In workers, the first sample waits for `go_on`, so that the second batch comes before the first."""
+    """In workers, the first sample waits for `go_on`, so that the second batch overtakes the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class LateFirst(Drawing):
 
 
 class Stateful:
-    """A map-style dataset with a state of its own, as torchdata defines it."""
+    """A map-style dataset with its own state, as torchdata defines it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +87,7 @@ class Counting:
 
 
 class Resuming(Counting):
-    """An iterable dataset that resumes at its own state."""
+    """An iterable dataset that resumes from its own state."""
 
     at = 0
 
@@ -145,10 +145,10 @@ class Numbers(Feed):
         return [Message(number, receipt=number) for number in taken]
 
     def acknowledge(self, receipts: list[object]) -> None:
-        """Nothing remembers them."""
+        """Ignored."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def state(self, last: object) -> object:
         return last
@@ -159,7 +159,7 @@ class Numbers(Feed):
 
 
 class Reversed:
-    """A sampler that is not feedline's."""
+    """A custom sampler."""
 
     def __init__(self, size: int = 37) -> None:
         self.size = size
@@ -172,7 +172,7 @@ class Reversed:
 
 
 class StatefulReversed(Reversed):
-    """A sampler that is not feedline's, with a state of its own."""
+    """A custom sampler with its own state."""
 
     at = 0
 
@@ -210,7 +210,7 @@ def encode(text: str) -> list[int]:
 
 
 def write_files() -> None:
-    """Write the files into the current folder. Names are relative: they are a part of some states."""
+    """Write the files to the current folder. Names are relative, since they are part of some states."""
     for shard in range(5):
         _write_tar(f"shard-{shard}.tar", range(shard * 9, shard * 9 + 9))
     for part in range(2):
@@ -233,7 +233,7 @@ def _write_tar(name: str, numbers: range) -> None:
 
 
 def write_parquet() -> None:
-    """Write a table into the current folder."""
+    """Write a table to the current folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -241,7 +241,7 @@ def write_parquet() -> None:
 
 
 def write_tokens() -> None:
-    """Write a token file into the current folder."""
+    """Write a token file to the current folder."""
     from feedline.text import TokenWriter
 
     with TokenWriter("tokens.bin", dtype="uint16") as writer:
@@ -249,7 +249,7 @@ def write_tokens() -> None:
 
 
 def write_records() -> None:
-    """Write two files of TFRecord into the current folder."""
+    """Write two TFRecord files to the current folder."""
     from tests.datasets.tfrecord.records import example, file_of
 
     for part in range(2):

@@ -39,13 +39,13 @@ PIPES: dict[str, Callable[[], Pipe]] = {
     "unbatch": lambda: _stream().batch(3).unbatch(),
     "window_shuffle": lambda: _stream().window_shuffle(7, seed=3),
     "zip": lambda: _part(0).zip(_part(100)),
-    # Pipes of several operators, and of datasets that are streams themselves.
+    # Pipes with several operators, and over datasets that are streams themselves.
     "long": lambda: _stream().map(doubled).window_shuffle(8, seed=1).batch(2).repeat(2).enumerate(),
     "mixed by tokens": lambda: _part(0).map(document).mix(_part(100).map(document), seed=3, measure=_tokens).pack(16),
     "iterable": lambda: pipe(Counting(40)).window_shuffle(6, seed=2),
     "tar": lambda: pipe(TarDataset("shard-*.tar", "txt").stream(shuffle=True, buffer=6, seed=3)).batch(2),
 }
-"""Every operator has a recipe of its own; a test says so."""
+"""Every operator has its own recipe, which a test checks."""
 
 
 def _tokens(sample: dict[str, list[int]]) -> int:

@@ -1,4 +1,4 @@
-"""What a recipe is: a loader, the place where its state is saved, and the loader that goes on from there."""
+"""A recipe: a loader, the place where its state is saved, and the loader that resumes from there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import feedline
 
 # Any, throughout: loaders of both kinds, batches and states.
 END = "end of the epoch"
-"""What follows the last batch of an epoch, among its batches."""
+"""Marks the end of an epoch among its batches."""
 _MOST = 10
-"""Batches that are compared, at most."""
+"""Maximum number of compared batches."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a state was made, and how it is used."""
+    """How a state is made and used."""
 
     make: Callable[[], Any]
     after: int | None = 2
@@ -40,7 +40,7 @@ class Recipe:
     """Packages without which there is no such loader."""
 
     def save(self) -> tuple[Any, list[Any] | None]:
-        """Return the state, and the batches that follow in the same iteration; None if others go on from it."""
+        """Return the state, and the batches that follow in the same iteration; None if other ranks resume from it."""
         states, follows = [], []
         for rank in range(self.ranks):
             with _rank(rank, self.ranks):
@@ -71,7 +71,7 @@ class Recipe:
 
 
 def digest(batches: list[Any]) -> str:
-    """Return a checksum of batches that neither Python nor NumPy nor torch has a part in."""
+    """Return a checksum of batches that does not depend on Python, NumPy or torch."""
     return hashlib.sha256(json.dumps(batches).encode()).hexdigest()[:16]
 
 
@@ -85,7 +85,7 @@ def _begin(batches: Iterator[Any], after: int | None) -> None:
 
 
 def _batches(loader: Any, virtual: int) -> Iterator[Any]:
-    """Yield the batches of epoch after epoch, in plain values, with a mark after each epoch."""
+    """Yield the batches of all epochs as plain values, with a mark after each epoch."""
     for epoch in loader.virtual_epochs(virtual) if virtual else itertools.repeat(loader):
         for batch in epoch:
             yield _plain(batch)

@@ -33,7 +33,7 @@ SAMPLERS: dict[str, Make] = {
     "TokenBudgetBatchSampler": lambda: samplers.TokenBudgetBatchSampler(LENGTHS, 60, seed=3),
     "WeightedRandomSampler": lambda: samplers.WeightedRandomSampler(WEIGHTS, 30, seed=3),
     "distribute": lambda: samplers.distribute(samplers.WeightedRandomSampler(WEIGHTS, 30, seed=3), 1, 2),
-    # Other options of theirs that change the order.
+    # Other options that change the order.
     "DistributedSampler, exact": lambda: samplers.DistributedSampler(range(SIZE), 3, 2, seed=3, tail="exact"),
     "RandomSampler, with replacement": lambda: samplers.RandomSampler(range(SIZE), True, 30, seed=3),
     "SubsetRandomSampler, of all": lambda: samplers.SubsetRandomSampler(range(SIZE), seed=3),
@@ -42,7 +42,7 @@ SAMPLERS: dict[str, Make] = {
     "foreign": Reversed,
     "foreign with a state": StatefulReversed,
 }
-"""Every name of `feedline.samplers` has a recipe of its own; a test says so."""
+"""Every name of `feedline.samplers` has its own recipe, which a test checks."""
 
 
 def _loader(make: Make, workers: int = 0, batch_size: int = 5) -> Loader:
@@ -54,7 +54,7 @@ def _loader(make: Make, workers: int = 0, batch_size: int = 5) -> Loader:
 
 
 def _shared() -> Loader:
-    """Return the loader of the rank that this process is."""
+    """Return the loader of this process's rank."""
     sampler = samplers.DistributedSampler(range(SIZE), seed=3, tail="exact")
     return Loader(Drawing(SIZE), 3, sampler=sampler, seed=3)
 

@@ -1,4 +1,4 @@
-"""Iterable datasets: with and without states of their own, and those of `feedline.datasets` and `feedline.text`."""
+"""Iterable datasets with and without their own states, and those of `feedline.datasets` and `feedline.text`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States that earlier releases have saved resume as they did then."""
+"""States saved by earlier releases resume as they did then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("version", "family", "name"), SAVED)
-def test_what_follows_a_saved_state(version: str, family: str, name: str) -> None:
+def test_a_saved_state_resumes_with_the_same_batches(version: str, family: str, name: str) -> None:
     recipe, entry = FAMILIES[family][name], corpus.read(version, family)[name]
     if package := corpus.missing(recipe):
         pytest.skip(f"needs {package}")
@@ -52,7 +52,7 @@ def test_every_sampler_and_every_operator_has_a_recipe() -> None:
     assert operators <= pipes.PIPES.keys()
 
 
-def test_states_that_were_released_are_never_written_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_released_states_are_never_overwritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(write, "FOLDER", tmp_path)
     (tmp_path / feedline.__version__.rpartition(".")[0]).mkdir()
     assert "must stay as they are" in str(write.main())

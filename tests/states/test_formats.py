@@ -1,4 +1,4 @@
-"""States of a newer feedline: whatever part of them is newer, the message says so."""
+"""States of a newer feedline are reported as newer, whichever part of them is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def files() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("step", [1, 5])
-def test_a_newer_format_is_named_wherever_it_is(name: str, step: int) -> None:
+def test_a_newer_format_is_reported_wherever_it_is(name: str, step: int) -> None:
     family, recipe_name, path = PLACES[name]
     recipe = FAMILIES[family][recipe_name]
     if package := corpus.missing(recipe):
@@ -65,7 +65,7 @@ def test_a_newer_format_is_named_wherever_it_is(name: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("found", [0, -1, "2", None, True, 1.0])
-def test_what_is_no_format_is_not_called_newer(found: Any) -> None:
+def test_an_invalid_format_is_not_reported_as_newer(found: Any) -> None:
     state = copy.deepcopy(corpus.read(corpus.versions()[-1], "pipes")["filter"]["state"])
     state["streams"][0]["iterator"]["feedline"] = found
     with pytest.raises(BadState, match="no release of feedline has saved"):

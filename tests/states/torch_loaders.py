@@ -1,4 +1,4 @@
-"""The drop-in: torch's own samplers, and torchdata's contract."""
+"""`feedline.DataLoader` with torch's own samplers, and torchdata's contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _loader(dataset: Any, batch_size: int = 4, **options: Any) -> Any:
 
 
 def _iterable(dataset: Counting) -> Any:
-    """Return it as an instance of torch's class, which torch's loader asks for."""
+    """Return it as an instance of torch's class, which torch's loader requires."""
     import torch.utils.data
 
     class Iterable(torch.utils.data.IterableDataset[Any]):

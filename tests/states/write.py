@@ -1,4 +1,4 @@
-"""Writes the states of this version: `python -m tests.states.write`. States that are there already stay as they are."""
+"""Writes the states of this version: `python -m tests.states.write`. Existing states are not overwritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.states.recipe import Recipe, digest
 
 # Any: an entry of a file.
 def entry_of(recipe: Recipe) -> dict[str, Any]:
-    """Save a state, and go on from it."""
+    """Save a state and resume from it."""
     state, follows = recipe.save()
     found = recipe.resume(state)
     if follows is not None and found != follows * recipe.ranks:

@@ -1,4 +1,4 @@
-"""What objects hold is found without running their code, and without making their attributes slower to read."""
+"""Finding what objects hold without running their code or making attribute access slower."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ManyItems(dict[str, int]):
 
 
 class OwnDict:
-    """With a dictionary of another kind, as EasyDict and others have."""
+    """Has a `__dict__` of another type, like EasyDict."""
 
     def __init__(self) -> None:
         self.__dict__ = OrderedDict(a=[1], b={"c": 2})
@@ -93,7 +93,7 @@ class Asking(Plain):
     [Plain, OneDict, Empty, Slotted, SlottedWithDict, TwoBases, ManyItems, OwnDict, BaseInC, OfUnhashable, Asking],
     ids=lambda kind: kind.__name__,
 )
-def test_what_is_held_is_what_attributes_name(kind: type, is_asked: bool) -> None:
+def test_held_objects_are_those_in_the_attributes(kind: type, is_asked: bool) -> None:
     value = kind()
     if is_asked and kind is not Slotted:
         assert isinstance(value.__dict__, dict)
@@ -103,12 +103,12 @@ def test_what_is_held_is_what_attributes_name(kind: type, is_asked: bool) -> Non
 
 
 def _keeps_a_dictionary(value: Any) -> bool:
-    """True if Python keeps the attributes of an object with two of them in a dictionary."""
+    """Return whether Python keeps the attributes of an object in a dictionary."""
     return any(type(part) is dict for part in gc.get_referents(value))
 
 
 class Watched(torch.utils.data.Dataset[int]):
-    """Samples tell whether somebody has asked this dataset, where it is, for its dictionary."""
+    """Samples say whether the `__dict__` of this dataset has been accessed in its process."""
 
     def __init__(self) -> None:
         self.count = 64
@@ -126,23 +126,23 @@ needs_arrays = pytest.mark.skipif(_keeps_a_dictionary(Watched()), reason="this P
 
 @needs_arrays
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"on_error": "skip"}, {"num_workers": "auto"}], ids=str)
-def test_loaders_leave_attributes_quick(options: dict[str, Any]) -> None:
+def test_loaders_do_not_slow_down_attribute_access(options: dict[str, Any]) -> None:
     dataset = Watched()
     with closing(feedline.DataLoader(dataset, batch_size=8, **{"num_workers": 2, **options})) as loader:
-        told = [int(batch.sum()) for _ in range(2) for batch in loader]
-    assert told == [0] * 16
+        accessed = [int(batch.sum()) for _ in range(2) for batch in loader]
+    assert accessed == [0] * 16
     assert not _keeps_a_dictionary(dataset)
 
 
 @needs_arrays
-def test_the_dictionary_counts_once_it_was_asked_for() -> None:
+def test_accessing_the_dictionary_is_detected() -> None:
     dataset = Watched()
     assert dataset.__dict__
     with closing(feedline.DataLoader(dataset, batch_size=8, num_workers=2)) as loader:
         assert [int(batch.sum()) for batch in loader] == [8] * 8
 
 
-def test_a_handle_is_found_wherever_it_is() -> None:
+def test_held_objects_are_found_at_any_depth() -> None:
     class Inner:
         def __init__(self, value: Any) -> None:
             self.value, self.other = value, 1

@@ -1,4 +1,4 @@
-"""Where an exception came from, and what is added to it."""
+"""Where an exception came from, and the notes added to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TearModule(torch.nn.Module):
 
 
 class Forward:
-    """Like a module: what is called is one function, what runs another."""
+    """Like a torch module: one function is called, another one runs."""
 
     def forward(self, sample: Any) -> Any:
         return tear(sample)
@@ -59,7 +59,7 @@ class Compose:
 
 
 class Dataset:
-    """Reads a sample, then transforms it with what is kept under one of the usual names."""
+    """Reads a sample, then transforms it with the attribute `name`."""
 
     def __init__(self, name: str = "transform", transform: Any = None, *, readable: bool = True) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Slotted:
 
 
 def stage(dataset: Any) -> str:
-    """Return where asking for a sample fails."""
+    """Return the stage in which requesting a sample fails."""
     with pytest.raises(ValueError, match="torn") as caught:
         dataset[0]
     return stage_of(caught.value, dataset)
@@ -121,11 +121,11 @@ TRANSFORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 @pytest.mark.parametrize("name", ["transform", "transforms", "target_transform"])
-def test_a_sample_that_fails_while_it_is_transformed(name: str, transform: Any) -> None:
+def test_a_failing_transform_is_the_transform_stage(name: str, transform: Any) -> None:
     assert stage(Dataset(name, transform)) == "transform"
 
 
-def test_what_a_module_runs_counts_also_without_its_call() -> None:
+def test_forward_of_a_module_is_the_transform_stage_even_if_called_directly() -> None:
     dataset = Dataset(transform=None)
     forward = Forward()
     dataset.transform = forward  # type: ignore[attr-defined]  # set by name
@@ -134,29 +134,29 @@ def test_what_a_module_runs_counts_also_without_its_call() -> None:
     assert stage_of(caught.value, dataset) == "transform"
 
 
-def test_a_sample_that_fails_while_it_is_read() -> None:
+def test_a_failing_read_is_the_fetch_stage() -> None:
     assert stage(Dataset(transform=Compose(str), readable=False)) == "fetch"
     assert stage(Dataset(readable=False)) == "fetch"
 
 
-def test_under_another_name_nobody_knows_a_transform() -> None:
+def test_a_transform_under_another_name_is_the_fetch_stage() -> None:
     assert stage(Dataset("augment", tear)) == "fetch"
 
 
-def test_a_function_that_reads_is_no_transform_because_another_one_is() -> None:
+def test_a_failing_read_next_to_a_transform_is_the_fetch_stage() -> None:
     dataset = Dataset(transform=lambda sample: sample, readable=False)
     assert stage(dataset) == "fetch"
 
 
 @pytest.mark.parametrize("depth", [1, 3, 7])
-def test_the_transform_of_a_dataset_inside_others(depth: int) -> None:
+def test_the_transform_of_a_nested_dataset_is_recognised(depth: int) -> None:
     dataset: Any = Dataset(transform=Tear())
     for _ in range(depth):
         dataset = Wrapper(dataset)
     assert stage(dataset) == "transform"
 
 
-def test_the_transform_of_the_wrapper_itself() -> None:
+def test_the_transform_of_the_wrapper_itself_is_recognised() -> None:
     class Transformed(Wrapper):
         transform: Callable[[Any], Any]
 
@@ -168,7 +168,7 @@ def test_the_transform_of_the_wrapper_itself() -> None:
     assert stage(dataset) == "transform"
 
 
-def test_torchs_own_subset() -> None:
+def test_the_transform_behind_torchs_subset_is_recognised() -> None:
     class Mapped(torch.utils.data.Dataset[Any]):
         def __init__(self) -> None:
             self.transform = tear
@@ -179,7 +179,7 @@ def test_torchs_own_subset() -> None:
     assert stage(torch.utils.data.Subset(Mapped(), [0])) == "transform"
 
 
-def test_datasets_that_wrap_each_other_in_a_circle_end_the_search() -> None:
+def test_circular_wrappers_end_the_search() -> None:
     first, second = Wrapper(None), Wrapper(None)
     first.dataset, second.dataset = second, first
     try:
@@ -190,11 +190,11 @@ def test_datasets_that_wrap_each_other_in_a_circle_end_the_search() -> None:
 
 
 @pytest.mark.parametrize("dataset", [[1, 2], {"transform": tear}, None, Slotted, range(3)], ids=named)
-def test_datasets_of_any_kind_may_be_asked_about(dataset: Any) -> None:
+def test_datasets_of_any_kind_are_accepted(dataset: Any) -> None:
     assert stage_of(ValueError("never raised"), dataset) == "fetch"
 
 
-def test_a_transform_that_is_a_method_of_the_dataset() -> None:
+def test_a_transform_method_of_the_dataset_is_recognised() -> None:
     class Own:
         def transform(self, sample: Any) -> Any:
             return tear(sample)
@@ -206,7 +206,7 @@ def test_a_transform_that_is_a_method_of_the_dataset() -> None:
     assert stage(Wrapper(Own())) == "transform"
 
 
-def test_nobodys_getattr_is_called() -> None:
+def test_getattr_of_the_dataset_is_not_called() -> None:
     class Lazy:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -219,7 +219,7 @@ def test_nobodys_getattr_is_called() -> None:
     assert stage(Lazy()) == "fetch"
 
 
-def test_a_transform_that_is_nothing_callable_is_passed_over() -> None:
+def test_a_transform_that_is_not_callable_is_ignored() -> None:
     dataset = Dataset(readable=False)
     for odd in (1, "name", object(), functools, [tear]):
         dataset.transform = odd  # type: ignore[attr-defined]  # set by name
@@ -236,9 +236,9 @@ def test_notes_are_added_one_after_the_other() -> None:
     assert error.__notes__ == ["first", "second"]
 
 
-def test_notes_are_kept_where_python_knows_none() -> None:
+def test_notes_are_kept_on_python_3_10() -> None:
     class Old:
-        """An exception as Python 3.10 has them."""
+        """An exception without `add_note`, as in Python 3.10."""
 
     error: Any = Old()
     add_note(error, "first")
@@ -250,7 +250,7 @@ def test_notes_are_kept_where_python_knows_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("indices", "told"),
+    ("indices", "text"),
     [
         ([], ""),
         ([3], "3"),
@@ -266,11 +266,11 @@ def test_notes_are_kept_where_python_knows_none() -> None:
     ],
     ids=named,
 )
-def test_samples_are_named_in_a_few_words(indices: Any, told: str) -> None:
-    assert indices_text(indices) == told
+def test_lists_of_samples_are_abbreviated(indices: Any, text: str) -> None:
+    assert indices_text(indices) == text
 
 
-def test_how_many_are_named_can_be_said() -> None:
+def test_the_number_of_named_samples_can_be_set() -> None:
     assert indices_text([1, 2, 3], 2) == "1, 2, ... (3 in all)"
 
 
@@ -278,7 +278,7 @@ def test_how_many_are_named_can_be_said() -> None:
 
 
 class Late(Exception):
-    """What a handler raises."""
+    """Raised by a signal handler."""
 
 
 def _raise(number: int, frame: Any) -> None:
@@ -286,7 +286,7 @@ def _raise(number: int, frame: Any) -> None:
 
 
 class Watch:
-    """Handlers of other kinds."""
+    """Other kinds of handlers."""
 
     def method(self, number: int, frame: Any) -> None:
         raise Late
@@ -300,7 +300,7 @@ class Watch:
     [_raise, Watch().method, Watch(), functools.partial(_raise), lambda number, frame: _raise(number, frame)],
     ids=["function", "method", "object", "partial", "lambda"],
 )
-def test_what_a_signal_handler_raises_is_an_interrupt(handler: Any) -> None:
+def test_an_exception_of_a_signal_handler_is_an_interrupt(handler: Any) -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(Late) as caught:
@@ -310,10 +310,10 @@ def test_what_a_signal_handler_raises_is_an_interrupt(handler: Any) -> None:
         assert not is_interrupt(Late())
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not is_interrupt(caught.value), "a handler that was there for a moment belongs to who set it"
+    assert not is_interrupt(caught.value), "exceptions of a handler that was installed temporarily belong to its owner"
 
 
-def test_ctrl_c_is_an_interrupt_and_other_exceptions_are_none() -> None:
+def test_ctrl_c_is_an_interrupt_and_other_exceptions_are_not() -> None:
     assert signal_behind(KeyboardInterrupt()) == signal.SIGINT
     for exc in (SystemExit(1), GeneratorExit(), OSError("x")):
         assert signal_behind(exc) is None

@@ -1,4 +1,4 @@
-"""Handles: opened when first used, once per process or thread, and never those of another process."""
+"""Handles are opened when first used, once per process or thread, and never shared between processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import program_server
 
 
 class Opened:
-    """Remembers who opened it, and whether it was closed."""
+    """Records which process and thread opened it, and whether it was closed."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -27,7 +27,7 @@ class Opened:
 
 
 def in_fork(act: object) -> int:
-    """Return what a function returns in a forked process."""
+    """Return the result of a function in a forked process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -63,7 +63,7 @@ def test_a_pickled_handle_opens_its_own() -> None:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_forked_process_opens_its_own_and_leaves_the_other_be(closes: bool) -> None:
+def test_a_forked_process_opens_its_own_and_leaves_the_inherited_one_alone(closes: bool) -> None:
     handle = Handle(Opened, Opened.close, close_inherited=closes)
     opened = handle.get()
 
@@ -79,7 +79,7 @@ def test_a_forked_process_opens_its_own_and_leaves_the_other_be(closes: bool) ->
     assert opened.closed == 0
 
 
-def test_what_is_open_is_closed_with_the_handle() -> None:
+def test_an_open_object_is_closed_with_its_handle() -> None:
     handle = Handle(Opened, Opened.close)
     opened = handle.get()
     del handle
@@ -97,7 +97,7 @@ def test_closing_in_a_forked_process_does_not_close_what_it_inherited() -> None:
     assert in_fork(act) == 0
 
 
-def test_threads_share_one_or_have_their_own() -> None:
+def test_threads_share_a_handle_or_have_their_own() -> None:
     shared, apart = Handle(Opened, Opened.close), Handle(Opened, Opened.close, per_thread=True)
     barrier = threading.Barrier(4)
 
@@ -113,7 +113,7 @@ def test_threads_share_one_or_have_their_own() -> None:
     assert all(own.closed == 1 for _, own in found)
 
 
-def test_what_threads_left_behind_is_closed_when_another_opens() -> None:
+def test_objects_of_ended_threads_are_closed_when_another_thread_opens() -> None:
     handle = Handle(Opened, Opened.close, per_thread=True)
     left: list[Opened] = []
     thread = threading.Thread(target=lambda: left.append(handle.get()))
@@ -121,7 +121,7 @@ def test_what_threads_left_behind_is_closed_when_another_opens() -> None:
     thread.join()
     mine = handle.get()
     assert mine.thread == threading.get_ident()
-    if left[0].thread != mine.thread:  # the number of a thread that ended may be given again
+    if left[0].thread != mine.thread:  # the id of an ended thread may be reused
         assert left[0].closed == 1
 
 
@@ -136,7 +136,7 @@ def test_a_failure_to_open_is_raised_every_time() -> None:
     assert not handle._opened
 
 
-def test_the_end_of_a_program_is_silent(tmp_path: Path) -> None:
+def test_nothing_is_printed_at_the_end_of_a_program(tmp_path: Path) -> None:
     """At interpreter shutdown, modules lose their contents before datasets in them are deleted."""
     pytest.importorskip("torch")
     pytest.importorskip("PIL")

@@ -1,4 +1,4 @@
-"""Signals are put off while something is done that must not be left half done, and nothing of them is lost."""
+"""Signals are deferred while something must not be interrupted, and none is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from feedline.system import interrupts
 
 
 class Late(Exception):
-    """What the handler of a time-out raises."""
+    """Raised by a signal handler for timeouts."""
 
 
 def on_alarm(number: int, frame: Any) -> None:
@@ -36,7 +36,9 @@ RAISED: list[tuple[int, type[BaseException]]] = [(signal.SIGINT, KeyboardInterru
 
 @pytest.mark.parametrize(("number", "raised"), RAISED)
 @pytest.mark.parametrize("starts_process", [True, False])
-def test_what_comes_inside_is_raised_at_the_end(number: int, raised: type[BaseException], starts_process: bool) -> None:
+def test_a_signal_inside_the_block_is_raised_at_its_end(
+    number: int, raised: type[BaseException], starts_process: bool
+) -> None:
     done = []
 
     def work() -> None:
@@ -50,9 +52,9 @@ def test_what_comes_inside_is_raised_at_the_end(number: int, raised: type[BaseEx
     assert signal.getsignal(signal.SIGALRM) is on_alarm
 
 
-def test_of_several_each_is_handled() -> None:
-    heard = []
-    signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+def test_each_of_several_deferred_signals_is_handled() -> None:
+    handled = []
+    signal.signal(signal.SIGUSR1, lambda number, _: handled.append(number))
 
     def work() -> None:
         with interrupts.put_off(starts_process=False):
@@ -62,7 +64,7 @@ def test_of_several_each_is_handled() -> None:
     with pytest.raises(Late) as caught:
         work()
     assert isinstance(caught.value.__context__, KeyboardInterrupt)
-    assert heard == [signal.SIGUSR1]
+    assert handled == [signal.SIGUSR1]
 
 
 def test_blocks_may_be_nested() -> None:
@@ -80,7 +82,7 @@ def test_blocks_may_be_nested() -> None:
     assert done == ["inner", "outer"]
 
 
-def test_a_child_that_is_forked_inside_has_the_handlers_of_its_parent() -> None:
+def test_a_child_forked_inside_the_block_has_the_handlers_of_its_parent() -> None:
     with interrupts.put_off():
         child = os.fork()
         if child == 0:
@@ -89,7 +91,7 @@ def test_a_child_that_is_forked_inside_has_the_handlers_of_its_parent() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_other_threads_change_nothing() -> None:
+def test_blocks_in_other_threads_do_not_change_handlers() -> None:
     before = signal.getsignal(signal.SIGALRM)
     seen = []
 
@@ -104,22 +106,22 @@ def test_other_threads_change_nothing() -> None:
 
 
 class Mortal:
-    """Something that is seen to when it dies."""
+    """An object with a finalizer."""
 
 
-def see_to_when_dropped(act: Callable[[], None]) -> None:
-    """Have something seen to, and go on; what comes of it is raised at any moment then."""
+def run_in_finalizer(act: Callable[[], None]) -> None:
+    """Run `act` in a finalizer and continue; a deferred exception is raised at any moment then."""
     thing = Mortal()
     weakref.finalize(thing, interrupts.see_through, act)
     del thing
     patience = threading.Event()
-    while not patience.wait(0.01):  # it is raised between two instructions, not in the middle of a wait
+    while not patience.wait(0.01):  # it is raised between two instructions, not during a wait
         continue
 
 
 @pytest.mark.parametrize(("number", "raised"), RAISED)
-def test_what_comes_in_a_finalizer_is_raised_after_it(number: int, raised: type[BaseException]) -> None:
-    """Python would print it and drop it."""
+def test_a_signal_in_a_finalizer_is_raised_after_it(number: int, raised: type[BaseException]) -> None:
+    """Python would print and drop it."""
     done = []
 
     def act() -> None:
@@ -127,11 +129,11 @@ def test_what_comes_in_a_finalizer_is_raised_after_it(number: int, raised: type[
         done.append("all")
 
     with pytest.raises(raised):
-        see_to_when_dropped(act)
+        run_in_finalizer(act)
     assert done == ["all"]
 
 
-def test_a_finalizer_that_is_interrupted_at_its_very_beginning_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finalizer_interrupted_at_its_very_start_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     put_off = interrupts.put_off
     attempts = []
@@ -144,12 +146,12 @@ def test_a_finalizer_that_is_interrupted_at_its_very_beginning_is_begun_again(mo
 
     monkeypatch.setattr(interrupts, "put_off", interrupted)
     with pytest.raises(Late):
-        see_to_when_dropped(lambda: done.append("all"))
+        run_in_finalizer(lambda: done.append("all"))
     assert done == ["all"]
     assert len(attempts) == 2
 
 
-def test_errors_of_a_finalizer_are_its_own() -> None:
+def test_errors_of_a_finalizer_are_raised_unchanged() -> None:
     def fail() -> None:
         raise LookupError("of its own")
 

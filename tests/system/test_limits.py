@@ -11,7 +11,7 @@ from feedline.system.process import core_count
 
 
 def groups(tmp_path: Path, listing: str, **files: str) -> list[Path]:
-    """Lay out control groups; file names have __ for / and ___ for a dot."""
+    """Create control groups; in file names __ stands for / and ___ for a dot."""
     for name, text in files.items():
         path = tmp_path / name.replace("___", ".").replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def groups(tmp_path: Path, listing: str, **files: str) -> list[Path]:
     return own_groups(tmp_path, tmp_path / "listing")
 
 
-def test_limits_of_a_control_group_and_of_those_above(tmp_path: Path) -> None:
+def test_limits_of_a_control_group_and_its_parents(tmp_path: Path) -> None:
     found = groups(
         tmp_path, "0::/job/step\n", job__cpu___max="150000 100000\n", job__step__cpu___max="max 100000\n",
         job__pids___max="300\n", pids___max="max\n",
@@ -47,7 +47,9 @@ def test_no_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "cores"), [(None, core_count()), (0.5, 1), (1.9, 1), (1000.0, core_count())])
-def test_a_quota_counts_in_whole_cores(quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_quota_is_rounded_down_to_whole_cores(
+    quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "cpu_quota", lambda groups: quota)
     assert usable_cores() == cores
 

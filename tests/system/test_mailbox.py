@@ -1,4 +1,4 @@
-"""The queue of answers: nothing is lost, and a signal does not make its consumer wait for ever."""
+"""The queue of answers: nothing is lost, and a signal does not make its consumer wait forever."""
 
 import signal
 import threading
@@ -34,7 +34,7 @@ def test_many_threads_lose_nothing() -> None:
         assert [number for owner, number in got if owner == who] == list(range(2000))
 
 
-def test_an_item_ends_a_wait_without_limit() -> None:
+def test_an_item_ends_a_wait_without_a_timeout() -> None:
     box: Mailbox[str] = Mailbox()
     threading.Thread(target=box.put, args=("late",)).start()
     got: list[str] = []

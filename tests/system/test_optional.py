@@ -1,4 +1,4 @@
-"""Something is done as soon as a module is imported, by whomever."""
+"""Callbacks that run as soon as a module is imported anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _finders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module that nobody has imported yet."""
+    """A module that has not been imported yet."""
     name = "feedline_test_comes_later"
     (tmp_path / f"{name}.py").write_text(
         "import sys\nvalue = 7\nif getattr(sys, 'refuse_it', False): raise OSError('broken')\n"
@@ -33,13 +33,13 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_now_if_it_is_there() -> None:
+def test_the_callback_runs_at_once_if_the_module_is_imported() -> None:
     found: list[ModuleType] = []
     when_imported("json", found.append)
     assert found == [sys.modules["json"]]
 
 
-def test_before_anybody_sees_it(later: str) -> None:
+def test_the_callback_runs_before_the_importing_code_sees_the_module(later: str) -> None:
     def change(module: Any) -> None:
         module.value += 1
 
@@ -49,7 +49,7 @@ def test_before_anybody_sees_it(later: str) -> None:
     assert importlib.import_module(later).value == 8
 
 
-def test_several_wait_for_it(later: str) -> None:
+def test_several_callbacks_can_wait_for_a_module(later: str) -> None:
     found: list[str] = []
     when_imported(later, lambda module: found.append("first"))
     when_imported(later, lambda module: found.append("second"))
@@ -57,7 +57,7 @@ def test_several_wait_for_it(later: str) -> None:
     assert sorted(found) == ["first", "second"]
 
 
-def test_looking_for_it_is_not_importing_it(later: str) -> None:
+def test_find_spec_does_not_run_the_callback(later: str) -> None:
     found: list[ModuleType] = []
     when_imported(later, found.append)
     assert importlib.util.find_spec(later) is not None
@@ -66,7 +66,7 @@ def test_looking_for_it_is_not_importing_it(later: str) -> None:
     assert len(found) == 1
 
 
-def test_an_import_that_fails_may_be_tried_again(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callback_runs_after_a_failed_import_is_retried(later: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[ModuleType] = []
     when_imported(later, found.append)
     monkeypatch.setattr(sys, "refuse_it", True, raising=False)
@@ -78,13 +78,13 @@ def test_an_import_that_fails_may_be_tried_again(later: str, monkeypatch: pytest
     assert len(found) == 1
 
 
-def test_what_does_not_exist_is_not_found(later: str) -> None:
+def test_a_module_that_does_not_exist_is_still_not_found(later: str) -> None:
     when_imported("feedline_test_never_comes", lambda module: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("feedline_test_never_comes")
 
 
-def test_one_loader_of_several_modules_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_shared_by_several_modules_is_not_modified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("feedline_test_first.py", "value = 1\n")
@@ -99,14 +99,14 @@ def test_one_loader_of_several_modules_is_left_as_it_is(tmp_path: Path, monkeypa
         del sys.modules[module.__name__]
 
 
-def test_finders_of_old_are_passed_over(later: str) -> None:
+def test_finders_without_find_spec_are_ignored(later: str) -> None:
     found: list[ModuleType] = []
     when_imported(later, found.append)
-    sys.meta_path.insert(1, object())  # type: ignore[arg-type]  # Python passes over it as well
+    sys.meta_path.insert(1, object())  # type: ignore[arg-type]  # Python ignores it too
     assert found == []
     assert importlib.import_module(later) is found[0]
 
 
-def test_a_module_that_must_not_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callback_does_not_run_for_a_blocked_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "feedline_test_forbidden", None)
     when_imported("feedline_test_forbidden", lambda module: pytest.fail("it is not there"))

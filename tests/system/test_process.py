@@ -1,4 +1,4 @@
-"""Cores, and memory that is left out of core dumps; what that means for a crash is in tests/faults/test_dumps.py."""
+"""Cores, and memory that is left out of core dumps; for real crashes see tests/faults/test_dumps.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_only_cores_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPat
     assert core_count() == 3
 
 
-def test_systems_that_do_not_bind_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cores_count_on_systems_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert core_count() == 64
@@ -33,7 +33,7 @@ class Refusing(mmap.mmap):
         raise OSError(self.code, "refused")
 
 
-def test_a_system_that_cannot_leave_memory_out_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_that_cannot_leave_memory_out_of_dumps_are_tolerated(monkeypatch: pytest.MonkeyPatch) -> None:
     mapping = Refusing(-1, mmap.PAGESIZE)
     leave_out_of_dumps(mapping)
     monkeypatch.setattr(Refusing, "code", errno.ENOMEM)

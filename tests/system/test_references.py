@@ -1,4 +1,4 @@
-"""Weak references that run no code when something dies."""
+"""Weak references that run no code when their object is freed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from feedline.system.references import References
 
 
 class Thing:
-    """Can be referred to weakly."""
+    """Supports weak references."""
 
 
-def test_those_that_are_alive_come_in_order_and_once() -> None:
+def test_living_objects_come_in_order_and_once() -> None:
     first, second, third = Thing(), Thing(), Thing()
     things: References[Thing] = References()
     for thing in (first, second, third, first):
@@ -24,7 +24,7 @@ def test_those_that_are_alive_come_in_order_and_once() -> None:
     assert list(things) == []
 
 
-def test_what_is_added_meanwhile_comes_the_next_time() -> None:
+def test_objects_added_during_iteration_come_the_next_time() -> None:
     first, second = Thing(), Thing()
     things: References[Thing] = References()
     things.add(first)

@@ -1,4 +1,4 @@
-"""A temporary folder with a long path, in programs of their own: no engine needs a socket with a longer one."""
+"""Every engine works in programs whose temporary folder has a long path, too long for a socket."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def output_of(text: str, *arguments: str, folder: Path) -> str:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, "TMPDIR": str(long), "PYTHONPATH": path}
     command = [sys.executable, str(program), *arguments]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
     assert os.listdir(long) == []
-    return ran.stdout.strip()
+    return result.stdout.strip()
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def short_path() -> Iterator[Path]:
 @pytest.mark.parametrize(("engine", "method"), ENGINES)
 def test_every_engine_with_a_long_temporary_folder(engine: str, method: str, short_path: Path) -> None:
     folder = Path(output_of(PROGRAM, engine, method, folder=short_path))
-    assert not folder.exists(), "it goes with the program"
+    assert not folder.exists(), "it is removed with the program"
 
 
 def test_runs_of_the_lab_with_a_long_temporary_folder(short_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_that_is_short_enough_is_kept() -> None:
     assert socket_folder.shorter_than("/" + "é" * 43, room=18) == "/tmp", "a path is counted in bytes"
 
 
-def test_no_short_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_writable_short_folder_names_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_folder, "_SHORT", ("/proc/nothing",))
     with pytest.raises(WorkerStartError, match="Set TMPDIR to a shorter path"):
         socket_folder.shorter_than("/" + "x" * 150, room=18)

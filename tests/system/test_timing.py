@@ -1,4 +1,4 @@
-"""Clocks of threads and tasks, on time that passes when a test says so; threads are counted, not timed."""
+"""Clocks of threads and tasks, in simulated time; threads are counted, not timed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 class Machine:
-    """The clocks of a thread: computing, sleeping, and waiting for a core that another program has."""
+    """The clocks of a thread that computes, sleeps, or waits for a core that another program uses."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = self.process_cpu = self.queued = 10**9
@@ -32,7 +32,7 @@ class Machine:
     def queue(self, ns: int) -> None:
         self.wall, self.queued = self.wall + ns, self.queued + ns
 
-    # What the module asks of the module `time`, and of the system.
+    # The functions of `time` and of the system that the module calls.
 
     def perf_counter_ns(self) -> int:
         return self.wall
@@ -60,7 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_the_time_of_a_thread_is_without_that_in_which_it_had_no_core(machine: Machine) -> None:
+def test_the_time_of_a_thread_excludes_waiting_for_a_core(machine: Machine) -> None:
     clock = Clock()
     before = clock.now()
     machine.compute(3 * MS)
@@ -71,7 +71,7 @@ def test_the_time_of_a_thread_is_without_that_in_which_it_had_no_core(machine: M
     clock.close()
 
 
-def test_where_the_system_does_not_say_it_is_the_time_on_the_wall(machine: Machine) -> None:
+def test_without_system_figures_wall_clock_time_is_used(machine: Machine) -> None:
     clock = Clock()
     clock.close()
     before = clock.now()
@@ -80,7 +80,7 @@ def test_where_the_system_does_not_say_it_is_the_time_on_the_wall(machine: Machi
     assert clock.since(before)[0] == pytest.approx(0.015, abs=1e-6)
 
 
-def test_the_median_of_some_calls(machine: Machine) -> None:
+def test_usual_s_is_the_median_of_some_calls(machine: Machine) -> None:
     clock = Clock()
     durations = itertools.chain([30 * MS], itertools.repeat(10 * MS))
     assert usual_s(lambda: machine.sleep(next(durations)), clock) == pytest.approx(0.01, abs=1e-6)
@@ -91,7 +91,7 @@ def test_the_median_of_some_calls(machine: Machine) -> None:
         machine.sleep(20 * MS)
 
     assert usual_s(call, clock, most_s=0.01) == pytest.approx(0.02, abs=1e-6)
-    assert len(calls) == 1, "it takes too long for another"
+    assert len(calls) == 1, "it is too slow for another call"
     clock.close()
 
 
@@ -103,13 +103,13 @@ def test_the_cpu_time_of_a_task(machine: Machine, of_process: bool) -> None:
     assert cpu.spent(4 * MS) == (8 * MS if of_process else 4 * MS, 0)
     cpu.begin()
     machine.sleep(9 * MS)
-    assert cpu.spent(9 * MS) == (0, 0), "each task for itself"
+    assert cpu.spent(9 * MS) == (0, 0), "each task is measured separately"
 
 
-def test_a_task_that_had_no_core_was_not_sleeping(machine: Machine) -> None:
+def test_waiting_for_a_core_does_not_count_as_sleeping(machine: Machine) -> None:
     cpu = TaskCpu()
     for _ in range(3):
-        machine.queue(50 * MS)  # before it begins
+        machine.queue(50 * MS)  # before the task starts
         cpu.begin()
         machine.compute(2 * MS)
         machine.queue(7 * MS)
@@ -117,7 +117,7 @@ def test_a_task_that_had_no_core_was_not_sleeping(machine: Machine) -> None:
         assert cpu.spent(12 * MS) == (2 * MS, 7 * MS)
 
 
-def test_the_run_queue_is_only_looked_at_where_a_task_does_something_else_than_computing(machine: Machine) -> None:
+def test_the_run_queue_is_read_only_for_tasks_that_do_not_just_compute(machine: Machine) -> None:
     cpu = TaskCpu()
     cpu.begin()
     machine.compute(MS)
@@ -131,10 +131,10 @@ def test_the_run_queue_is_only_looked_at_where_a_task_does_something_else_than_c
     cpu.begin()
     machine.compute(MS)
     machine.queue(2 * MS)
-    assert cpu.spent(3 * MS) == (MS, 2 * MS), "of the first one, too"
+    assert cpu.spent(3 * MS) == (MS, 2 * MS), "including the first task"
 
 
-def test_what_the_system_says_is_read() -> None:
+def test_real_system_figures_are_read() -> None:
     first = queued_ns()
     assert 0 <= first <= queued_ns()
     cpu = TaskCpu(of_process=True)
@@ -147,7 +147,7 @@ def test_what_the_system_says_is_read() -> None:
 # -- on several threads ------------------------------------------------------------------------------------------------
 
 
-def test_each_call_has_a_thread_of_its_own() -> None:
+def test_each_call_has_its_own_thread() -> None:
     together = threading.Barrier(3)
     names: list[str] = []
 
@@ -158,10 +158,10 @@ def test_each_call_has_a_thread_of_its_own() -> None:
     found = on_threads([call] * 3, until_s=0.0)
     assert found.failure is None
     assert found.rate > 0
-    assert len(set(names)) == len(names) == 3, "each once: the time was over"
+    assert len(set(names)) == len(names) == 3, "each once, since the time was up"
 
 
-def test_what_fails_on_threads_is_told() -> None:
+def test_a_failure_on_a_thread_is_reported() -> None:
     def fail() -> None:
         raise RuntimeError("not here")
 
@@ -170,7 +170,7 @@ def test_what_fails_on_threads_is_told() -> None:
     assert str(found.failure) == "not here"
 
 
-def test_a_thread_that_does_not_come_back_has_had_no_success() -> None:
+def test_a_thread_that_does_not_return_counts_as_no_success() -> None:
     over = threading.Event()
     found = on_threads([over.wait, lambda: None], until_s=0.0, give_up_s=0.0)
     over.set()
@@ -178,12 +178,12 @@ def test_a_thread_that_does_not_come_back_has_had_no_success() -> None:
 
 
 def gains(call: Callable[[], object]) -> float:
-    """Return how many times as many calls two threads make as one."""
+    """Return how many times as many calls two threads make as one does."""
     one = on_threads([call], time.monotonic() + 0.2)
     return on_threads([call, call], time.monotonic() + 0.2).rate / one.rate
 
 
 @pytest.mark.real_time
-def test_threads_that_wait_make_more_and_those_that_hold_the_lock_do_not() -> None:
+def test_two_threads_gain_if_they_wait_and_not_if_they_hold_the_gil() -> None:
     assert any(gains(lambda: time.sleep(0.002)) > 1.5 for _ in range(10))
     assert any(gains(lambda: sum(range(20_000))) <= 1.5 for _ in range(10))

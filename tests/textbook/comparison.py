@@ -14,15 +14,15 @@ TORCHS = "from torch.utils.data import DataLoader\n"
 OURS = "from feedline import DataLoader\n"
 WORKERS = "num_workers = 2\n"
 
-feedline.DataLoader([0], num_workers=1)  # imports what every script would otherwise import for itself
+feedline.DataLoader([0], num_workers=1)  # imports what every script would otherwise import itself
 
 
 # Any: pytest has no public name for what `pytest.param` returns.
 def cases(topic: str, slow: Collection[str] = ()) -> list[Any]:
-    """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and how many workers it is to have.
+    """Return the scripts of a folder for `pytest.mark.parametrize`: the file, and its number of workers.
 
-    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`, or torch ends its
-    workers there so slowly.
+    Those in `slow`, such as "spawned" or "infinite-2", start too many processes for `make test`, or torch ends their
+    workers too slowly.
     """
     found = []
     for script in sorted((SCRIPTS / topic).glob("*.py")):
@@ -34,7 +34,7 @@ def cases(topic: str, slow: Collection[str] = ()) -> list[Any]:
 
 
 def compare(script: Path, workers: int | None, folder: Path) -> Facts:
-    """Run a script with torch's loader and with feedline's; everything that it does has to be the same."""
+    """Run a script with torch's loader and with feedline's; everything it does must be the same."""
     text = script.read_text()
     assert text.count(TORCHS) == 1, f"{script} has to import the loader by the line {TORCHS!r}"
     if workers is not None:

@@ -1,4 +1,4 @@
-"""Runs a script in a process of its own, as `__main__`, and notes what it did."""
+"""Runs a script in a separate process, as `__main__`, and records what it did."""
 
 import builtins
 import gc
@@ -25,16 +25,16 @@ _FORK = multiprocessing.get_context("fork")
 _TIMES = re.compile(r"[\d.]+(?:e-?\d+)? ?(?:s|sec|seconds?|ms|samples/s|batches/s)\b")
 
 Facts = dict[str, Any]
-"""What a script did, by kind. Any: whatever `describe` makes of it."""
+"""What a script did, by kind. Any: the results of `describe`."""
 
 
 def observed(script: Path, folder: Path) -> Facts:
-    """Run a script in an empty folder that is made for it, in a process that is forked from this one."""
+    """Run a script in a new, empty folder, in a process forked from this one."""
     folder.mkdir()
     output, errors, answer = (folder.with_suffix(suffix) for suffix in (".out", ".err", ".facts"))
     process = _FORK.Process(target=_run, args=(script, folder, output, errors, answer))
     process.start()
-    process.join(140)  # both of a test's end before pytest cuts it off
+    process.join(140)  # both runs of a test end before pytest's timeout
     is_late = process.is_alive()
     if is_late:
         process.kill()
@@ -87,7 +87,7 @@ def _facts(script: Path, variables: dict[str, Any]) -> Facts:
 
 
 def _printed() -> list[object]:
-    """Return a list in which all that this process prints will be noted. What workers print is in the output only."""
+    """Return a list that records everything this process prints; what workers print is only in the output."""
     printed: list[object] = []
     usual, own = builtins.print, os.getpid()
 
@@ -105,7 +105,7 @@ def _is_compared(name: str, value: object) -> bool:
 
 
 def _is_data(value: object) -> bool:
-    """Whether this is data, and no loader, dataset, function or module."""
+    """Return whether this is data rather than a loader, dataset, function or module."""
     if isinstance(value, dict):
         return all(map(_is_data, value.values()))
     if isinstance(value, (list, tuple, set)):
@@ -114,7 +114,7 @@ def _is_data(value: object) -> bool:
 
 
 def _texts(caught: list[warnings.WarningMessage]) -> list[tuple[str, str]]:
-    """The warnings, each once, without those that feedline adds on purpose."""
+    """Return the warnings, each once, without those that feedline adds on purpose."""
     found = {
         (each.category.__name__, normalise(str(each.message))): None
         for each in caught

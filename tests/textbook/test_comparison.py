@@ -1,4 +1,4 @@
-"""Differences between the two runs of a script are found."""
+"""Differences between the two runs of a script are detected."""
 
 from pathlib import Path
 
@@ -27,14 +27,14 @@ for batch in loader:
         ("__import__('warnings').warn(DataLoader.__module__)", "warnings"),
     ],
 )
-def test_a_difference_is_found(line: str, kind: str, tmp_path: Path) -> None:
+def test_a_difference_is_detected(line: str, kind: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{SCRIPT}{line}\ndel is_ours\n")
     with pytest.raises(AssertionError, match=f"{kind} differ"):
         compare(script, None, tmp_path)
 
 
-def test_times_are_left_out(tmp_path: Path) -> None:
+def test_times_are_not_compared(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{SCRIPT}print(f'{{3 + is_ours}} s, {{0.5 + is_ours:.3f}} seconds, 2 seen')\ndel is_ours\n")
     facts = compare(script, None, tmp_path)

@@ -1,6 +1,6 @@
-"""What is asked of the system, and that feedline works where the answer is no.
+"""What feedline needs from the system, and that it works without it.
 
-Other systems are stood in for by Linux without the functions they lack.
+Linux without the functions that other systems lack stands in for those systems.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def _forget_the_answer() -> Iterator[None]:
+def _clear_the_cached_answer() -> Iterator[None]:
     abilities.can_share_arenas.cache_clear()
     yield
     abilities.can_share_arenas.cache_clear()
@@ -126,7 +126,7 @@ def refusing(code: int) -> object:
     return refuse
 
 
-def test_this_system_has_it_all() -> None:
+def test_this_system_has_all_abilities() -> None:
     assert abilities.can_share_arenas()
     assert abilities.can_map_sparsely()
 
@@ -150,12 +150,12 @@ def test_arenas_are_not_shared_where_the_kernel_or_a_sandbox_refuses(
     assert not abilities.can_share_arenas()
 
 
-def test_running_out_of_descriptors_is_no_lack_of_ability(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_descriptors_does_not_disable_shared_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", refusing(errno.EMFILE))
     assert abilities.can_share_arenas()
 
 
-def test_no_arena_without_private_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sparse_mappings_without_private_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MAP_PRIVATE")
     assert not abilities.can_map_sparsely()
 
@@ -167,7 +167,7 @@ def run_without(system: str, methods: str, folder: Path, *more: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
-    assert done.stderr == "", "nothing was leaked, nothing complained"
+    assert done.stderr == "", "no leaks and no warnings"
 
 
 @pytest.mark.slow

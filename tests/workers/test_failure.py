@@ -1,4 +1,4 @@
-"""How exceptions cross from a worker."""
+"""How exceptions are sent from a worker to the training process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cross(exc: BaseException, where: str = "in DataLoader worker process 3") -> 
         return unpack_failure(pack_failure(raised, where))
 
 
-def test_an_exception_that_can_be_pickled_arrives_as_it_was() -> None:
+def test_a_picklable_exception_arrives_unchanged() -> None:
     arrived = cross(Attributed("torn", index=17))
     assert type(arrived) is Attributed
     assert str(arrived) == "torn"
@@ -70,19 +70,19 @@ def test_an_exception_that_can_be_pickled_arrives_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("exc", [ValueError("a"), KeyError("k"), OSError(2, "gone", "file"), StopIteration(4)])
-def test_built_in_exceptions_keep_arguments(exc: BaseException) -> None:
+def test_built_in_exceptions_keep_their_arguments(exc: BaseException) -> None:
     arrived = cross(exc)
     assert type(arrived) is type(exc)
     assert arrived.args == exc.args
     assert str(arrived) == str(exc)
 
 
-def test_errors_of_feedline_keep_their_text() -> None:
+def test_feedline_errors_keep_their_text() -> None:
     assert str(cross(TooManyOpenFiles("reading"))) == str(TooManyOpenFiles("reading"))
 
 
 @pytest.mark.parametrize("exc", [WithLock("held"), TwoArguments(4, "bad")])
-def test_an_exception_that_cannot_be_pickled_keeps_its_type_where_possible(exc: Exception) -> None:
+def test_an_unpicklable_exception_keeps_its_type_where_possible(exc: Exception) -> None:
     arrived = cross(exc)
     text = str(arrived)
     assert type(arrived) is (type(exc) if isinstance(exc, WithLock) else RuntimeError)
@@ -91,7 +91,7 @@ def test_an_exception_that_cannot_be_pickled_keeps_its_type_where_possible(exc: 
 
 
 @pytest.mark.parametrize("exc", [KeywordOnly(code=3), Liar("lied"), Bomb("ticking")])
-def test_an_exception_that_cannot_be_rebuilt_tells_the_same(exc: Exception) -> None:
+def test_an_exception_that_cannot_be_rebuilt_keeps_its_name_and_traceback(exc: Exception) -> None:
     arrived = cross(exc)
     assert isinstance(arrived, Exception)
     assert type(exc).__name__ in str(arrived)
@@ -154,7 +154,7 @@ def test_a_chain_of_causes_is_in_the_text() -> None:
     assert "disk" in str(arrived.__cause__)
 
 
-def test_notes_without_the_method_of_python_3_11() -> None:
+def test_add_note_works_without_the_method_of_python_3_11() -> None:
     class Old(Exception):
         def __getattribute__(self, name: str) -> Any:
             if name == "add_note":
@@ -167,7 +167,7 @@ def test_notes_without_the_method_of_python_3_11() -> None:
     assert exc.__notes__ == ["first", "second"]
 
 
-def test_indices_that_cannot_be_sent_are_shown_in_part() -> None:
+def test_the_error_about_unpicklable_indices_shortens_them() -> None:
     exc = unsendable(["x" * 10_000], TypeError("no"))
     assert isinstance(exc, BatchNotPicklable)
     assert len(str(exc)) < 500

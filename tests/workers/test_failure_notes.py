@@ -1,4 +1,4 @@
-"""What is told of samples that make no batch: torch's own exception, and notes that name the sample and what to do."""
+"""Errors for samples that cannot be collated: torch's own exception, with notes that name the sample and a fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sample(4)
 
 
 class Odd(Dataset[Any]):
-    """Makes samples of a function."""
+    """Makes samples with a function."""
 
     def __init__(self, make: Any) -> None:
         self.make = make
@@ -74,28 +74,30 @@ def failure_of(loader: Any) -> Exception:
     "options", [{}, {"num_workers": 1}, {"num_workers": 1, "engine": "thread"}, {"seed": 3}], ids=str
 )
 @pytest.mark.parametrize("case", CASES)
-def test_torchs_exception_says_which_sample_does_not_fit_and_what_to_do(case: str, options: dict[str, Any]) -> None:
-    make, told = CASES[case]
+def test_notes_name_the_sample_that_does_not_fit_and_a_fix(case: str, options: dict[str, Any]) -> None:
+    make, expected = CASES[case]
     data = Subset(Odd(make), range(8, 20))
     ours, torchs = failure_of(feedline.DataLoader(data, 8, **options)), failure_of(TorchLoader(data, 8))
     assert (type(ours), str(ours)) == (type(torchs), str(torchs))
     notes = "\n".join(ours.__notes__)
-    assert re.search(told, notes)
+    assert re.search(expected, notes)
     assert (
         "Sample 5 of the batch is sample 5 of the dataset, which is sample 13 of the Odd in loader.dataset.dat" in notes
     )
 
 
-@pytest.mark.parametrize(("size", "told"), [(2, "While collating samples 0, 1 ("), (1, "While collating sample 0 (")])
-def test_a_collate_function_that_fails_names_its_samples(size: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"), [(2, "While collating samples 0, 1 ("), (1, "While collating sample 0 (")]
+)
+def test_a_failing_collate_function_names_its_samples(size: int, expected: str) -> None:
     def failing(samples: list[Any]) -> None:
         raise KeyError(len(samples))
 
     exc = failure_of(feedline.DataLoader(Odd(int), size, collate_fn=failing))
-    assert exc.__notes__[0].startswith(told)
+    assert exc.__notes__[0].startswith(expected)
 
 
-def test_in_a_stream_the_samples_before_are_counted() -> None:
+def test_a_note_counts_the_samples_read_from_a_stream() -> None:
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Any:
             return iter([torch.zeros(1)] * 3 + [torch.zeros(2)])
@@ -104,33 +106,33 @@ def test_in_a_stream_the_samples_before_are_counted() -> None:
     assert exc.__notes__[0] == "While collating a batch, after 4 samples (stage: collate)."
 
 
-def test_the_loader_for_numpy_names_the_sample_too() -> None:
+def test_the_numpy_loader_names_the_sample_too() -> None:
     exc = failure_of(feedline.Loader(Odd(lambda index: np.zeros(3 if index == 13 else 2)), 8))
     assert "Sample 5 of the batch is sample 13 of the dataset." in exc.__notes__
 
 
 class Shapeless:
-    """As torch's nested tensors."""
+    """Has no shape, like torch's nested tensors."""
 
     @property
     def shape(self) -> Any:
         raise RuntimeError("has no sizes")
 
 
-def test_samples_that_cannot_be_looked_at_hide_no_error() -> None:
+def test_samples_that_cannot_be_inspected_do_not_hide_the_error() -> None:
     data = Odd(lambda index: Shapeless())
     ours, torchs = failure_of(feedline.DataLoader(data, 8)), failure_of(TorchLoader(data, 8))
     assert (type(ours), str(ours)) == (type(torchs), str(torchs))
     assert "has no sizes" in "".join(ours.__notes__)
 
 
-def test_nothing_is_guessed_about_collate_functions_of_others() -> None:
+def test_no_advice_for_custom_collate_functions() -> None:
     exc = failure_of(feedline.DataLoader(Odd(none_at_13), 8, collate_fn=lambda samples: samples[0]["z"]))
     assert "drop_none" not in "".join(exc.__notes__)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
+def test_a_dict_of_arrays_fails_as_in_torch_and_a_note_recommends_array_dataset(workers: int) -> None:
     arrays: Any = {"x": torch.arange(10), "y": np.arange(10)}
     exc = failure_of(feedline.DataLoader(arrays, 4, num_workers=workers))
     assert type(exc) is KeyError
@@ -141,7 +143,7 @@ def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda index: {"x": 1, "day": np.datetime64("2020-01-01")}, None])
-def test_dates_are_named(make: Any) -> None:
+def test_a_note_names_the_field_with_dates(make: Any) -> None:
     days = np.arange("2020-01-01", "2020-01-21", dtype="M8[D]")
     dataset: Any = ArrayDataset({"x": np.arange(20), "day": days}) if make is None else Odd(make)
     with pytest.raises(TypeError) as raised:

@@ -1,4 +1,4 @@
-"""A calm moment to fork. Whole programs that fork while others compute are in tests/faults/test_fork_safety.py."""
+"""Forking while other threads run. For whole programs see tests/faults/test_fork_safety.py."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from feedline.workers.fork_safety import quiesce_threads, reset_in_child
 
 
 @pytest.fixture
-def company() -> Iterator[None]:
-    """Another thread, which does nothing."""
+def second_thread() -> Iterator[None]:
+    """Another thread, which is idle."""
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
@@ -33,7 +33,7 @@ def company() -> Iterator[None]:
 
 @pytest.fixture
 def handler() -> Iterator[logging.Handler]:
-    """A handler of a log, which has a lock."""
+    """A logging handler, which has a lock."""
     handler = logging.NullHandler()
     handler.lock = threading.RLock()  # a NullHandler does without
     yield handler
@@ -51,7 +51,7 @@ def elsewhere(work: Callable[[], Any]) -> Any:
 
 @contextmanager
 def held(*locks: Any) -> Iterator[None]:
-    """Have locks held by a thread that never gives them back."""
+    """Have another thread hold the locks."""
     there, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -73,7 +73,7 @@ def numpy_lock() -> Any:
 
 
 def is_held(lock: Any) -> bool:
-    """Say whether another thread would have to wait for a lock."""
+    """Return whether another thread would have to wait for a lock."""
 
     def take() -> bool:
         got: bool = lock.acquire(blocking=False)
@@ -88,35 +88,35 @@ def is_held(lock: Any) -> bool:
 # -- locks ---
 
 
-@pytest.mark.usefixtures("company")
-def test_locks_that_workers_may_need_are_held_by_the_thread_that_forks(handler: logging.Handler) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_locks_that_workers_may_need_are_held_by_the_forking_thread(handler: logging.Handler) -> None:
     locks = (numpy_lock(), handler.lock)
     with quiesce_threads():
         assert [is_held(lock) for lock in locks] == [True, True]
     assert [is_held(lock) for lock in locks] == [False, False]
 
 
-@pytest.mark.usefixtures("company")
-def test_locks_are_given_back_when_the_fork_fails(handler: logging.Handler) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_locks_are_released_when_the_fork_fails(handler: logging.Handler) -> None:
     with pytest.raises(OSError, match="no process"), quiesce_threads():
         raise OSError("no process")
     assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
 
 
-def test_without_other_threads_nothing_is_held(handler: logging.Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_locks_are_taken_without_other_threads(handler: logging.Handler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     with quiesce_threads():
         assert [is_held(lock) for lock in (numpy_lock(), handler.lock)] == [False, False]
 
 
-def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(
+def test_waiting_for_a_lock_that_is_never_released_times_out(
     handler: logging.Handler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fork_safety, "_LOCK_S", 0.01)
     with held(handler.lock):
         with quiesce_threads():
-            assert is_held(numpy_lock()), "the others are"
-        assert is_held(handler.lock), "it is still the other's"
+            assert is_held(numpy_lock()), "the other locks are held"
+        assert is_held(handler.lock), "the other thread still holds it"
 
 
 class Guarded:
@@ -129,7 +129,7 @@ class Guarded:
         self.name = "guarded"
 
 
-def test_a_child_frees_locks_of_the_dataset_whose_holders_it_does_not_have() -> None:
+def test_a_child_frees_locks_of_the_dataset_that_other_threads_held() -> None:
     dataset = Guarded()
     with held(dataset.lock, dataset.again):
         assert [is_held(dataset.lock), is_held(dataset.again)] == [True, True]
@@ -142,12 +142,12 @@ def test_a_dataset_without_attributes_has_no_locks(dataset: Any) -> None:
     reset_in_child(dataset)
 
 
-def test_a_child_can_draw_although_another_thread_was_drawing() -> None:
+def test_a_child_can_draw_even_if_another_thread_was_drawing() -> None:
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            elsewhere(numpy_lock().acquire)  # as it is after a fork while another thread of the parent held it
+            elsewhere(numpy_lock().acquire)  # like a lock that another thread of the parent held during a fork
             reset_in_child(None)
             code = 0 if numpy_lock().acquire(timeout=100) else 2
         finally:
@@ -158,7 +158,7 @@ def test_a_child_can_draw_although_another_thread_was_drawing() -> None:
 # -- imports ---
 
 
-def test_a_module_that_another_thread_imports_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, release = threading.Event(), threading.Event()
     monkeypatch.setitem(sys.modules, "calm_events", types.SimpleNamespace(begun=begun, release=release))
     monkeypatch.setattr(fork_safety, "_IMPORT_S", 60.0)
@@ -182,8 +182,8 @@ def test_a_module_that_another_thread_imports_is_waited_for(tmp_path: Path, monk
     sys.modules.pop("calm_slow")
 
 
-@pytest.mark.usefixtures("company")
-def test_an_import_of_this_thread_is_none_to_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_a_fork_does_not_wait_for_imports_of_its_own_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that is iterated at the top of a module."""
 
     def sleep(_: float) -> None:
@@ -205,10 +205,10 @@ def test_an_import_of_this_thread_is_none_to_wait_for(tmp_path: Path, monkeypatc
     sys.modules.pop("calm_forks")
 
 
-# -- threads that run ---
+# -- running threads ---
 
 
-def test_it_is_known_which_threads_run() -> None:
+def test_running_and_waiting_threads_are_told_apart() -> None:
     waiting, ended = threading.Event(), threading.Event()
     tasks: list[int] = []
 
@@ -224,8 +224,8 @@ def test_it_is_known_which_threads_run() -> None:
     def runs(task: int) -> bool:
         return fork_safety._runs(f"/proc/self/task/{task}/stat".encode())
 
-    assert runs(threading.get_native_id()), "this one is asking"
-    while runs(tasks[0]):  # until it has got as far as to wait
+    assert runs(threading.get_native_id()), "this thread is running"
+    while runs(tasks[0]):  # until it waits
         continue
     ended.set()
     thread.join()
@@ -234,8 +234,8 @@ def test_it_is_known_which_threads_run() -> None:
     assert not runs(tasks[0]), "it has ended"
 
 
-@pytest.mark.usefixtures("company")
-def test_a_fork_waits_until_the_other_threads_are_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_a_fork_waits_until_the_other_threads_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     states = iter([True, False, True, False, False, True])
     asked: list[bool] = []
 
@@ -250,11 +250,11 @@ def test_a_fork_waits_until_the_other_threads_are_calm(monkeypatch: pytest.Monke
         fork_safety._after_fork()
     assert asked == [True, False, True, False, False], "twice in a row"
     fork_safety._before_fork()
-    assert len(asked) == 5, "a fork of somebody else is none of our business"
+    assert len(asked) == 5, "forks by other code do not wait"
 
 
-@pytest.mark.usefixtures("company")
-def test_a_thread_that_never_rests_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_waiting_for_a_thread_that_always_runs_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_safety, "_RUNNING_S", 0.02)
     monkeypatch.setattr(fork_safety, "_runs", lambda _: True)
     with quiesce_threads():
@@ -262,8 +262,8 @@ def test_a_thread_that_never_rests_is_not_waited_for_for_ever(monkeypatch: pytes
         fork_safety._after_fork()
 
 
-@pytest.mark.usefixtures("company")
-def test_threads_take_turns_as_before_after_a_fork() -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_the_switch_interval_is_restored_after_a_fork() -> None:
     before = sys.getswitchinterval()
     with quiesce_threads():
         pid = os.fork()
@@ -277,7 +277,7 @@ def test_threads_take_turns_as_before_after_a_fork() -> None:
 
 
 class OpenCV:
-    """Stands in for the module."""
+    """A stand-in for the cv2 module."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -300,11 +300,11 @@ def test_opencv_has_no_threads_while_a_worker_is_forked(
     with quiesce_threads():
         assert opencv.count == inside
     assert opencv.count == count
-    assert opencv.set == ([1, 4] if count == 4 else []), "who has none is not asked to change anything"
+    assert opencv.set == ([1, 4] if count == 4 else []), "nothing is set where there are no threads"
 
 
-@pytest.mark.usefixtures("company")
-def test_threads_of_opencv_that_a_fork_by_others_left_behind_are_not_waited_for(
+@pytest.mark.usefixtures("second_thread")
+def test_opencv_is_left_alone_in_a_process_forked_by_other_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opencv = OpenCV(4)
@@ -316,8 +316,8 @@ def test_threads_of_opencv_that_a_fork_by_others_left_behind_are_not_waited_for(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.usefixtures("company")
-def test_threads_of_opencv_that_a_worker_makes_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("second_thread")
+def test_a_forked_worker_can_quiesce_its_own_opencv_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     opencv = OpenCV(4)
     monkeypatch.setitem(sys.modules, "cv2", opencv)
     with quiesce_threads():

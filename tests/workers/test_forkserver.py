@@ -1,4 +1,4 @@
-"""The fork server has imported what workers need, and nothing of the program depends on it."""
+"""The fork server imports what workers need, and the program does not depend on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 import pytest
-import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
+import torch  # noqa: F401  (importing it opens files for good, which would look like leaks of a test)
 
 import feedline
 from feedline.workers import forkserver
@@ -59,13 +59,13 @@ def test_the_imports_of_the_main_program_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_session_without_a_file_names_what_it_has_imported() -> None:
+def test_the_imports_of_an_interactive_session_are_found() -> None:
     main = ModuleType("__main__")
     vars(main).update(json=json, Path=Path, number=1)
     assert {"json", "pathlib"} <= set(forkserver._imports_of(main))
 
 
-def test_what_a_package_imports_when_it_is_asked_for_a_name(tmp_path: Path) -> None:
+def test_modules_that_a_package_imports_lazily_are_found(tmp_path: Path) -> None:
     """`from feedline import DataLoader` imports feedline.loader.torch, which the program's source does not say."""
     main = ModuleType("__main__")
     main.__file__ = str(tmp_path / "train.py")
@@ -131,14 +131,14 @@ def found(tmp_path: Path) -> list[dict[str, Any]]:
     for name, text in {"train": TRAIN, "data": DATA, "broken": BROKEN}.items():
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
     (tmp_path / "transform.py").write_text("import os\nIMPORTED_BY = os.getpid()\ndef double(x):\n    return 2 * x\n")
-    # Not from the folder of the program: the server has to be told where its modules are.
-    ran = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, (
-        "of each server"
+    # Not run from the folder of the program, so the server must be told where its modules are.
+    result = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("The fork server could not import broken (SystemExit: in the server)") == 2, (
+        "one message per server"
     )
-    assert len(ran.stderr.splitlines()) == 2
-    return [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(result.stderr.splitlines()) == 2
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_the_server_imports_the_modules_of_the_program_and_of_the_dataset(found: list[dict[str, Any]]) -> None:
@@ -146,11 +146,11 @@ def test_the_server_imports_the_modules_of_the_program_and_of_the_dataset(found:
     assert len(samples) == 4
     for sample in samples:
         assert sample["imported_by"] == [sample["parent"]] * 2
-        assert sample["broken"] == sample["worker"], "what the server could not import is imported by the worker"
+        assert sample["broken"] == sample["worker"], "the worker imports what the server could not"
         assert all(sample[name] == program[name] for name in ("path", "cwd"))
         assert sample["environ"] == program["environ"]
     servers = [sample["parent"] for sample in samples]
-    assert servers[0] == servers[1] != servers[2] == servers[3], "a server that was killed is started again"
+    assert servers[0] == servers[1] != servers[2] == servers[3], "a killed server is restarted"
     assert all(is_gone(server) for server in set(servers)), "servers end with the program"
 
 
@@ -202,18 +202,18 @@ def run(folder: Path, program: str, *options: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.slow
-def test_a_program_that_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
-    """With -S, Python itself has no site-packages: the program says where everything is, in relative folders too."""
+def test_a_program_that_extends_sys_path_to_find_feedline(tmp_path: Path) -> None:
+    """With -S there are no site-packages: the program adds all folders itself, also relative ones."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "counted.py").write_text(COUNTED)
-    ran = run(tmp_path, INSERTING.format(folders=["./src", *FOLDERS]), "-S")
-    assert ran.returncode == 0, ran.stderr
-    assert not ran.stderr
-    trainer, *workers = ran.stdout.split()
+    result = run(tmp_path, INSERTING.format(folders=["./src", *FOLDERS]), "-S")
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr
+    trainer, *workers = result.stdout.split()
     executions = (tmp_path / "src" / "executions").read_text().split()
     assert len(set(workers)) > 2, "each epoch has new workers"
     assert executions[0] == trainer
-    assert len(executions) == 2, "the other one is the server's: no worker had to import the module"
+    assert len(executions) == 2, "by the program and by the server, never by a worker"
     assert executions[1] not in workers
 
 
@@ -252,21 +252,23 @@ if __name__ == "__main__":
     ],
     ids=["a server of others", "a module that came later"],
 )
-def test_what_the_server_has_not_imported_is_logged_once(
+def test_modules_that_the_server_has_not_imported_are_logged_once(
     tmp_path: Path, before: str, after: str, text: str, advice: str
 ) -> None:
-    ran = run(tmp_path, OTHERS_FIRST.format(folder=FOLDERS[0], before=before, after=after))
-    assert ran.returncode == 0, ran.stderr
-    (line,) = ran.stderr.splitlines()
+    result = run(tmp_path, OTHERS_FIRST.format(folder=FOLDERS[0], before=before, after=after))
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stderr.splitlines()
     assert text in line
     assert advice in line
 
 
 @pytest.mark.slow
-def test_a_program_that_ignores_the_environment_and_finds_feedline_by_its_own_path_alone(tmp_path: Path) -> None:
+def test_a_program_in_isolated_mode_that_extends_sys_path_to_find_feedline(tmp_path: Path) -> None:
     (tmp_path / "counted.py").write_text(COUNTED)
-    ran = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")
-    assert ran.returncode == 0, ran.stderr
-    (line,) = ran.stderr.splitlines()
+    result = run(tmp_path, INSERTING.format(folders=[str(tmp_path), *FOLDERS]), "-S", "-I")
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stderr.splitlines()
     assert "it did not find feedline" in line
-    assert len((tmp_path / "executions").read_text().split()) == 5, "each of two times two workers imports it"
+    assert len((tmp_path / "executions").read_text().split()) == 5, (
+        "the program and each of two times two workers import it"
+    )

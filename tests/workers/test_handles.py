@@ -1,4 +1,4 @@
-"""Handles in a dataset that workers must not share."""
+"""Open handles in a dataset that workers must not share."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def connection() -> Iterator[sqlite3.Connection]:
     opened.close()
 
 
-def told(dataset: Any) -> list[str]:
+def fork_warnings(dataset: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_about(dataset)
@@ -83,11 +83,11 @@ def told(dataset: Any) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-# -- where it is found ---
+# -- where handles are found ---
 
 
 @pytest.mark.parametrize(
-    ("place", "path"),
+    ("put", "path"),
     [
         (lambda handle: Holding(db=handle), "dataset.db"),
         (lambda handle: Holding(dbs=[1, handle]), "dataset.dbs[1]"),
@@ -107,13 +107,15 @@ def told(dataset: Any) -> list[str]:
         (lambda handle: handle, "dataset"),
     ],
 )
-def test_a_handle_is_found_and_named(place: Callable[[Any], Any], path: str, connection: sqlite3.Connection) -> None:
-    (message,) = told(place(connection))
+def test_a_handle_is_found_and_its_path_named(
+    put: Callable[[Any], Any], path: str, connection: sqlite3.Connection
+) -> None:
+    (message,) = fork_warnings(put(connection))
     assert message.startswith(f"{path} is an open sqlite3.Connection")
 
 
 def test_the_warning_says_what_breaks_and_what_to_do(connection: sqlite3.Connection) -> None:
-    (message,) = told(Holding(db=connection))
+    (message,) = fork_warnings(Holding(db=connection))
     assert "must not be carried over a fork" in message
     assert "open it in __getitem__ when it is first used" in message
 
@@ -126,22 +128,22 @@ def test_the_warning_points_to_the_users_line(connection: sqlite3.Connection) ->
 
 def test_many_handles_make_one_warning(connection: sqlite3.Connection) -> None:
     cursors = [connection.cursor() for _ in range(10)]
-    (message,) = told(Holding(cursors=cursors))
+    (message,) = fork_warnings(Holding(cursors=cursors))
     assert message.startswith(
         "dataset.cursors[0] is an open sqlite3.Cursor (others: dataset.cursors[1], dataset.cursors[2], 7 more)"
     )
 
 
-# -- which are open ---
+# -- open or closed ---
 
 
-def test_a_closed_connection_is_harmless_and_so_is_its_cursor(connection: sqlite3.Connection) -> None:
+def test_no_warning_for_a_closed_connection_and_its_cursor(connection: sqlite3.Connection) -> None:
     cursor = connection.cursor()
     connection.close()
-    assert told(Holding(db=connection, cursor=cursor)) == []
+    assert fork_warnings(Holding(db=connection, cursor=cursor)) == []
 
 
-def test_a_connection_of_another_thread_is_open_too() -> None:
+def test_a_connection_of_another_thread_is_found_too() -> None:
     opened: list[sqlite3.Connection] = []
     done = threading.Event()
 
@@ -156,7 +158,7 @@ def test_a_connection_of_another_thread_is_open_too() -> None:
     thread.start()
     ready.wait()
     try:
-        assert len(told(Holding(db=opened[0]))) == 1
+        assert len(fork_warnings(Holding(db=opened[0]))) == 1
     finally:
         done.set()
         thread.join()
@@ -170,7 +172,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> Modu
 
 
 class HDF5Object:
-    """What h5py's classes have in common, as far as it matters here."""
+    """The base of the stand-ins for h5py's classes."""
 
     def __init__(self, is_open: bool = True) -> None:
         self.is_open = is_open
@@ -195,19 +197,19 @@ def h5py(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("name", ["File", "Group", "Dataset"])
-def test_open_hdf5_objects(h5py: Any, name: str) -> None:
+def test_open_hdf5_objects_are_found(h5py: Any, name: str) -> None:
     kind = getattr(h5py, name)
-    (message,) = told(Holding(source=kind()))
+    (message,) = fork_warnings(Holding(source=kind()))
     assert message.startswith(f"dataset.source is an open h5py.{name}")
     assert "wrong data or errors" in message
     assert "one file position" in message
     assert "__getitem__" in message
-    assert told(Holding(source=kind(is_open=False))) == []
+    assert fork_warnings(Holding(source=kind(is_open=False))) == []
 
 
-def test_a_class_derived_from_a_librarys(h5py: Any) -> None:
+def test_subclasses_of_a_librarys_class_are_found(h5py: Any) -> None:
     derived = type("Mine", (h5py.File,), {})
-    assert len(told(Holding(source=derived()))) == 1
+    assert len(fork_warnings(Holding(source=derived()))) == 1
 
 
 class Environment:
@@ -225,14 +227,14 @@ class Environment:
 Environment.__module__ = "builtins"
 
 
-def test_an_open_lmdb_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_lmdb_environment_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "lmdb", Environment=Environment)
     environment = Environment()
-    (message,) = told(Holding(env=environment))
+    (message,) = fork_warnings(Holding(env=environment))
     assert message.startswith("dataset.env is an open lmdb.Environment")
     assert "only the process that opened it may use LMDB" in message
     environment.closed = True
-    assert told(Holding(env=environment)) == []
+    assert fork_warnings(Holding(env=environment)) == []
 
 
 class OnDevice:
@@ -240,11 +242,11 @@ class OnDevice:
 
 
 @pytest.mark.parametrize("initialized", [True, False])
-def test_a_tensor_on_a_device(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
+def test_a_tensor_on_a_device_is_found(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
     cuda = ModuleType("torch.cuda")
     vars(cuda)["is_initialized"] = lambda: initialized
     stand_in(monkeypatch, "torch", Tensor=OnDevice, cuda=cuda)
-    messages = told(Holding(weights={"first": OnDevice()}))
+    messages = fork_warnings(Holding(weights={"first": OnDevice()}))
     assert len(messages) == initialized, "without CUDA no tensor can be on a device"
     if initialized:
         assert messages[0].startswith("dataset.weights['first'] is a torch.Tensor on a CUDA device")
@@ -253,9 +255,9 @@ def test_a_tensor_on_a_device(monkeypatch: pytest.MonkeyPatch, initialized: bool
         assert 'multiprocessing_context="spawn"' in messages[0]
 
 
-def test_tensors_on_the_cpu_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_warning_for_tensors_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert told(Holding(data=torch.zeros(3), model=torch.nn.Linear(2, 2))) == []
+    assert fork_warnings(Holding(data=torch.zeros(3), model=torch.nn.Linear(2, 2))) == []
 
 
 @pytest.fixture(scope="module")
@@ -266,30 +268,30 @@ def on_device() -> torch.Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_real_tensor_on_a_device(on_device: torch.Tensor) -> None:
-    (message,) = told(Holding(data=on_device, layer=torch.nn.Linear(2, 2).cuda()))
+def test_a_real_tensor_on_a_device_is_found(on_device: torch.Tensor) -> None:
+    (message,) = fork_warnings(Holding(data=on_device, layer=torch.nn.Linear(2, 2).cuda()))
     assert message.startswith("dataset.data is a torch.Tensor on a CUDA device (others: dataset.layer._parameters")
-    assert told(Holding(data=torch.zeros(3))) == []
+    assert fork_warnings(Holding(data=torch.zeros(3))) == []
 
 
 # -- once ---
 
 
-def test_each_place_of_a_dataset_is_named_once(connection: sqlite3.Connection) -> None:
+def test_each_handle_of_a_dataset_is_named_once(connection: sqlite3.Connection) -> None:
     dataset = Holding(db=connection)
-    assert len(told(dataset)) == 1
-    assert told(dataset) == []
+    assert len(fork_warnings(dataset)) == 1
+    assert fork_warnings(dataset) == []
     dataset.cursor = connection.cursor()  # type: ignore[attr-defined]
-    (message,) = told(dataset)
+    (message,) = fork_warnings(dataset)
     assert message.startswith("dataset.cursor is")
-    assert len(told(Holding(db=connection))) == 1, "another dataset"
+    assert len(fork_warnings(Holding(db=connection))) == 1, "another dataset"
 
 
-def test_a_dataset_is_not_kept_alive_for_that(connection: sqlite3.Connection) -> None:
+def test_remembering_warnings_does_not_keep_the_dataset_alive(connection: sqlite3.Connection) -> None:
     gc.collect()
     before = len(handles._warned)
     dataset = Holding(db=connection)
-    told(dataset)
+    fork_warnings(dataset)
     assert len(handles._warned) == before + 1
     del dataset
     gc.collect()
@@ -297,18 +299,18 @@ def test_a_dataset_is_not_kept_alive_for_that(connection: sqlite3.Connection) ->
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_warning_that_was_made_an_error_comes_again(connection: sqlite3.Connection) -> None:
+def test_a_warning_turned_into_an_error_is_raised_each_time(connection: sqlite3.Connection) -> None:
     dataset = Holding(db=connection)
     for _ in range(2):
         with pytest.raises(DataWarning):
             warn_about(dataset)
 
 
-# -- without the user's code, and without much of anything ---
+# -- the search calls no user code and is bounded ---
 
 
 class Touchy:
-    """Complains about everything that is not reading its dictionary."""
+    """Fails on any access other than reading its `__dict__` directly."""
 
     def __init__(self, **held: Any) -> None:
         object.__setattr__(self, "__dict__", held)
@@ -337,21 +339,23 @@ class TouchyDict(dict[Any, Any]):
     __iter__ = keys = values = items
 
 
-def test_the_users_code_is_not_called(connection: sqlite3.Connection) -> None:
+def test_the_search_does_not_call_user_code(connection: sqlite3.Connection) -> None:
     dataset = Touchy(inner=Touchy(dbs=TouchyDict(train=TouchyList([connection]))))
-    (message,) = told(dataset)
+    (message,) = fork_warnings(dataset)
     assert message.startswith("dataset.inner.dbs['train'][0] is")
 
 
-def test_a_handle_too_deep_is_not_looked_for(connection: sqlite3.Connection) -> None:
+def test_the_search_depth_is_limited(connection: sqlite3.Connection) -> None:
     at_the_edge: Any = connection
     for _ in range(handles._DEPTH):
         at_the_edge = [at_the_edge]
-    assert len(told(at_the_edge)) == 1
-    assert told([at_the_edge]) == []
+    assert len(fork_warnings(at_the_edge)) == 1
+    assert fork_warnings([at_the_edge]) == []
 
 
-def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_inspected_objects_is_limited(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked_at: list[Any] = []
     lookup = vars(handles)["lookup"]
 
@@ -361,31 +365,31 @@ def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.
 
     monkeypatch.setattr(handles, "lookup", counting)
     wide = [[Record(None) for _ in range(90)] for _ in range(90)]
-    assert told(Holding(wide=wide, db=connection)) != [], "what is near is looked at first"
+    assert fork_warnings(Holding(wide=wide, db=connection)) != [], "objects near the top are inspected first"
     assert 1000 < len(looked_at) <= handles._OBJECTS
 
 
-def test_the_first_items_of_a_container_are_looked_into(connection: sqlite3.Connection) -> None:
+def test_only_the_first_items_of_a_container_are_searched_recursively(connection: sqlite3.Connection) -> None:
     items: list[Any] = [Record(None) for _ in range(handles._ITEMS)]
-    assert told(Holding(items=[*items[1:], Record(connection)])) != []
-    assert told(Holding(items=[*items, Record(connection)])) == []
+    assert fork_warnings(Holding(items=[*items[1:], Record(connection)])) != []
+    assert fork_warnings(Holding(items=[*items, Record(connection)])) == []
 
 
 @pytest.mark.parametrize("container", [list, lambda items: dict(enumerate(items))], ids=["list", "dict"])
-def test_a_handle_behind_them_is_found(container: Any, connection: sqlite3.Connection) -> None:
-    (message,) = told(Holding(items=container([*range(handles._ITEMS), connection])))
+def test_a_handle_that_is_itself_a_late_item_is_found(container: Any, connection: sqlite3.Connection) -> None:
+    (message,) = fork_warnings(Holding(items=container([*range(handles._ITEMS), connection])))
     assert message.startswith(f"dataset.items[{handles._ITEMS}] is")
 
 
-def test_an_endless_structure(connection: sqlite3.Connection) -> None:
+def test_circular_references_end_the_search(connection: sqlite3.Connection) -> None:
     dataset = Holding(db=connection)
     dataset.itself = [dataset]  # type: ignore[attr-defined]
-    (message,) = told(dataset)
+    (message,) = fork_warnings(dataset)
     assert "others" not in message
 
 
 @pytest.mark.slow
-def test_no_package_is_imported_for_this() -> None:
+def test_the_search_imports_no_packages() -> None:
     source = Path(handles.__file__).parents[2]
     code = (
         "import sys; from feedline.workers import handles, unpicklable; handles.warn_about([1]); "
@@ -409,28 +413,28 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the file in any way, and closes it after the test."""
+    """A function that opens the file; it is closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda *how, **more: stack.enter_context(open(path, *how, **more))
 
 
 @pytest.mark.parametrize("how", [("rb", 0), ("rb",), ("r",)], ids=["raw", "buffered", "text"])
-def test_a_file_that_is_open_for_reading_needs_no_warning(how: Any, opened: Callable[..., Any]) -> None:
-    assert told(Holding(reader=[opened(*how)])) == []
+def test_no_warning_for_files_open_for_reading(how: Any, opened: Callable[..., Any]) -> None:
+    assert fork_warnings(Holding(reader=[opened(*how)])) == []
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="files are opened again through Linux's /proc")
 
 
-def settle() -> None:
+def reopen_files() -> None:
     """Do in this process what a forked worker does with its files."""
-    # Not all of a calm moment: the locks that it holds are freed in the child.
+    # Not all of quiesce_threads(): the locks that it holds are freed in the child.
     fork_safety._mine.positions = fork_safety.read_positions()
     fork_safety.reset_in_child(None)
     fork_safety._mine.positions = None
 
 
-def follow_each_other(one: int, other: int) -> bool:
+def share_a_position(one: int, other: int) -> bool:
     os.lseek(one, 1, os.SEEK_SET)
     os.lseek(other, 2, os.SEEK_SET)
     return os.lseek(one, 0, os.SEEK_CUR) == 2
@@ -438,7 +442,7 @@ def follow_each_other(one: int, other: int) -> bool:
 
 @needs_proc
 @pytest.mark.parametrize("inheritable", [False, True])
-def test_a_file_keeps_its_number_its_position_and_its_flags(
+def test_a_reopened_file_keeps_its_descriptor_position_and_flags(
     inheritable: bool, path: Path, opened: Callable[..., Any]
 ) -> None:
     file = opened("rb", 0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NOATIME))
@@ -448,67 +452,65 @@ def test_a_file_keeps_its_number_its_position_and_its_flags(
         file.seek(6)
         path.unlink()
         path.write_text("another file by the same name")
-        settle()
+        reopen_files()
         assert file.read(4) == b"line"
         assert os.get_inheritable(fd) == inheritable
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NOATIME
-        assert not follow_each_other(fd, same.fileno())
+        assert not share_a_position(fd, same.fileno())
 
 
 @needs_proc
 @pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
-def test_other_files_stay_as_they_are(name: str, path: Path) -> None:
+def test_files_not_opened_for_reading_only_are_not_reopened(name: str, path: Path) -> None:
     flags: int = getattr(os, name)
     fd = os.open(path, flags)
     same = os.dup(fd)
     try:
-        settle()
+        reopen_files()
         if flags == os.O_PATH:
             assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
         else:
-            assert follow_each_other(fd, same)
+            assert share_a_position(fd, same)
     finally:
         os.close(fd)
         os.close(same)
 
 
 @pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])
-def test_a_file_that_may_be_written_is_warned_of(how: str, opened: Callable[..., Any]) -> None:
-    (message,) = told(Holding(file=opened(how)))
+def test_writable_files_warn(how: str, opened: Callable[..., Any]) -> None:
+    (message,) = fork_warnings(Holding(file=opened(how)))
     assert message.startswith("dataset.file is an open file (io.")
     assert "wrong samples" in message
     assert "open it in __getitem__ when it is first used" in message
 
 
-def test_where_a_file_cannot_be_opened_again_it_is_warned_of(
-    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cannot_be_reopened_warn(opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(fd: int) -> int:
         raise PermissionError
 
     monkeypatch.setattr(handles, "opened_again", refused)
     monkeypatch.setattr(fork_safety, "opened_again", refused)
     file = opened("rb", 0)
-    assert len(told(Holding(file=file))) == 1
-    settle()
+    assert len(fork_warnings(Holding(file=file))) == 1
+    reopen_files()
     assert file.read(5) == b"first"
 
 
-def test_pipes_and_sockets_are_warned_of() -> None:
+def test_pipes_and_sockets_warn() -> None:
     read_end, write_end = os.pipe()
     with open(read_end, "rb") as pipe, open(write_end, "wb"), socket.socket() as sock:
-        first, second = told(Holding(pipe=pipe, client=Record(sock)))
+        first, second = fork_warnings(Holding(pipe=pipe, client=Record(sock)))
     assert first.startswith("dataset.pipe is an open file (io.BufferedReader), and forked workers inherit it")
     assert second.startswith("dataset.client.connection is an open socket.socket")
     assert "connect in __getitem__" in second
 
 
-def test_a_socket_inside_of_a_client_is_the_clients_business() -> None:
+def test_no_warning_for_a_socket_deep_inside_a_client_object() -> None:
     with socket.socket() as sock:
-        assert told(Holding(client=Record(Record(sock)))) == []
+        assert fork_warnings(Holding(client=Record(Record(sock)))) == []
 
 
-def test_what_is_not_read_from_a_position_is_harmless(path: Path) -> None:
+def test_no_warning_for_files_without_a_read_position(path: Path) -> None:
     with (
         open("/dev/zero", "rb") as device,
         open(path.parent / "log", "a") as log,
@@ -517,8 +519,8 @@ def test_what_is_not_read_from_a_position_is_harmless(path: Path) -> None:
     ):
         mapping.seek(3)
         held = Holding(device=device, log=log, input=terminal, memory=io.BytesIO(b"x"), map=mapping)
-        assert told(held) == []
-    assert told(Holding(closed=log)) == []
+        assert fork_warnings(held) == []
+    assert fork_warnings(Holding(closed=log)) == []
 
 
 def mapped(path: Path) -> mmap.mmap:
@@ -539,29 +541,31 @@ class PsycopgConnection:
     ("module", "name", "kind"),
     [("duckdb", "DuckDBPyConnection", DuckDBPyConnection), ("psycopg", "Connection", PsycopgConnection)],
 )
-def test_other_databases(monkeypatch: pytest.MonkeyPatch, module: str, name: str, kind: Any) -> None:
+def test_connections_to_other_databases_are_found(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str, kind: Any
+) -> None:
     stand_in(monkeypatch, module, **{name: kind})
-    (message,) = told(Holding(db=kind()))
+    (message,) = fork_warnings(Holding(db=kind()))
     assert message.startswith(f"dataset.db is an open {module}.{name}")
 
 
-def test_a_duckdb_connection_that_is_closed() -> None:
+def test_an_open_duckdb_connection_is_found_and_a_closed_one_is_not() -> None:
     connection = pytest.importorskip("duckdb").connect()
     connection.execute("SELECT range FROM range(3)")
     assert connection.fetchone() == (0,)
-    assert len(told(Holding(db=connection))) == len(told_of_threads(Holding(db=connection))) == 1
-    assert connection.fetchone() == (1,), "the look changes nothing"
+    assert len(fork_warnings(Holding(db=connection))) == len(thread_warnings(Holding(db=connection))) == 1
+    assert connection.fetchone() == (1,), "the search changes nothing"
     connection.close()
-    assert told(Holding(db=connection)) == told_of_threads(Holding(db=connection)) == []
+    assert fork_warnings(Holding(db=connection)) == thread_warnings(Holding(db=connection)) == []
 
 
-def test_event_loops_and_images_look_after_what_they_hold(path: Path) -> None:
+def test_no_warning_for_handles_inside_event_loops_and_images(path: Path) -> None:
     loop = asyncio.new_event_loop()
     picture = path.with_suffix(".png")
     Image.new("RGB", (4, 4)).save(picture)
     with Image.open(picture) as image:
         held = Holding(loop=loop, image=image, data=io.BytesIO(b"x"))
-        assert told(held) == told_of_threads(held) == []
+        assert fork_warnings(held) == thread_warnings(held) == []
     loop.close()
 
 
@@ -583,21 +587,21 @@ class Meeting:
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_forked_workers_read_each_at_its_own_position(
+def test_forked_workers_each_have_their_own_file_position(
     portable: bool, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(abilities, "can_share_arenas", lambda: not portable)
-    file = opened("rb", 0)  # unbuffered: every read asks the system
+    file = opened("rb", 0)  # unbuffered, so every read is a system call
     dataset = Meeting(file, multiprocessing.get_context("fork").Semaphore)
     file.seek(5)
     loader = Loader(dataset, None, workers=2, start_method="fork")
     assert list(loader) == ["b'first line'", "b'other line'"]
-    assert file.tell() == 5, "nor is that of the training process moved"
+    assert file.tell() == 5, "the position in the training process did not move"
     loader.close()
 
 
 class Hidden(Meeting):
-    """Has the file where looking through the dataset does not find it."""
+    """Holds the file where a search of the dataset does not find it."""
 
     def __init__(self, find: Callable[[], Any], semaphore: Callable[[int], Any]) -> None:
         super().__init__(None, semaphore)
@@ -623,7 +627,7 @@ def local_of_a_generator(file: Any) -> Iterator[Any]:
     ],
     ids=["closure", "generator", "array"],
 )
-def test_forked_workers_do_so_wherever_the_file_is(
+def test_forked_workers_have_their_own_position_wherever_the_file_is_held(
     hide: Callable[[Any], Callable[[], Any]], opened: Callable[..., Any]
 ) -> None:
     dataset = Hidden(hide(opened("rb", 0)), multiprocessing.get_context("fork").Semaphore)
@@ -633,7 +637,7 @@ def test_forked_workers_do_so_wherever_the_file_is(
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "gz"])
-def test_archives_are_read_by_forked_workers(kind: str, tmp_path: Path) -> None:
+def test_forked_workers_can_read_the_same_archive(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"archive.{kind}"
     with make_archive(kind, path) as archive:
         loader = Loader(Members(kind, archive), 4, workers=2, start_method="fork")
@@ -682,14 +686,16 @@ class Members:
 # -- threads ---
 
 
-def told_of_threads(dataset: Any) -> list[str]:
+def thread_warnings(dataset: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_about_threads(dataset)
     return [str(warning.message) for warning in caught]
 
 
-def test_threads_that_share_a_position_are_warned_of(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+def test_handles_with_a_position_that_threads_share_warn(
+    opened: Callable[..., Any], path: Path, tmp_path: Path
+) -> None:
     with (
         make_archive("tar", tmp_path / "x.tar") as tar,
         make_archive("gz", tmp_path / "x.gz") as gz,
@@ -698,31 +704,31 @@ def test_threads_that_share_a_position_are_warned_of(opened: Callable[..., Any],
     ):
         mapping.seek(1)
         for handle in (opened("r"), mapping, tar, gz, sock):
-            (message,) = told_of_threads(Holding(reader=Record(handle)))
+            (message,) = thread_warnings(Holding(reader=Record(handle)))
             assert message.startswith("dataset.reader.connection"), handle
             assert "worker threads share it" in message
             assert "threading.local()" in message
 
 
-def test_what_threads_may_share_is_harmless(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+def test_no_warning_for_handles_that_threads_may_share(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
     local = threading.local()
     local.file = opened("rb")
     with make_archive("zip", tmp_path / "x.zip") as zipped, mapped(path) as mapping:
         assert mapping[:5] == b"first"
-        assert told_of_threads(Holding(zip=zipped, map=mapping, local=local)) == []
-    assert told_of_threads(Holding(lock=threading.Lock(), files={"a": opened("rb")})) == [], "somebody looks after it"
+        assert thread_warnings(Holding(zip=zipped, map=mapping, local=local)) == []
+    assert thread_warnings(Holding(lock=threading.Lock(), files={"a": opened("rb")})) == [], "the dataset has a lock"
 
 
-def test_a_loader_with_threads_warns(opened: Callable[..., Any]) -> None:
+def test_a_loader_with_several_threads_warns(opened: Callable[..., Any]) -> None:
     loader = Loader(Meeting(opened("rb"), Unguarded), None, workers=2, engine="thread")
     with pytest.warns(DataWarning, match=r"dataset\.file is an open file"):
         assert len(list(loader)) == 2
     alone = Loader(Meeting(opened("rb"), Unguarded), None, workers=1, engine="thread")
-    assert len(list(alone)) == 2, "there is nobody to share the file with"
+    assert len(list(alone)) == 2, "one thread does not share the file"
 
 
 class Unguarded:
-    """A semaphore that is none: nobody waits."""
+    """A semaphore that never waits."""
 
     def __init__(self, value: int) -> None: ...
 
@@ -735,17 +741,17 @@ class Unguarded:
 def test_handles_behind_large_archives_are_found_for_threads(tmp_path: Path) -> None:
     class Deep:
         def __init__(self, inner: Any) -> None:
-            self.other: Any = 1  # before the other: what it holds is looked at first
+            self.other: Any = 1  # listed first, so it is searched first
             self.inner: Any = inner
 
     with contextlib.ExitStack() as opened:
         zips = []
         for _ in range(20):
-            zips.append(opened.enter_context(zipfile.ZipFile(io.BytesIO(), "w")))  # in memory: no handles themselves
+            zips.append(opened.enter_context(zipfile.ZipFile(io.BytesIO(), "w")))  # in memory, so they are not handles
             for member in range(300):
                 zips[-1].writestr(str(member), b"")
         path = tmp_path / "file"
         path.touch()
         dataset = Deep(Deep(Deep(Deep(opened.enter_context(open(path, "rb"))))))
         dataset.other = zips
-        assert [place for place, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner.inner"]
+        assert [path for path, _, _ in used_by_threads(dataset)] == ["dataset.inner.inner.inner.inner"]

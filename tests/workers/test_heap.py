@@ -1,4 +1,4 @@
-"""Memory that a worker has freed: when it is kept, and when it is given back."""
+"""Memory that a worker has freed: when it is kept, and when it is returned to the system."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.sample(7)
 MIB = 1 << 20
 
 
-class Paper:
-    """A heap on paper: some of its bytes are in use, some are free, and of these some have memory behind them."""
+class SimulatedHeap:
+    """A simulated heap: bytes in use, free bytes, and free bytes that are backed by memory (warm)."""
 
     def __init__(self, *, used: int = 100 * MIB, free: int = 0) -> None:
         self.used = used
@@ -33,7 +33,7 @@ class Paper:
         self.walks = 0
 
     def need(self, size: int) -> None:
-        """Take so much for a moment."""
+        """Allocate `size` bytes and free them."""
         self.free = max(self.free, size)
         self.warm = max(self.warm, size)
 
@@ -50,17 +50,17 @@ class Paper:
 
 
 class Bench:
-    """A heap, a clock, and a worker that does a task every so often."""
+    """A heap, a clock, and a worker that does a task every `every_s` seconds."""
 
-    def __init__(self, paper: Paper) -> None:
-        self.paper = paper
+    def __init__(self, simulated: SimulatedHeap) -> None:
+        self.simulated = simulated
         self.now_s = 0.0
-        self.heap = Heap(paper, lambda: self.now_s)
+        self.heap = Heap(simulated, lambda: self.now_s)
 
     def work(self, seconds: float, *, need: int, every_s: float = 0.05) -> None:
         for _ in range(round(seconds / every_s)):
             self.now_s += every_s
-            self.paper.need(need)
+            self.simulated.need(need)
             self.heap.worked()
 
     def rest(self, waits: int) -> None:
@@ -73,108 +73,108 @@ class Bench:
 
 
 @pytest.mark.parametrize("every_s", [0.001, 0.05, 2.0])
-def test_work_that_needs_little_is_never_interrupted(every_s: float) -> None:
-    bench = Bench(Paper())
+def test_work_that_needs_little_memory_never_trims(every_s: float) -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(100, need=30 * MIB, every_s=every_s)
-    assert (bench.paper.trims, bench.paper.walks) == (0, 1)
+    assert (bench.simulated.trims, bench.simulated.walks) == (0, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every_s", [0.001, 0.05, 2.0])
-def test_work_that_needs_much_is_interrupted_once(every_s: float) -> None:
-    bench = Bench(Paper())
+def test_work_that_needs_much_memory_trims_once(every_s: float) -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(1000, need=800 * MIB, every_s=every_s)
-    assert bench.paper.trims == 1
-    assert bench.paper.walks <= 2
+    assert bench.simulated.trims == 1
+    assert bench.simulated.walks <= 2
 
 
-def test_what_a_spike_needed_is_given_back_soon() -> None:
-    bench = Bench(Paper())
+def test_the_memory_of_a_spike_is_returned_soon() -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(10, need=20 * MIB)
-    bench.paper.need(1500 * MIB)
+    bench.simulated.need(1500 * MIB)
     bench.work(1.1, need=20 * MIB)
-    assert bench.paper.warm == 20 * MIB
+    assert bench.simulated.warm == 20 * MIB
 
 
-def test_a_spike_right_at_the_beginning_is_given_back_too() -> None:
-    bench = Bench(Paper())
-    bench.paper.need(1500 * MIB)
+def test_the_memory_of_a_spike_at_the_very_start_is_returned_too() -> None:
+    bench = Bench(SimulatedHeap())
+    bench.simulated.need(1500 * MIB)
     bench.work(1.1, need=20 * MIB)
-    assert bench.paper.warm == 20 * MIB
+    assert bench.simulated.warm == 20 * MIB
 
 
-def test_what_batches_need_is_kept_when_a_spike_is_given_back() -> None:
-    bench = Bench(Paper())
+def test_the_memory_that_batches_need_is_kept_after_a_spike() -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(10, need=200 * MIB)
-    bench.paper.need(1500 * MIB)
+    bench.simulated.need(1500 * MIB)
     bench.work(10, need=200 * MIB)
-    assert bench.paper.warm == 200 * MIB
-    assert bench.paper.trims == 2
+    assert bench.simulated.warm == 200 * MIB
+    assert bench.simulated.trims == 2
 
 
-def test_growing_needs_interrupt_seldom() -> None:
-    bench = Bench(Paper())
+def test_growing_needs_trim_rarely() -> None:
+    bench = Bench(SimulatedHeap())
     for size in range(10, 1000):
         bench.work(1, need=size * MIB)
-    assert bench.paper.trims <= 6
+    assert bench.simulated.trims <= 6
 
 
 def test_memory_in_use_is_not_taken_for_free() -> None:
-    """A cache of the dataset grows, and is dropped."""
-    bench = Bench(Paper())
+    """A cache of the dataset grows and is then dropped."""
+    bench = Bench(SimulatedHeap())
     for _ in range(100):
-        bench.paper.used += 50 * MIB
+        bench.simulated.used += 50 * MIB
         bench.work(1, need=10 * MIB)
-    assert bench.paper.trims == 0
-    bench.paper.used -= 5000 * MIB
-    bench.paper.need(5000 * MIB)
+    assert bench.simulated.trims == 0
+    bench.simulated.used -= 5000 * MIB
+    bench.simulated.need(5000 * MIB)
     bench.work(2, need=10 * MIB)
-    assert bench.paper.warm == 10 * MIB
+    assert bench.simulated.warm == 10 * MIB
 
 
-# -- without work ---
+# -- idle ---
 
 
-def test_much_free_memory_is_given_back_when_there_is_nothing_to_do() -> None:
-    bench = Bench(Paper())
+def test_an_idle_worker_returns_much_free_memory() -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(0.5, need=800 * MIB)
     bench.rest(1)
-    assert bench.paper.warm == 0
+    assert bench.simulated.warm == 0
     bench.rest(100)
-    assert bench.paper.trims == 1
+    assert bench.simulated.trims == 1
 
 
-def test_little_is_kept() -> None:
-    bench = Bench(Paper())
+def test_an_idle_worker_keeps_a_little_free_memory() -> None:
+    bench = Bench(SimulatedHeap())
     bench.work(0.5, need=30 * MIB)
     bench.rest(100)
-    assert bench.paper.warm == 30 * MIB
-    assert bench.paper.walks == 1
+    assert bench.simulated.warm == 30 * MIB
+    assert bench.simulated.walks == 1
 
 
-def test_a_worker_that_waits_between_any_two_batches_keeps_what_they_need() -> None:
-    """The training loop is slow: its pauses are no reason to fault all memory in for every batch."""
-    bench = Bench(Paper())
+def test_a_worker_that_waits_between_batches_keeps_the_memory_they_need() -> None:
+    """With a slow training loop, short pauses must not make every batch fault its memory in again."""
+    bench = Bench(SimulatedHeap())
     for _ in range(100):
         bench.work(0.05, need=800 * MIB)
         bench.rest(3)
-    assert bench.paper.trims == 2
+    assert bench.simulated.trims == 2
     bench.rest(100)
-    assert bench.paper.warm == 0, "this is a longer pause"
+    assert bench.simulated.warm == 0, "returned in a longer pause"
 
 
 # -- the beginning ---
 
 
-def test_what_was_free_before_the_first_task_is_given_back() -> None:
-    paper = Paper(free=900 * MIB)
-    bench = Bench(paper)
-    assert paper.warm == 0
+def test_memory_that_was_free_before_the_first_task_is_returned() -> None:
+    simulated = SimulatedHeap(free=900 * MIB)
+    bench = Bench(simulated)
+    assert simulated.warm == 0
     bench.work(1.1, need=20 * MIB)
-    assert paper.trims == 1
+    assert simulated.trims == 1
 
 
-def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_glibc_the_heap_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         def __init__(self, _: object) -> None:
             pass
@@ -199,12 +199,12 @@ def glibc() -> Glibc:
 
 
 def blocks(size: int) -> list[Any]:
-    """Take memory in blocks that glibc keeps in its heap."""
+    """Allocate blocks small enough that glibc keeps them in its heap."""
     return [np.ones(4_000_000, np.uint8) for _ in range(size // 4_000_000)]
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_glibc_tells_what_is_free(is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_and_resident_bytes_are_read_from_glibc(is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     glibc()
     if is_old:
         library = ctypes.CDLL(None)
@@ -227,11 +227,11 @@ def test_glibc_tells_what_is_free(is_old: bool, monkeypatch: pytest.MonkeyPatch)
 # -- workers ---
 
 ALLOWED = 48_000_000
-"""What a worker may have more than before, after it needed 400 MB for a moment. With torch's loader it is about 10."""
+"""How much a worker may have grown after briefly needing 400 MB. With torch's loader it is about 10 MB."""
 
 
 class Spiky:
-    """Sample 8 needs 400 MB for a moment. Every sample says who made it, and what of its memory is its own."""
+    """Sample 8 briefly needs 400 MB. Every sample holds the worker's pid and its private memory."""
 
     def __len__(self) -> int:
         return 1_000_000
@@ -244,7 +244,7 @@ class Spiky:
 
 @contextmanager
 def past_the_spike(engine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Iterator[Any], int, int]]:
-    """Give the batches after the spike, the worker, and what it had of its own before."""
+    """Yield the batches after the spike, the worker's pid, and its private memory before the spike."""
     glibc()
     if engine == "portable":
         monkeypatch.setattr("feedline.workers.abilities.can_share_arenas", lambda: False)
@@ -268,15 +268,15 @@ def falls_to(most: int, own: Callable[[], int]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fork", "portable", "forkserver"])
-def test_a_worker_gives_back_what_a_spike_needed_while_it_works(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_worker_returns_the_memory_of_a_spike(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with past_the_spike(engine, monkeypatch) as (batches, _, before):
         assert falls_to(before + ALLOWED, lambda: int(next(batches)[0, 1]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fork", "portable", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_worker_gives_back_what_a_spike_needed_while_it_waits(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "_LOOK_S", 1e9)  # it would do so at work, too
+def test_a_waiting_worker_returns_the_memory_of_a_spike(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "_LOOK_S", 1e9)  # so that it does not do so while it works
     with past_the_spike(engine, monkeypatch) as (_, pid, before):
         assert falls_to(before + ALLOWED, lambda: own_bytes(pid) or 0)
 
@@ -307,8 +307,8 @@ say("given back")
 
 
 @pytest.mark.slow
-def test_a_forked_worker_is_not_misled_by_what_the_training_process_has_freed() -> None:
-    """It is seen with no more memory than before when it fills what its parent had freed: it takes copies of that."""
+def test_memory_freed_before_the_fork_does_not_hide_a_spike() -> None:
+    """A worker that fills memory its parent had freed copies those pages, and its resident memory does not grow."""
     glibc()
     with running_afresh(FREED) as program:
         assert program.line() == "freed"

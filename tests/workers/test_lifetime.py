@@ -1,4 +1,4 @@
-"""How worker processes begin and end."""
+"""How worker processes start and end."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from feedline.workers.threads import ThreadEngine
 FORK = multiprocessing.get_context("fork")
 
 
-class Noting(ThreadEngine):
-    """An engine that knows whether it was closed."""
+class RecordsClose(ThreadEngine):
+    """An engine that records whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -54,15 +54,15 @@ def ended(work: Callable[[], object]) -> Any:
 def test_a_failed_start_is_explained_and_closes_the_engine(
     raised: BaseException, expected: type[BaseException], advice: str
 ) -> None:
-    engine = Noting()
+    engine = RecordsClose()
     with pytest.raises(expected, match=advice), lifetime.explained_start(engine, None):
         raise raised
     assert engine.closed
 
 
 @pytest.mark.parametrize("raised", [TypeError("no"), AttributeError("no"), pickle.PicklingError("no")])
-def test_what_cannot_be_pickled_gets_a_warning_too(raised: Exception) -> None:
-    engine = Noting()
+def test_pickle_errors_also_warn(raised: Exception) -> None:
+    engine = RecordsClose()
     with (
         pytest.warns(UserWarning, match="Got pickle error"),
         pytest.raises(type(raised), match="no"),
@@ -72,8 +72,8 @@ def test_what_cannot_be_pickled_gets_a_warning_too(raised: Exception) -> None:
     assert engine.closed
 
 
-def test_what_cannot_be_pickled_is_named() -> None:
-    engine = Noting()
+def test_the_unpicklable_object_is_named() -> None:
+    engine = RecordsClose()
     dataset = {"rows": [1, 2], "open": lambda: None}
     spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0)
     with (
@@ -83,11 +83,11 @@ def test_what_cannot_be_pickled_is_named() -> None:
     ):
         pickle.dumps(dataset)
     assert engine.closed
-    assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "what pickle said"
+    assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "pickle's own error"
 
 
 @pytest.mark.parametrize(
-    ("work", "told"),
+    ("work", "expected"),
     [
         (lambda: os._exit(7), "worker 5 ended with exit code 7. Look for sys.exit()"),
         (
@@ -97,11 +97,11 @@ def test_what_cannot_be_pickled_is_named() -> None:
         (lambda: os.kill(os.getpid(), signal.SIGABRT), "killed by signal 6 (SIGABRT). A crash in native code"),
     ],
 )
-def test_a_death_error_says_how_and_why(work: Callable[[], object], told: str) -> None:
+def test_a_death_error_says_how_and_why(work: Callable[[], object], expected: str) -> None:
     process = ended(work)
     text = str(lifetime.death_error(process, 5))
     assert f"(pid(s) {process.pid}) exited unexpectedly" in text
-    assert told in text
+    assert expected in text
     process.close()
 
 
@@ -111,7 +111,7 @@ def hold(ready: Any) -> None:
     signal.pause()
 
 
-def test_end_is_patient_then_firm() -> None:
+def test_end_waits_then_kills() -> None:
     ready = FORK.Event()
     leaving, stubborn = FORK.Process(target=os.getpid), FORK.Process(target=hold, args=(ready,))
     for process in (leaving, stubborn):
@@ -123,7 +123,7 @@ def test_end_is_patient_then_firm() -> None:
         process.close()
 
 
-def test_the_files_of_a_worker_that_has_ended_are_closed_and_it_still_answers() -> None:
+def test_is_over_closes_the_files_of_an_ended_worker_and_keeps_its_exit_code() -> None:
     before = len(os.listdir("/proc/self/fd"))
     release = FORK.Event()
     process = FORK.Process(target=release.wait)
@@ -145,6 +145,6 @@ def test_the_files_of_a_worker_that_has_ended_are_closed_and_it_still_answers() 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_start_method_of_the_program_and_of_a_context() -> None:
+def test_the_start_method_is_that_of_the_context_or_the_default() -> None:
     assert lifetime.start_method(None) == multiprocessing.get_start_method()
     assert lifetime.start_method(multiprocessing.get_context("spawn")) == "spawn"

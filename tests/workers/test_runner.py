@@ -1,4 +1,4 @@
-"""What every worker does with a task."""
+"""How every worker runs a task."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from feedline.types import (
 from feedline.workers.runner import Runner
 
 
-class Looking:
-    """A dataset that notes the memory of the task it is asked in."""
+class RecordsBuffers:
+    """A dataset that records the buffer of the current task."""
 
     def __init__(self) -> None:
-        self.rooms: list[Any] = []
+        self.buffers: list[Any] = []
 
     def __len__(self) -> int:
         return 10
 
     def __getitem__(self, index: int) -> int:
-        self.rooms.append(memory.current())
+        self.buffers.append(memory.current())
         if index == 9:
             raise ValueError("nine")
         if index == 8:
@@ -50,17 +50,17 @@ class Looking:
 
 
 class Streams:
-    """Counts how often it was begun."""
+    """Counts how often `iter` was called."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.begun += 1
-        return iter([self.begun] * 3)
+        self.started += 1
+        return iter([self.started] * 3)
 
 
-class FailsToBegin:
+class FailsToStart:
     def __iter__(self) -> Iterator[int]:
         raise OSError("no such shard")
 
@@ -71,7 +71,7 @@ def make(dataset: Any, *, worker: bool = False, **options: Any) -> Runner:
     return Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True) if worker else None)
 
 
-class Room:
+class FakeBuffer:
     crosses = False
     has_space = False
 
@@ -79,48 +79,48 @@ class Room:
         return None
 
 
-def test_the_room_is_announced_for_the_length_of_the_task() -> None:
-    dataset, buffer = Looking(), Room()
+def test_the_buffer_is_current_for_the_duration_of_the_task() -> None:
+    dataset, buffer = RecordsBuffers(), FakeBuffer()
     runner = make(dataset)
     assert runner.run(Task(0, [1, 2]), buffer) == [1, 2]
-    assert dataset.rooms == [buffer, buffer]
+    assert dataset.buffers == [buffer, buffer]
     assert memory.current() is None
 
 
-def test_the_room_is_withdrawn_after_a_failure() -> None:
-    runner = make(Looking())
+def test_the_buffer_is_withdrawn_after_a_failure() -> None:
+    runner = make(RecordsBuffers())
     with pytest.raises(ValueError, match="nine"):
-        runner.run(Task(0, [9]), Room())
+        runner.run(Task(0, [9]), FakeBuffer())
     assert memory.current() is None
 
 
 @pytest.mark.parametrize(("index", "kind", "payload"), [(1, ResultKind.DONE, list), (9, ResultKind.FAILED, ValueError)])
-def test_an_attempt_is_reported(index: int, kind: ResultKind, payload: type) -> None:
-    result = make(Looking()).attempt(Task(7, [index]), 4, None)
+def test_an_attempt_returns_a_batch_or_the_failure(index: int, kind: ResultKind, payload: type) -> None:
+    result = make(RecordsBuffers()).attempt(Task(7, [index]), 4, None)
     assert (result.kind, result.task_id, result.worker) == (kind, 7, 4)
     assert type(result.payload) is payload
     assert (result.busy_ns > 0) == (kind is ResultKind.DONE)
 
 
-def test_stop_iteration_of_a_sample_is_no_end_of_a_stream() -> None:
-    result = make(Looking()).attempt(Task(0, [8]), 0, None)
+def test_stop_iteration_raised_by_a_sample_is_a_failure() -> None:
+    result = make(RecordsBuffers()).attempt(Task(0, [8]), 0, None)
     assert result.kind is ResultKind.FAILED
     assert type(result.payload) is StopIteration
 
 
-def test_a_stream_begins_again_with_every_epoch_and_only_then() -> None:
+def test_a_stream_restarts_with_every_new_epoch_only() -> None:
     dataset = Streams()
     runner = make(dataset)
     assert [runner.attempt(Task(0, 2), 0, None).payload for _ in range(2)] == [[1, 1], [1]]
     assert runner.attempt(Task(0, 2), 0, None).kind is ResultKind.ENDED
     assert runner.attempt(Task(0, 2, epoch=1), 0, None).payload == [2, 2]
     assert runner.attempt(Task(0, 2, epoch=5), 0, None).payload == [3, 3]
-    assert dataset.begun == 3
+    assert dataset.started == 3
 
 
 @pytest.mark.parametrize("worker", [False, True])
-def test_trouble_while_setting_up_is_kept_for_the_first_task(worker: bool) -> None:
-    runner = make(FailsToBegin(), worker=worker)
+def test_setup_errors_are_raised_by_every_task(worker: bool) -> None:
+    runner = make(FailsToStart(), worker=worker)
     for _ in range(2):
         result = runner.attempt(Task(0, 2), 0, None)
         assert result.kind is ResultKind.FAILED
@@ -131,27 +131,27 @@ def refuse(number: int) -> None:
     raise PermissionError(f"worker {number}")
 
 
-def test_an_init_function_that_raises_is_kept_and_only_called_in_workers() -> None:
-    inline = make(Looking(), init=refuse)
+def test_errors_of_the_init_function_are_kept_and_it_runs_only_in_workers() -> None:
+    inline = make(RecordsBuffers(), init=refuse)
     assert inline.unready is None
     assert inline.attempt(Task(0, [1]), 0, None).kind is ResultKind.DONE
-    worker = make(Looking(), worker=True, init=refuse)
-    assert type(worker.unready) is PermissionError, "an engine that starts another one asks this"
+    worker = make(RecordsBuffers(), worker=True, init=refuse)
+    assert type(worker.unready) is PermissionError, "engines that replace workers check this"
     for epoch in range(2):
         result = worker.attempt(Task(0, [1], epoch=epoch), 0, None)
-        assert type(result.payload) is PermissionError, "an engine that does not has it raised by every task"
+        assert type(result.payload) is PermissionError, "other engines get the error from every task"
         assert result.payload.args == worker.unready.args
 
 
-def test_a_stream_that_does_not_begin_is_no_reason_to_start_another_worker() -> None:
-    runner = make(FailsToBegin(), worker=True)
+def test_a_stream_that_fails_to_start_does_not_make_the_worker_unready() -> None:
+    runner = make(FailsToStart(), worker=True)
     runner.attempt(Task(0, 2), 0, None)
     assert runner.unready is None
 
 
-def test_the_birth_of_a_worker_is_told_before_the_code_of_the_user_runs() -> None:
-    told: list[str] = []
-    dataset = Looking()
+def test_is_born_is_called_before_the_users_init_function() -> None:
+    events: list[str] = []
+    dataset = RecordsBuffers()
     spec = WorkerSpec(
         dataset,
         DatasetKind.MAP,
@@ -159,17 +159,17 @@ def test_the_birth_of_a_worker_is_told_before_the_code_of_the_user_runs() -> Non
         NumpyFramework(),
         worker_count=1,
         base_seed=3,
-        init=lambda number: told.append(f"init {number}"),
+        init=lambda number: events.append(f"init {number}"),
     )
-    Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True), is_born=lambda: told.append("born"))
-    assert told == ["born", "init 0"]
+    Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True), is_born=lambda: events.append("born"))
+    assert events == ["born", "init 0"]
 
 
 # -- samples that fail ---
 
 
 class Torn:
-    """Samples that are multiples of `every` cannot be had; notes which were asked for."""
+    """Samples that are multiples of `every` fail; records requested indices."""
 
     def __init__(self, every: int = 4) -> None:
         self.every = every
@@ -193,14 +193,14 @@ def faults_of(result: Result) -> list[tuple[Any, str]]:
     return [] if result.notes is None else [(fault.index, fault.action) for fault in result.notes.faults]
 
 
-def test_without_a_policy_a_failure_is_raised_and_told_of() -> None:
+def test_without_a_policy_a_failure_is_raised_and_reported() -> None:
     result = make(Torn(), worker=True).attempt(Task(0, [1, 4, 5]), 0, None)
     assert result.kind is ResultKind.FAILED
     assert faults_of(result) == [(4, "raise")]
     assert any("sample 4 (stage: fetch, worker 0)" in note for note in result.payload.__notes__)
 
 
-def test_a_collate_function_that_fails_is_told_of_with_the_samples() -> None:
+def test_a_collate_failure_is_reported_with_its_samples() -> None:
     def broken(samples: Any) -> Any:
         raise TypeError("no two are alike")
 
@@ -210,24 +210,24 @@ def test_a_collate_function_that_fails_is_told_of_with_the_samples() -> None:
     assert any("1, 2" in note and "collate" in note for note in result.payload.__notes__)
 
 
-def test_what_goes_wrong_in_a_call_is_no_fault_of_a_sample() -> None:
+def test_a_failed_call_is_not_reported_as_a_fault_of_a_sample() -> None:
     result = make(Torn()).attempt(Task(0, Call("no_such_method")), 0, None)
     assert (result.kind, result.notes) == (ResultKind.FAILED, None)
 
 
-def test_a_batch_that_lacks_samples_is_made_of_the_others() -> None:
+def test_a_batch_with_skipped_samples_has_the_others() -> None:
     result = guarded(Torn()).attempt(Task(3, [3, 4, 5, 8]), 0, None)
     assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
     assert faults_of(result) == [(4, "skip"), (8, "skip")]
 
 
-def test_a_batch_of_which_nothing_is_left_is_empty() -> None:
+def test_a_batch_whose_samples_all_fail_is_empty() -> None:
     result = guarded(Torn()).attempt(Task(3, [4, 8]), 0, None)
     assert (result.kind, result.task_id, result.payload) == (ResultKind.EMPTY, 3, None)
     assert faults_of(result) == [(4, "skip"), (8, "skip")]
 
 
-def test_places_that_are_known_to_fail_are_not_asked_for() -> None:
+def test_known_bad_samples_are_not_requested() -> None:
     dataset = Torn()
     result = guarded(dataset).attempt(Task(3, [3, 4, 5], skip=(1,)), 0, None)
     assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
@@ -236,7 +236,7 @@ def test_places_that_are_known_to_fail_are_not_asked_for() -> None:
     assert dataset.asked == [3, 5]
 
 
-def test_waiting_for_another_attempt_is_left_to_the_engine() -> None:
+def test_the_pause_before_a_retry_is_left_to_the_engine() -> None:
     waits: list[float] = []
     dataset = Torn()
     spec = WorkerSpec(
@@ -251,14 +251,14 @@ def test_waiting_for_another_attempt_is_left_to_the_engine() -> None:
     result = Runner(spec, None, waits.append).attempt(Task(0, [4]), 0, None)
     assert result.kind is ResultKind.FAILED
     assert len(waits) == 2
-    assert all(10 <= wait <= 45 for wait in waits), "seconds that nobody has waited for here"
+    assert all(10 <= wait <= 45 for wait in waits), "the test did not actually wait"
 
 
-# -- what a worker has to say besides the batch ---
+# -- notes that come with a batch ---
 
 
 class Counting:
-    """A map-style dataset that counts how often it was asked, and can save that."""
+    """A map-style dataset that counts requests; the count is its state."""
 
     def __init__(self) -> None:
         self.asked = [0]
@@ -280,27 +280,27 @@ class Counting:
         self.asked = state["asked"]
 
 
-def test_the_state_of_the_dataset_comes_with_the_batch_if_it_is_wanted() -> None:
+def test_the_state_of_the_dataset_comes_with_the_batch_on_request() -> None:
     runner = make(Counting())
     assert runner.attempt(Task(0, [1, 2]), 0, None).notes is None
     notes = runner.attempt(Task(0, [3], snapshot=True), 0, None).notes
     assert notes is not None
     runner.attempt(Task(0, [4]), 0, None)
-    assert notes.dataset == {"asked": [3]}, "as it was then, whatever the dataset does since"
+    assert notes.dataset == {"asked": [3]}, "a copy of the state at that time"
 
 
-def test_a_dataset_without_a_state_says_nothing() -> None:
-    assert make(Looking()).attempt(Task(0, [1], snapshot=True), 0, None).notes is None
+def test_a_dataset_without_a_state_has_no_notes() -> None:
+    assert make(RecordsBuffers()).attempt(Task(0, [1], snapshot=True), 0, None).notes is None
 
 
-def test_a_worker_goes_on_with_the_state_it_is_given() -> None:
+def test_a_worker_resumes_from_the_state_in_its_task() -> None:
     runner = make(Counting(), worker=True)
     notes = runner.attempt(Task(0, [1], resume=Resume({"asked": [40]}), snapshot=True), 0, None).notes
     assert notes is not None
     assert notes.dataset == {"asked": [41]}
 
 
-def test_a_state_that_the_dataset_refuses_is_raised_by_the_first_task() -> None:
+def test_a_state_that_the_dataset_rejects_fails_the_first_task() -> None:
     result = make(Counting(), worker=True).attempt(Task(0, [1], resume=Resume({"wrong": 1})), 0, None)
     assert result.kind is ResultKind.FAILED
     assert type(result.payload) is KeyError
@@ -340,7 +340,7 @@ def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
     assert ended.notes.iterator == {"place": 5}
 
 
-def test_near_the_end_of_a_stream_that_is_shared_out_it_is_said_how_far_that_is() -> None:
+def test_notes_hold_the_consumed_count_near_the_end_of_a_shared_stream() -> None:
     sharding = StreamSharding(2, Share(0, 2, "exact"))
     runner = make(Streams(), sharding=sharding)  # three samples
     notes = runner.attempt(Task(0, Span(0), snapshot=True), 0, None).notes
@@ -348,7 +348,7 @@ def test_near_the_end_of_a_stream_that_is_shared_out_it_is_said_how_far_that_is(
     assert notes.consumed == 3
 
 
-def test_a_method_of_the_dataset_is_called_in_its_turn() -> None:
+def test_a_call_task_calls_a_method_of_the_dataset() -> None:
     dataset = Counting()
     runner = make(dataset)
     runner.attempt(Task(0, [1]), 0, None)
@@ -371,7 +371,7 @@ class Draws:
 
 
 def drawn(*, threaded: bool | None, seeded: bool) -> list[tuple[float, float]]:
-    """Return what a worker draws; None: no worker at all."""
+    """Return what a worker draws; `threaded=None` means no worker at all."""
     dataset = Draws()
     spec = WorkerSpec(dataset, DatasetKind.MAP, list, NumpyFramework(), worker_count=1, base_seed=3, seeded=seeded)
     worker = None if threaded is None else WorkerIdentity(0, 1, 3, dataset, threaded=threaded)
@@ -379,7 +379,7 @@ def drawn(*, threaded: bool | None, seeded: bool) -> list[tuple[float, float]]:
     return [tuple(sample) for sample in runner.run(Task(0, [1, 2, 3], draw=Draw(7, 4, 2)), None)]
 
 
-def test_samples_draw_the_same_wherever_they_are_made() -> None:
+def test_samples_draw_the_same_numbers_on_every_kind_of_worker() -> None:
     with globals_kept():
         own = {kind: [first for first, _ in drawn(threaded=kind, seeded=False)] for kind in (None, True, False)}
         assert own[None] == own[True] == own[False]
@@ -387,7 +387,7 @@ def test_samples_draw_the_same_wherever_they_are_made() -> None:
         assert drawn(threaded=None, seeded=True) == drawn(threaded=False, seeded=True)
 
 
-def test_threads_leave_the_generators_of_the_process_alone() -> None:
+def test_worker_threads_do_not_seed_the_global_generators() -> None:
     with globals_kept():
         random.seed(1)
         first = [second for _, second in drawn(threaded=True, seeded=True)]
@@ -395,7 +395,7 @@ def test_threads_leave_the_generators_of_the_process_alone() -> None:
         assert [second for _, second in drawn(threaded=True, seeded=True)] != first
 
 
-def test_without_workers_the_generators_are_given_back() -> None:
+def test_without_workers_the_global_generators_are_restored() -> None:
     with globals_kept():
         random.seed(1)
         expected = random.random()

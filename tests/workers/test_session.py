@@ -1,4 +1,4 @@
-"""What an interactive session defines reaches workers that are not forked; what does not is said once."""
+"""Definitions of an interactive session reach workers that are not forked; otherwise one error explains why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Failing(Numbers):
     def __getitem__(self, index): raise Trouble(index)
 
 def init(number):
-    global offset  # found by the methods of another class
+    global offset  # used by the methods of another class
     offset = 1
 
 def collate(samples): return Batch(np.stack(samples))
@@ -65,10 +65,10 @@ def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path
     pytest.importorskip("cloudpickle")
     text = session(method, "abilities.can_share_arenas = lambda: False" if how == "portable" else "")
     arguments = {"prompt": ["-i"], "command": ["-c", text]}.get(how, [])
-    ran = run("" if how == "command" else text, *arguments, cwd=tmp_path)
-    assert "batches: [192, 672]" in ran.stdout, ran.stderr
-    assert "raised: (0,)" in ran.stdout, ran.stderr
-    assert "Traceback" not in ran.stderr
+    result = run("" if how == "command" else text, *arguments, cwd=tmp_path)
+    assert "batches: [192, 672]" in result.stdout, result.stderr
+    assert "raised: (0,)" in result.stdout, result.stderr
+    assert "Traceback" not in result.stderr
 
 
 WITHOUT = "sys.modules['cloudpickle'] = None"
@@ -77,21 +77,21 @@ WITHOUT = "sys.modules['cloudpickle'] = None"
 @pytest.mark.slow
 @pytest.mark.parametrize("preparation", ["", "abilities.can_share_arenas = lambda: False"])
 def test_without_cloudpickle_one_error_says_what_to_do(preparation: str, tmp_path: Path) -> None:
-    ran = run(session("forkserver", f"{WITHOUT}; {preparation}"), cwd=tmp_path)
-    assert ran.returncode == 1
-    assert ran.stderr.count("Traceback") == 1, ran.stderr
-    last = ran.stderr.splitlines()[-1]
+    result = run(session("forkserver", f"{WITHOUT}; {preparation}"), cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.count("Traceback") == 1, result.stderr
+    last = result.stderr.splitlines()[-1]
     assert last.startswith("feedline.errors.NotPicklable: The class Numbers is defined in an interactive session")
     for way in ("a module", 'multiprocessing_context="fork"', 'engine="thread"', "feedline[notebook]"):
         assert way in last
 
 
 @pytest.mark.slow
-def test_what_cannot_be_sent_by_value_is_named(tmp_path: Path) -> None:
+def test_definitions_that_cannot_be_sent_by_value_are_named(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
-    ran = run(session("forkserver", "import threading; scale = threading.Lock()"), cwd=tmp_path)
-    assert ran.stderr.splitlines()[-1].startswith("feedline.errors.NotPicklable: The class Numbers"), ran.stderr
-    assert "cannot pickle '_thread.lock' object" in ran.stderr
+    result = run(session("forkserver", "import threading; scale = threading.Lock()"), cwd=tmp_path)
+    assert result.stderr.splitlines()[-1].startswith("feedline.errors.NotPicklable: The class Numbers"), result.stderr
+    assert "cannot pickle '_thread.lock' object" in result.stderr
 
 
 PROGRAM = """
@@ -110,13 +110,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_class_that_stands_under_the_guard_is_missed_once(tmp_path: Path) -> None:
+def test_a_class_defined_under_the_main_guard_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{PROGRAM}{GUARDED_CLASS}")
-    ran = run("", "train.py", cwd=tmp_path)
-    assert "feedline.errors.NotPicklable: A worker did not find a definition of the main program" in ran.stderr
-    assert "Can't get attribute 'Numbers'" in ran.stderr
-    assert "Define it above that line" in ran.stderr
-    assert "WorkerWarning" not in ran.stderr
+    result = run("", "train.py", cwd=tmp_path)
+    assert "feedline.errors.NotPicklable: A worker did not find a definition of the main program" in result.stderr
+    assert "Can't get attribute 'Numbers'" in result.stderr
+    assert "Define it above that line" in result.stderr
+    assert "WorkerWarning" not in result.stderr
 
 
 UNGUARDED = """
@@ -129,15 +129,15 @@ for batch in Loader(list(np.arange(8)), 4, workers=2, start_method="forkserver")
 @pytest.mark.parametrize(
     "preparation", ["", "from feedline.workers import abilities\nabilities.can_share_arenas = bool"]
 )
-def test_a_forgotten_guard_is_told_once(preparation: str, tmp_path: Path) -> None:
+def test_a_missing_main_guard_is_reported_once(preparation: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{PROGRAM}{preparation}\n{UNGUARDED}")
-    ran = run("", "train.py", cwd=tmp_path)
-    assert ran.returncode == 1
-    assert not ran.stdout
-    assert ran.stderr.count("Traceback") == 1, ran.stderr
-    last = ran.stderr.splitlines()[-1]
+    result = run("", "train.py", cwd=tmp_path)
+    assert result.returncode == 1
+    assert not result.stdout
+    assert result.stderr.count("Traceback") == 1, result.stderr
+    last = result.stderr.splitlines()[-1]
     assert last.startswith(
         "feedline.errors.WorkerStartError: The main program starts workers while it is being imported"
     )
     assert '`if __name__ == "__main__":`' in last
-    assert "WorkerWarning" not in ran.stderr
+    assert "WorkerWarning" not in result.stderr

@@ -1,4 +1,4 @@
-"""Whether a dataset can keep its promises on threads."""
+"""Whether the samples of a dataset are reproducible on threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from feedline.workers.thread_safety import must_leave_threads
 
 
 class Samples:
-    """Calls a function for each sample; notes which were asked for."""
+    """Calls a function for each sample; records requested indices."""
 
     def __init__(self, draw: Callable[[], Any], count: int = 100) -> None:
         self.draw = draw
@@ -40,12 +40,12 @@ GENERATORS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_dataset_that_draws_from_generators_of_the_process_is_noticed(name: str) -> None:
+def test_datasets_that_draw_from_the_global_generators_must_leave_threads(name: str) -> None:
     with pytest.warns(DataWarning, match=f"Samples draws random numbers from {name}, .*feedline.rng"):
         assert must_leave_threads(Samples(GENERATORS[name]), None, is_map=True)
 
 
-def test_all_generators_are_named() -> None:
+def test_the_warning_names_all_generators() -> None:
     def draw() -> float:
         return random.random() + np.random.rand() + torch.rand(()).item()
 
@@ -57,11 +57,11 @@ OWN = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("draw", [lambda: 1.0, lambda: rng().random(), OWN.random])
-def test_others_stay_on_threads_without_a_word(draw: Callable[[], Any]) -> None:
+def test_other_datasets_stay_on_threads_without_a_warning(draw: Callable[[], Any]) -> None:
     assert not must_leave_threads(Samples(draw), None, is_map=True)
 
 
-def test_the_collate_function_is_looked_at_as_well() -> None:
+def test_the_collate_function_is_checked_too() -> None:
     def collate(samples: list[float]) -> list[float]:
         random.shuffle(samples)
         return samples
@@ -70,7 +70,7 @@ def test_the_collate_function_is_looked_at_as_well() -> None:
         assert must_leave_threads(Samples(lambda: 1.0), collate, is_map=True)
 
 
-def test_the_callers_generators_are_given_back() -> None:
+def test_the_callers_generators_are_restored() -> None:
     random.seed(3)
     expected = random.random()
     random.seed(3)
@@ -80,7 +80,7 @@ def test_the_callers_generators_are_given_back() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 1000])
-def test_a_few_samples_are_asked_for_from_all_over(count: int) -> None:
+def test_a_few_samples_spread_over_the_dataset_are_tried(count: int) -> None:
     dataset = Samples(lambda: 1.0, count)
     assert not must_leave_threads(dataset, None, is_map=True)
     assert len(dataset.asked) <= 4
@@ -88,7 +88,7 @@ def test_a_few_samples_are_asked_for_from_all_over(count: int) -> None:
         assert {0, count - 1} <= set(dataset.asked) <= set(range(count))
 
 
-def test_what_is_wrong_with_a_sample_is_said_by_its_worker() -> None:
+def test_errors_of_samples_are_left_to_the_workers() -> None:
     def fail() -> float:
         raise OSError("no such file")
 
@@ -96,7 +96,7 @@ def test_what_is_wrong_with_a_sample_is_said_by_its_worker() -> None:
 
 
 class Failing(Samples):
-    """Of which some samples fail, before or after they have drawn."""
+    """Some samples fail, before or after they have drawn."""
 
     def __init__(self, draw: Callable[[], Any], bad: Callable[[int], bool], *, drawn_before: bool = False) -> None:
         super().__init__(draw)
@@ -121,7 +121,7 @@ def test_a_sample_that_fails_does_not_hide_what_others_draw(name: str, bad: Call
         assert must_leave_threads(Failing(GENERATORS[name], bad), None, is_map=True)
 
 
-def test_what_was_drawn_before_a_sample_failed_counts() -> None:
+def test_numbers_drawn_before_a_sample_failed_count() -> None:
     class Torn(Samples):
         def __getitem__(self, index: int) -> float:
             raise OSError(f"no such file: {index}" if index == 0 else f"torn: {super().__getitem__(index)}")
@@ -130,7 +130,7 @@ def test_what_was_drawn_before_a_sample_failed_counts() -> None:
         assert must_leave_threads(Torn(random.random), None, is_map=True)
 
 
-def test_of_a_dataset_that_always_fails_only_so_many_are_tried() -> None:
+def test_the_number_of_tried_samples_is_limited_if_all_fail() -> None:
     dataset = Failing(lambda: 1.0, lambda index: True, drawn_before=True)
     dataset.count = 10_000
     assert not must_leave_threads(dataset, None, is_map=True)
@@ -148,7 +148,7 @@ def test_the_collate_function_gets_the_samples_that_worked() -> None:
         assert must_leave_threads(dataset, shuffled, is_map=True)
 
 
-def test_what_a_collate_function_drew_before_it_failed_counts() -> None:
+def test_numbers_drawn_before_a_collate_function_failed_count() -> None:
     def collate(samples: list[float]) -> list[float]:
         random.random()
         raise ValueError("shapes differ")
@@ -165,17 +165,17 @@ def test_samples_that_are_not_batched_are_converted_one_by_one() -> None:
         assert must_leave_threads(Samples(lambda: 1.0), convert, is_map=True, batched=False)
 
 
-class Together(Samples):
-    """Draws where many samples are asked for at once, and nowhere else."""
+class DrawsInBulk(Samples):
+    """Draws in `__getitems__` only."""
 
     def __getitems__(self, indices: list[int]) -> list[float]:
         return [random.random() for _ in indices]
 
 
-def test_samples_are_asked_for_as_workers_do() -> None:
+def test_samples_are_requested_as_workers_do() -> None:
     with pytest.warns(DataWarning, match="random"):
-        assert must_leave_threads(Together(lambda: 1.0), None, is_map=True)
-    assert not must_leave_threads(Together(lambda: 1.0), None, is_map=True, batched=False)
+        assert must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True)
+    assert not must_leave_threads(DrawsInBulk(lambda: 1.0), None, is_map=True, batched=False)
 
 
 class Lazy(dict[str, float]):
@@ -184,22 +184,22 @@ class Lazy(dict[str, float]):
 
 
 class Endless:
-    """Does not tell how many samples there are."""
+    """Has no length."""
 
     def __getitem__(self, index: int) -> float:
         return random.random()
 
 
 @pytest.mark.parametrize("dataset", [Lazy(a=1.0, b=2.0), Endless()])
-def test_datasets_without_numbers_or_length(dataset: Any) -> None:
+def test_datasets_without_integer_indices_or_length_are_checked(dataset: Any) -> None:
     with pytest.warns(DataWarning, match="random"):
         assert must_leave_threads(dataset, None, is_map=True)
 
 
-def test_streams_are_not_looked_at() -> None:
+def test_streams_are_not_checked() -> None:
     class Once:
         def __iter__(self) -> Any:
-            raise AssertionError("it may be a queue: what is read is gone")
+            raise AssertionError("it may be a queue, which loses what is read")
 
     assert not must_leave_threads(Once(), None, is_map=False)
 
@@ -208,22 +208,22 @@ def test_streams_are_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_the_workers_become_processes_and_the_user_is_told_where(kind: Any) -> None:
+def test_workers_become_processes_and_the_warning_points_to_the_users_line(kind: Any) -> None:
     count = {"workers": 2} if kind is Loader else {"num_workers": 2}
     loader = kind(Samples(random.random, 8), 2, engine="thread", seed=3, **count)
-    with pytest.warns(DataWarning) as told:
+    with pytest.warns(DataWarning) as warned:
         batches = [batch.tolist() for batch in loader]
-    own = [warning for warning in told if warning.category is DataWarning]  # Python warns of forks, too
+    own = [warning for warning in warned if warning.category is DataWarning]  # Python warns about forks too
     assert [warning.filename for warning in own] == [__file__]
     assert loader.stats()["engine"] == "process"
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         loader.set_epoch(0)
-        assert [batch.tolist() for batch in loader] == batches, "told once, and reproducible"
+        assert [batch.tolist() for batch in loader] == batches, "no second warning, and reproducible"
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_threads_are_kept_where_nothing_speaks_against_them(seed: int | None) -> None:
+def test_threads_are_kept_without_a_seed_or_without_global_generators(seed: int | None) -> None:
     draw = random.random if seed is None else lambda: rng().random()
     loader = Loader(Samples(draw, 8), 2, workers=2, engine="thread", seed=seed)
     list(loader)
@@ -231,7 +231,7 @@ def test_threads_are_kept_where_nothing_speaks_against_them(seed: int | None) ->
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_two_runs_are_equal_also_if_a_sample_fails(kind: Any) -> None:
+def test_two_runs_are_equal_even_if_a_sample_fails(kind: Any) -> None:
     count = {"workers": 2} if kind is Loader else {"num_workers": 2}
 
     def run() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Workers that are threads."""
+"""Worker threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Large:
         return np.full(40_000, float(index))
 
 
-def test_a_large_batch_lies_in_a_slot_that_comes_back() -> None:
+def test_a_large_batch_is_in_a_slot_that_is_released() -> None:
     arena = Arena(4, shared=False, budget=64 << 20)
     engine = ThreadEngine(1, arena)
     engine.open(spec_of(Large()))
@@ -63,7 +63,7 @@ def test_a_large_batch_lies_in_a_slot_that_comes_back() -> None:
     assert arena.leased_count == 4, "four slots, then ordinary memory"
     assert [batch[0, 0] for batch in kept] == [0, 1, 2, 3, 4, 5]
     del kept, result
-    engine.close()  # the worker's last look at the batch is over
+    engine.close()  # the worker no longer references the batch
     assert arena.leased_count == 0
 
 
@@ -76,7 +76,7 @@ def test_an_idle_worker_keeps_no_batch_alive() -> None:
         engine.submit(0, Task(number, [number]))
     while engine.collect(0.2):
         continue
-    # The thread drops its references after it has answered; it waits for the next task when it has.
+    # The thread drops its references after it has answered, before it takes the next task.
     engine.submit(0, Task(2, [200]))
     assert engine.collect(10)[0].kind is ResultKind.DONE
     assert arena.leased_count <= 1
@@ -84,7 +84,7 @@ def test_an_idle_worker_keeps_no_batch_alive() -> None:
 
 
 class Mutable:
-    """Remembers in an attribute what `worker_init` set."""
+    """A dataset with an attribute; samples hold the thread's name."""
 
     owner: int | None = None
 
@@ -95,8 +95,8 @@ class Mutable:
         return index, threading.current_thread().name
 
 
-def test_a_worker_holds_no_answer_that_it_has_given() -> None:
-    """Even if it does not come to run meanwhile: an exception may lead to the iterator, which dies with its user."""
+def test_a_worker_drops_its_reference_to_a_sent_result() -> None:
+    """Even if it is not scheduled again: an exception may reference the iterator, which would keep it alive."""
     held: list[Any] = []
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
@@ -163,7 +163,7 @@ def leave(_: int) -> None:
     raise SystemExit(4)
 
 
-def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
+def test_a_worker_that_exits_while_starting_is_reported() -> None:
     engine = ThreadEngine(1)
     engine.open(spec_of(Numbers(), init=leave))
     engine.start()
@@ -175,11 +175,11 @@ def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
     assert any("worker thread 0" in note for note in result.payload.__notes__)
 
 
-# -- another thread in the place of one ---
+# -- replacing a worker ---
 
 
-class Asking(NumpyFramework):
-    """Notes who the workers are."""
+class RecordsWorkers(NumpyFramework):
+    """Records the workers."""
 
     def __init__(self) -> None:
         self.workers: list[WorkerIdentity] = []
@@ -190,7 +190,7 @@ class Asking(NumpyFramework):
 
 
 def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
-    framework, dataset = Asking(), Mutable()
+    framework, dataset = RecordsWorkers(), Mutable()
     engine = ThreadEngine(2)
     spec = WorkerSpec(dataset, DatasetKind.MAP, default, framework, worker_count=2, base_seed=10)
     engine.open(spec)
@@ -202,7 +202,7 @@ def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
     assert len({id(worker.dataset) for worker in framework.workers} | {id(dataset)}) == 6
 
 
-def test_a_new_worker_knows_what_the_dataset_was_told() -> None:
+def test_a_new_worker_has_the_current_state_of_the_dataset() -> None:
     class TaskNotes(Numbers):
         scale = 1
 
@@ -219,7 +219,7 @@ def test_a_new_worker_knows_what_the_dataset_was_told() -> None:
     engine.close()
 
 
-def test_a_thread_that_was_replaced_ends() -> None:
+def test_a_replaced_thread_ends() -> None:
     engine = ThreadEngine(1)
     engine.open(spec_of(Numbers()))
     (old,) = engine._threads
@@ -230,7 +230,7 @@ def test_a_thread_that_was_replaced_ends() -> None:
     engine.close()
 
 
-def test_the_stack_of_a_thread_that_is_gone_cannot_be_had() -> None:
+def test_a_thread_that_is_gone_has_no_stack() -> None:
     engine = ThreadEngine(1)
     engine.open(spec_of(Numbers(), init=leave))
     engine.collect(10)
@@ -240,7 +240,7 @@ def test_the_stack_of_a_thread_that_is_gone_cannot_be_had() -> None:
 
 
 class Waiting:
-    """A policy that would have a sample tried again in a year."""
+    """A policy that retries a sample after a year."""
 
     never_catches = False
 
@@ -248,7 +248,7 @@ class Waiting:
         return Verdict("retry", wait_s=365 * 86_400)
 
 
-def test_closing_does_not_wait_for_a_sample_that_is_to_be_tried_again() -> None:
+def test_closing_does_not_wait_for_a_pending_retry() -> None:
     asked = threading.Event()
 
     class Failing(Numbers):
@@ -266,7 +266,7 @@ def test_closing_does_not_wait_for_a_sample_that_is_to_be_tried_again() -> None:
     assert not thread.is_alive()
 
 
-# -- the end ---
+# -- closing ---
 
 
 def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
@@ -290,12 +290,12 @@ def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
         engine.close()
         gate.open(4)
     assert waits[0] is not None
-    assert all(wait is not None and wait <= waits[0] / 4 for wait in waits[1:]), "the first used up the patience"
+    assert all(wait is not None and wait <= waits[0] / 4 for wait in waits[1:]), "the first join used up the timeout"
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_the_end_of_the_program_waits_for_a_thread_that_is_at_a_sample(closed: bool) -> None:
-    """A thread that is ended inside of a decoder takes the program down with it."""
+def test_the_program_waits_at_exit_for_a_thread_that_makes_a_sample(closed: bool) -> None:
+    """Ending a thread inside a decoder would crash the program."""
     program = f"""
 import sys, threading, time
 from feedline import Loader

@@ -1,4 +1,4 @@
-"""The steps of a transform are timed, and stay the user's own."""
+"""Timing the steps of a transform, and restoring them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedline.workers.transform_timing import timed_steps
 
 
 class Compose:
-    """A transform as torchvision has them."""
+    """A transform like torchvision's."""
 
     def __init__(self, *transforms: Any) -> None:
         self.transforms = list(transforms)
@@ -25,7 +25,7 @@ class Compose:
 
 
 class Container(Compose):
-    """One whose steps others look at, as those of MONAI and albumentations."""
+    """A transform whose steps other code looks at, like those of MONAI and albumentations."""
 
     def __len__(self) -> int:
         return len(self.transforms)
@@ -41,7 +41,7 @@ def plus_one(sample: int) -> int:
     return sample + 1
 
 
-def test_the_steps_of_a_transform_are_timed_while_that_is_wanted() -> None:
+def test_the_steps_of_a_transform_are_timed_until_put_back() -> None:
     transform = Compose(plus_one, functools.partial(plus_one), lambda sample: sample + 1)
     before = list(transform.transforms)
     inner = Dataset(transform)
@@ -57,7 +57,7 @@ def test_the_steps_of_a_transform_are_timed_while_that_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("transform", [None, plus_one, Container(plus_one), Compose(1), Compose, 3])
-def test_what_has_no_steps_is_left_alone(transform: Any) -> None:
+def test_transforms_without_steps_are_left_alone(transform: Any) -> None:
     dataset = Dataset(transform)
     steps = list(getattr(transform, "transforms", ()))
     timed_steps(dataset)
@@ -73,7 +73,7 @@ def test_several_threads_may_time_the_same_steps() -> None:
     assert dataset.transform.transforms == [plus_one]
 
 
-def test_steps_that_were_replaced_meanwhile_stay_so() -> None:
+def test_steps_that_the_user_replaced_meanwhile_are_kept() -> None:
     dataset = Dataset(Compose(plus_one))
     put_back = timed_steps(dataset)
     dataset.transform.transforms[:] = [len]

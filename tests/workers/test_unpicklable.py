@@ -1,4 +1,4 @@
-"""What cannot be pickled is found and named, wherever it is, with what to do about it; and nothing else is blamed."""
+"""Errors name the object that cannot be pickled, wherever it is, and say what to do; nothing else is blamed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ THERE = re.escape(str(objects.__file__))
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_message_says_what_it_is_and_what_to_do(kept: Any, what: str, advice: str) -> None:
+def test_the_message_describes_the_object_and_gives_advice(kept: Any, what: str, advice: str) -> None:
     message = explained(spec_of(Holding(kept=kept)))
     assert path_in(message) == "dataset.kept"
     assert re.search(f"it is .*{what}.*spawn or forkserver .*{advice}", message), message
@@ -116,7 +116,7 @@ def test_open_files_are_named(tmp_path: Path) -> None:
         assert repr(str(tmp_path / "x.bin")) in explained(spec_of(Holding(kept=file)))
 
 
-def test_a_class_that_was_defined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redefined_class_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Record(1)
     monkeypatch.setattr(objects, "Record", type("Record", (), {}))
     message = explained(spec_of(dataset))
@@ -124,7 +124,7 @@ def test_a_class_that_was_defined_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert "run again" in message
 
 
-def test_database_handles_are_opened_by_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advice_for_database_handles_is_to_open_them_in_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     h5py = ModuleType("h5py")
     vars(h5py)["File"] = Opaque
     monkeypatch.setitem(sys.modules, "h5py", h5py)
@@ -144,7 +144,7 @@ def test_database_handles_are_opened_by_each_worker(monkeypatch: pytest.MonkeyPa
         connection.close()
 
 
-# -- where it is -----------------------------------------------------------------------------------------------------
+# -- paths -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,12 @@ def test_the_smallest_part_is_named(dataset: Any, path: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_functions_are_called_as_the_user_calls_them(collate: Any, path: str) -> None:
+def test_functions_are_named_after_the_loaders_arguments(collate: Any, path: str) -> None:
     assert path_in(explained(spec_of([], collate))) == path
     assert path_in(explained(spec_of([], init=collate))) == path.replace("collate_fn", "worker_init_fn")
 
 
-def test_one_object_in_two_attributes() -> None:
+def test_an_object_in_two_attributes_is_named_by_the_first() -> None:
     shared = [bad]
     dataset = Holding(one=OwnState(1), two=shared, three=shared)
     assert path_in(explained(spec_of(dataset))) == "dataset.two[0]"
@@ -218,14 +218,14 @@ def test_the_first_of_several_is_named() -> None:
     assert path_in(explained(spec_of(Holding(fine=1, first=bad, second=bad), bad, bad))) == "dataset.first"
 
 
-def test_a_part_is_not_blamed_for_what_is_wrong_with_its_owner() -> None:
+def test_a_part_is_not_blamed_for_its_owner() -> None:
     dataset = Holding()
     dataset.items = [Holding(parent=dataset) for _ in range(3)]
     dataset.lock = threading.Lock()
     assert path_in(explained(spec_of(dataset))) == "dataset.lock"
 
 
-def test_a_list_that_holds_itself() -> None:
+def test_circular_lists_are_searched() -> None:
     endless: list[Any] = []
     endless += [endless, bad]
     assert path_in(explained(spec_of(endless))) == "dataset[1]"
@@ -249,7 +249,7 @@ def test_a_long_container_is_pickled_once() -> None:
     assert Counted.times == count
 
 
-def test_many_children_that_refer_back_cost_no_more() -> None:
+def test_each_of_many_children_that_refer_back_is_pickled_once() -> None:
     count = 3000
     dataset = Holding()
     dataset.items = [Holding(parent=dataset, counted=Counted()) for _ in range(count)]
@@ -259,7 +259,7 @@ def test_many_children_that_refer_back_cost_no_more() -> None:
     assert Counted.times == count
 
 
-def test_what_is_nested_too_deeply_is_named_where_it_begins() -> None:
+def test_too_deep_nesting_is_named_where_it_begins() -> None:
     chain = None
     for _ in range(20_000):
         chain = Node(chain)
@@ -270,7 +270,7 @@ def test_what_is_nested_too_deeply_is_named_where_it_begins() -> None:
         assert "nested too deeply" in message
         assert "refer to each other by number" in message
     finally:
-        while chain is not None:  # link by link: all at once would be too deep for the interpreter as well
+        while chain is not None:  # link by link, since freeing all at once would recurse too deeply
             chain.following, chain = None, chain.following
 
 
@@ -278,12 +278,12 @@ def test_what_is_nested_too_deeply_is_named_where_it_begins() -> None:
 
 SPAWN = multiprocessing.get_context("spawn")
 HEAP = SPAWN.Value("i", 0)
-"""The first shared value makes multiprocessing open a file for all of them, which no test is to be blamed for."""
+"""Made here because the first shared value opens a file that stays open, and tests check for open files."""
 
 MEGABYTE = 1 << 20
 
 
-def test_what_processes_can_share_is_not_blamed() -> None:
+def test_objects_that_processes_can_share_are_not_blamed() -> None:
     here, there = SPAWN.Pipe()
     tasks = SPAWN.Queue()
     dataset = Holding(
@@ -302,7 +302,7 @@ def test_what_processes_can_share_is_not_blamed() -> None:
     there.close()
 
 
-def test_a_lock_of_another_start_method_is_to_blame() -> None:
+def test_a_lock_of_another_start_method_is_blamed() -> None:
     lock = multiprocessing.get_context("fork").Lock()
     if not hasattr(lock, "_is_fork_ctx"):
         pytest.skip("this version of Python sends it, and the worker cannot use it")
@@ -311,7 +311,7 @@ def test_a_lock_of_another_start_method_is_to_blame() -> None:
     assert 'get_context("spawn").Lock()' in message
 
 
-def test_the_process_that_is_being_started_is_remembered() -> None:
+def test_a_process_that_is_being_started_is_left_untouched() -> None:
     starting: Any = object()
     multiprocessing.context.set_spawning_popen(starting)
     try:
@@ -360,7 +360,7 @@ def refuse(value: Any) -> Any:
     raise AssertionError("the device would keep the memory for a receiver that never comes")
 
 
-def test_a_tensor_on_a_device_is_neither_blamed_nor_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_on_a_device_is_neither_blamed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     reducers: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
     monkeypatch.setitem(reducers, OnDevice, refuse)
     dataset = Holding(tensor=torch.zeros(3).as_subclass(OnDevice), lock=threading.Lock())
@@ -375,19 +375,21 @@ def on_device() -> torch.Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_real_tensors_on_a_device(on_device: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_tensors_on_a_device_are_neither_blamed_nor_shared(
+    on_device: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", refuse)
     dataset = Holding(tensor=on_device, parameter=torch.nn.Parameter(on_device), lock=threading.Lock())
     assert path_in(str(explain(spec_of(dataset), TypeError()))) == "dataset.lock"
 
 
-def test_if_each_part_can_be_pickled_the_error_is_passed_on() -> None:
+def test_the_original_error_is_passed_on_if_each_part_can_be_pickled() -> None:
     error = explain(spec_of(Holding(fine=1)), ValueError("only the first time"))
     assert "ValueError: only the first time" in str(error)
     assert 'engine="thread"' in str(error)
 
 
-def test_fork_is_not_advised_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_is_not_recommended_where_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     message = explained(spec_of(bad))
     assert '"fork"' not in message
@@ -395,7 +397,7 @@ def test_fork_is_not_advised_where_there_is_none(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("caught", [pickle.PicklingError, TypeError, AttributeError, RuntimeError])
-def test_it_is_every_error_that_pickle_raises(caught: type[Exception]) -> None:
+def test_not_picklable_can_be_caught_as_any_error_that_pickle_raises(caught: type[Exception]) -> None:
     with pytest.raises(caught):
         raise explain(spec_of(bad), TypeError())
     assert issubclass(NotPicklable, caught)

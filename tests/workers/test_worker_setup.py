@@ -1,4 +1,4 @@
-"""What every worker process does first, and with whom it ends."""
+"""How worker processes set themselves up, and that they end with the training process."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ PATIENCE_S = 100.0
 
 
 class Pipe:
-    """What processes have to say, one JSON value per line; they hear a byte at a time."""
+    """Processes send one JSON value per line, and receive single bytes."""
 
     def __init__(self) -> None:
         self._out = os.pipe()
         self._in = os.pipe()
         self._text = ""
 
-    def say(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         os.write(self._out[1], json.dumps(value).encode() + b"\n")
 
-    def hear(self) -> None:
+    def wait_for_byte(self) -> None:
         os.read(self._in[0], 1)
 
     def line(self) -> Any:
         while "\n" not in self._text:
-            assert select.select([self._out[0]], [], [], PATIENCE_S)[0], "nothing was said"
+            assert select.select([self._out[0]], [], [], PATIENCE_S)[0], "nothing was sent"
             self._text += os.read(self._out[0], 4096).decode()
         line, _, self._text = self._text.partition("\n")
         return json.loads(line)
 
-    def tell(self) -> None:
+    def send_byte(self) -> None:
         os.write(self._in[1], b".")
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Run `work` in another process; returns its number."""
+    """Run `work` in another process; returns its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -72,7 +72,7 @@ def fork(work: Callable[[], object]) -> int:
 
 @contextmanager
 def forked(work: Callable[[], object]) -> Iterator[int]:
-    """Run `work` in another process, which is killed at the end if it is still there."""
+    """Run `work` in another process, and kill it at the end if it still runs."""
     pid = fork(work)
     try:
         yield pid
@@ -81,14 +81,14 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
 
 
 def end(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the test has seen to its end
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it may have ended already
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
 
 @contextmanager
 def watching(pid: int) -> Iterator[Callable[[], bool]]:
-    """Give a function that waits for the end of a process, whoever's child it is."""
+    """Yield a function that waits for the end of a process, which need not be a child."""
     fd = os.pidfd_open(pid)
     try:
         yield lambda: bool(select.select([fd], [], [], PATIENCE_S)[0])
@@ -102,16 +102,16 @@ def watching(pid: int) -> Iterator[Callable[[], bool]]:
 
 
 def follow(pipe: Pipe, trainer_pid: int, *, by_main_thread: bool) -> None:
-    """Be a worker that is stuck in the user's code, as soon as it has seen to its end."""
+    """Call `end_with`, then act as a worker that is stuck in the user's code."""
     end_with(trainer_pid, os.pidfd_open(trainer_pid), started_by_main_thread=by_main_thread)
-    pipe.say({"worker": os.getpid(), "threads": [thread.name for thread in threading.enumerate()]})
+    pipe.send({"worker": os.getpid(), "threads": [thread.name for thread in threading.enumerate()]})
     while True:
-        pipe.hear()
-        pipe.say("alive")
+        pipe.wait_for_byte()
+        pipe.send("alive")
 
 
 def starting(pipe: Pipe, *, by_main_thread: bool) -> Callable[[], None]:
-    """Return what a training process does that starts a worker, from its main thread or from another."""
+    """Return the work of a training process that starts a worker, from its main thread or from another."""
 
     def train() -> None:
         trainer_pid = os.getpid()
@@ -125,36 +125,36 @@ def starting(pipe: Pipe, *, by_main_thread: bool) -> Callable[[], None]:
             starter = threading.Thread(target=start)
             starter.start()
             starter.join()
-            pipe.say("the thread has ended")
+            pipe.send("the thread has ended")
         while True:
             signal.pause()
 
     return train
 
 
-def test_a_worker_that_is_stuck_is_killed_with_the_process_that_started_it(pipe: Pipe) -> None:
+def test_a_stuck_worker_is_killed_with_the_process_that_started_it(pipe: Pipe) -> None:
     with forked(starting(pipe, by_main_thread=True)) as trainer:
-        told = pipe.line()
-        with watching(told["worker"]) as ends:
-            assert told["threads"] == ["MainThread"], "the kernel sees to it"
+        reply = pipe.line()
+        with watching(reply["worker"]) as ends:
+            assert reply["threads"] == ["MainThread"], "the kernel kills it, without a thread"
             os.kill(trainer, signal.SIGKILL)
             assert ends()
 
 
-def test_a_worker_outlives_the_thread_that_started_it_and_not_the_process(pipe: Pipe) -> None:
+def test_a_worker_outlives_the_thread_that_started_it_but_not_the_process(pipe: Pipe) -> None:
     with forked(starting(pipe, by_main_thread=False)) as trainer:
-        said = [pipe.line(), pipe.line()]
-        (told,) = (line for line in said if isinstance(line, dict))
-        with watching(told["worker"]) as ends:
-            assert "the thread has ended" in said
-            assert "feedline-end" in told["threads"]
-            pipe.tell()
+        lines = [pipe.line(), pipe.line()]
+        (reply,) = (line for line in lines if isinstance(line, dict))
+        with watching(reply["worker"]) as ends:
+            assert "the thread has ended" in lines
+            assert "feedline-end" in reply["threads"]
+            pipe.send_byte()
             assert pipe.line() == "alive"
             os.kill(trainer, signal.SIGKILL)
             assert ends()
 
 
-def test_a_worker_that_another_process_started_follows_the_training_process(pipe: Pipe) -> None:
+def test_a_worker_started_by_another_process_ends_with_the_training_process(pipe: Pipe) -> None:
     """As under forkserver: its parent is the server."""
     with (
         forked(signal.pause) as trainer,
@@ -166,7 +166,7 @@ def test_a_worker_that_another_process_started_follows_the_training_process(pipe
             assert ends()
 
 
-def test_a_training_process_that_is_gone_already_is_noticed(pipe: Pipe) -> None:
+def test_a_worker_ends_if_the_training_process_is_already_gone(pipe: Pipe) -> None:
     trainer = fork(signal.pause)
     fd = os.pidfd_open(trainer)
     end(trainer)
@@ -182,11 +182,11 @@ def test_a_training_process_that_is_gone_already_is_noticed(pipe: Pipe) -> None:
     os.close(fd)
 
 
-# -- the beginning ---
+# -- the start ---
 
 
-class Asking(NumpyFramework):
-    """Notes who the worker is."""
+class RecordsWorker(NumpyFramework):
+    """Records the worker."""
 
     worker: WorkerIdentity | None = None
 
@@ -195,15 +195,15 @@ class Asking(NumpyFramework):
         return super().open_worker(worker, base_seed, shared_seed)
 
 
-def settled(pipe: Pipe, number: int, generation: int) -> dict[str, Any]:
-    """Become a worker in another process and tell what came of it."""
+def worker_setup_in_child(pipe: Pipe, number: int, generation: int) -> dict[str, Any]:
+    """Become a worker in another process and return its id, seed and signal handlers."""
 
     def become() -> None:
-        framework = Asking()
+        framework = RecordsWorker()
         spec = WorkerSpec([1, 2], DatasetKind.MAP, default, framework, worker_count=3, base_seed=100)
         init_worker(spec, number, generation)
         assert framework.worker is not None
-        pipe.say(
+        pipe.send(
             {
                 "id": framework.worker.id,
                 "seed": framework.worker.seed,
@@ -213,16 +213,16 @@ def settled(pipe: Pipe, number: int, generation: int) -> dict[str, Any]:
         )
 
     with forked(become):
-        told: dict[str, Any] = pipe.line()
-    return told
+        reply: dict[str, Any] = pipe.line()
+    return reply
 
 
-def test_a_worker_leaves_interrupts_to_the_training_loop(pipe: Pipe) -> None:
-    told = settled(pipe, 1, 0)
-    assert (told["id"], told["interrupt"], told["termination"]) == (1, int(signal.SIG_IGN), int(signal.SIG_DFL))
+def test_a_worker_ignores_sigint(pipe: Pipe) -> None:
+    worker = worker_setup_in_child(pipe, 1, 0)
+    assert (worker["id"], worker["interrupt"], worker["termination"]) == (1, int(signal.SIG_IGN), int(signal.SIG_DFL))
 
 
 def test_no_two_workers_of_any_generation_draw_the_same_random_numbers(pipe: Pipe) -> None:
-    seeds = [settled(pipe, number, generation)["seed"] for generation in range(3) for number in range(3)]
+    seeds = [worker_setup_in_child(pipe, number, generation)["seed"] for generation in range(3) for number in range(3)]
     assert seeds[:3] == [100, 101, 102], "torch's own seeds, for the workers that come first"
     assert len(set(seeds)) == 9

@@ -1,4 +1,4 @@
-"""Objects that cannot be pickled, for one reason or another, and what is said of them."""
+"""Objects that cannot be pickled, for various reasons, and helpers that return the error message."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ class Pair(NamedTuple):
 
 
 class ATuple(tuple[Any, ...]):
-    """A tuple with a name."""
+    """A subclass of tuple."""
 
 
 class ASet(set[Any]):
-    """A set with a name."""
+    """A subclass of set."""
 
 
 class AList(list[Any]):
-    """A list with a name."""
+    """A subclass of list."""
 
 
 class ADict(dict[Any, Any]):
-    """A dictionary with a name."""
+    """A subclass of dict."""
 
 
 class AnArray(np.ndarray[Any, Any]):
-    """An array with a name."""
+    """A subclass of numpy.ndarray."""
 
 
 class OwnState:
@@ -177,7 +177,7 @@ def spec_of(dataset: Any = None, collate: Any = default, init: Any = None, frame
 
 
 def explained(spec: WorkerSpec) -> str:
-    """Return what is said of a specification that really cannot be sent."""
+    """Return the error message for a specification that cannot be sent."""
     with pytest.raises((*UNPICKLABLE, RuntimeError, ValueError)) as refused:
         Payload(spec)
     return str(explain(spec, refused.value))

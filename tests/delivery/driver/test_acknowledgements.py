@@ -1,4 +1,4 @@
-"""A batch is acknowledged when the next one is asked for."""
+"""A batch is acknowledged when the next one is requested."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from feedline.delivery.driver.acknowledgements import Acknowledgements
 
 class Dataset(Acknowledged):
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.acknowledged: list[Any] = []
         self.fails = False
 
     def __iter__(self) -> Iterator[int]:
@@ -26,7 +26,7 @@ class Dataset(Acknowledged):
     def acknowledge(self, receipts: Any) -> None:
         if self.fails:
             raise OSError("not now")
-        self.heard.append(receipts)
+        self.acknowledged.append(receipts)
 
 
 def test_receipts_are_handed_over_once_and_in_order() -> None:
@@ -36,13 +36,13 @@ def test_receipts_are_handed_over_once_and_in_order() -> None:
     receipts.hold("a")
     receipts.hold(None)
     receipts.hold("b")
-    assert dataset.heard == []
+    assert dataset.acknowledged == []
     receipts.acknowledge()
     receipts.acknowledge()
-    assert dataset.heard == ["a", "b"]
+    assert dataset.acknowledged == ["a", "b"]
 
 
-def test_what_could_not_be_handed_over_stays() -> None:
+def test_receipts_that_could_not_be_handed_over_are_kept() -> None:
     dataset = Dataset()
     receipts = Acknowledgements(dataset)
     receipts.hold("a")
@@ -51,10 +51,10 @@ def test_what_could_not_be_handed_over_stays() -> None:
         receipts.acknowledge()
     dataset.fails = False
     receipts.acknowledge()
-    assert dataset.heard == ["a"]
+    assert dataset.acknowledged == ["a"]
 
 
-def test_other_datasets_hear_nothing() -> None:
+def test_datasets_without_receipts_are_not_called() -> None:
     receipts = Acknowledgements([1, 2])
     receipts.hold(None)
     receipts.acknowledge()

@@ -1,4 +1,4 @@
-"""With what a loader begins, decided from what a look at its dataset has found."""
+"""Which engine a loader starts with, given a probe of its dataset."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from feedline.delivery.driver.probe import Probe
         ("no thread made a batch", 1.0, 8, 0.0, False),
     ],
 )
-def test_threads_are_for_what_scales_on_them(what: str, cpu_share: float, threads: int, gain: float, do: bool) -> None:
+def test_threads_are_chosen_where_they_scale_and_are_safe(
+    what: str, cpu_share: float, threads: int, gain: float, do: bool
+) -> None:
     assert threads_do(Probe(0.1, cpu_share, threads, gain, is_unsafe=False)) is do, what
     assert not threads_do(Probe(0.1, cpu_share, threads, gain, is_unsafe=True))

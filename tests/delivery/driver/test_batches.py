@@ -60,7 +60,7 @@ def test_workers_end_with_the_epoch_unless_they_are_persistent(persistent: bool)
     assert engine.closed
 
 
-def test_another_epoch_with_the_same_workers() -> None:
+def test_restart_runs_another_epoch_with_the_same_workers() -> None:
     driver, engine = start()
     batches = WorkerBatches(driver, begin, persistent=True)
     assert next(batches) == [0]
@@ -78,12 +78,12 @@ def test_dropping_the_iterator_ends_the_workers() -> None:
     gc.disable()
     try:
         del batches
-        assert engine.closed, "at once, not when the garbage collector comes by"
+        assert engine.closed, "at once, without the garbage collector"
     finally:
         gc.enable()
 
 
-def test_an_epoch_that_cannot_begin_ends_the_workers() -> None:
+def test_an_epoch_that_fails_to_start_ends_the_workers() -> None:
     driver, engine = start()
 
     def fail(_: Driver) -> None:
@@ -94,7 +94,7 @@ def test_an_epoch_that_cannot_begin_ends_the_workers() -> None:
     assert engine.closed
 
 
-def test_a_death_is_told_again_to_who_asks_again() -> None:
+def test_a_worker_death_is_reported_again_on_every_next_call() -> None:
     driver, engine = start()
     engine.deaths.append((0.0, 0, WorkerDied("gone")))
     engine.cost = lambda _: 100.0
@@ -117,7 +117,7 @@ def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch:
 # -- resuming ---
 
 
-def test_states_of_several_workers_need_as_many() -> None:
+def test_states_of_several_workers_need_as_many_workers() -> None:
     streams = ({"dataset": {"asked": 1}}, {"dataset": {"asked": 2}})
     with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
         InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), None, Counters(), None)
@@ -137,33 +137,33 @@ def resume(driver: Driver, spec: WorkerSpec, snapshot: Snapshot, checkpoint: Che
     )
 
 
-def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile() -> None:
+def test_workers_resume_from_their_own_states_which_stay_in_the_checkpoint() -> None:
     driver, engine = start()
     streams = tuple({"dataset": {"asked": count}, "iterator": None, "place": 0} for count in (1, 2))
     checkpoint = bookmark_of([[0]] * 9, workers=2)
     resume(driver, spec_of(Remembering()), Snapshot(0, streams=streams, turn=1), checkpoint)
-    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert told == {0: Resume({"asked": 1}), 1: Resume({"asked": 2})}
-    assert engine.submitted[0][0] == 1, "whose turn it was"
+    resumed = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert resumed == {0: Resume({"asked": 1}), 1: Resume({"asked": 2})}
+    assert engine.submitted[0][0] == 1, "the worker whose turn it was"
     driver.next()
-    assert checkpoint.snapshot().streams == streams, "until a worker says something newer"
+    assert checkpoint.snapshot().streams == streams, "until a worker sends a newer state"
     driver.close()
 
 
-def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out() -> None:
+def test_every_worker_resumes_from_the_one_state_of_a_shared_stream() -> None:
     driver, engine = start()
     spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), sharding=StreamSharding(2, Share()))
     entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
     plan = SpanPlan(StreamSharding(2, Share()), consumed=6)
     checkpoint = Checkpoint(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
     resume(driver, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), checkpoint)
-    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert told == {worker: Resume(None, {"place": 5}, 5, least=4) for worker in range(2)}
+    resumed = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert resumed == {worker: Resume(None, {"place": 5}, 5, least=4) for worker in range(2)}
     assert all(task.snapshot for _, task in engine.submitted)
     driver.close()
 
 
-def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
+def test_per_worker_streams_resume_and_their_states_stay_in_the_checkpoint() -> None:
     driver, engine = start()
     streams = (
         {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
@@ -173,13 +173,13 @@ def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
     checkpoint.expected = lambda: {"unit": "stream batches"}
     resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
     assert type(driver.epoch) is OwnStreamsEpoch
-    assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"
+    assert {worker for worker, _ in engine.submitted} == {0}, "the other stream has ended"
     assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
     assert checkpoint.snapshot().streams == streams
     driver.close()
 
 
-# -- epochs that fail to begin ---
+# -- epochs that fail to start ---
 
 
 class Unreliable(IterableDataset[int]):
@@ -194,7 +194,7 @@ class Unreliable(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_an_epoch_that_fails_to_begin_delivers_nothing_of_the_last_one(engine: EngineName) -> None:
+def test_an_epoch_that_fails_to_start_delivers_no_batches_of_the_previous_one(engine: EngineName) -> None:
     loader = DataLoader(Unreliable(), 1, num_workers=1, persistent_workers=True, engine=engine)
     assert next(iter(loader)).item() == 100
     iterator = iter(loader)

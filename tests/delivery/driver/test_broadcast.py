@@ -1,4 +1,4 @@
-"""Workers hear of calls of the dataset's methods."""
+"""Calls to methods of the dataset reach the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sample(3)
 
 
 class Scaled:
-    """Samples are multiplied by what the dataset was told."""
+    """Samples depend on the last `set_scale` and `set_epoch`."""
 
     def __init__(self) -> None:
         self.scale = 1
@@ -53,7 +53,7 @@ def calls(engine: SteppingEngine) -> list[tuple[int, Call]]:
     return [(worker, task.indices) for worker, task in engine.submitted]
 
 
-# -- by hand ---
+# -- explicit calls ---
 
 
 def test_a_method_is_called_here_and_in_every_worker() -> None:
@@ -70,7 +70,7 @@ def test_a_method_is_called_here_and_in_every_worker() -> None:
     second.close()
 
 
-def test_workers_that_are_gone_are_not_told() -> None:
+def test_closed_workers_get_no_calls_and_are_not_kept_alive() -> None:
     broadcast = Broadcast(Scaled())
     driver, engine = start()
     broadcast.join(driver)
@@ -79,7 +79,7 @@ def test_workers_that_are_gone_are_not_told() -> None:
     assert calls(engine) == []
     del driver, engine
     gc.collect()
-    assert list(broadcast._drivers) == [], "and not kept alive"
+    assert list(broadcast._drivers) == [], "closed drivers are not kept alive"
 
 
 def test_without_workers_it_is_an_ordinary_call() -> None:
@@ -89,12 +89,12 @@ def test_without_workers_it_is_an_ordinary_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["scale", "no_such_method"])
-def test_what_cannot_be_called_is_refused(name: str) -> None:
+def test_names_that_are_not_methods_are_rejected(name: str) -> None:
     with pytest.raises(BadOption, match=f"a Scaled, has no method '{name}'"):
         Broadcast(Scaled()).call(name)
 
 
-def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
+def test_a_call_that_fails_in_the_training_process_is_not_sent_to_workers() -> None:
     broadcast = Broadcast(Scaled())
     driver, engine = start()
     broadcast.join(driver)
@@ -104,7 +104,7 @@ def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
     driver.close()
 
 
-def test_arguments_that_cannot_be_sent_are_refused_where_they_are_given() -> None:
+def test_unpicklable_arguments_raise_in_broadcast() -> None:
     loader = Loader(Scaled(), 2, workers=1)
     batches = iter(loader)
     next(batches)
@@ -113,7 +113,7 @@ def test_arguments_that_cannot_be_sent_are_refused_where_they_are_given() -> Non
     loader.close()
 
 
-def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> None:
+def test_a_forked_process_does_not_call_its_parents_workers() -> None:
     dataset = Scaled()
     broadcast = Broadcast(dataset)
     driver, engine = start(1)
@@ -127,21 +127,21 @@ def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> 
 # -- set_epoch, which programs call on the dataset itself ---
 
 
-def test_the_epoch_that_the_dataset_was_told_is_known_until_a_state_says_another() -> None:
+def test_the_last_epoch_set_is_known_until_it_is_forgotten() -> None:
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
-    told = [broadcast.last_set_epoch]
+    epochs = [broadcast.last_set_epoch]
     for name, number in (("set_scale", 3), ("set_epoch", 5)):
         broadcast.call(name, number)
-        told.append(broadcast.last_set_epoch)
+        epochs.append(broadcast.last_set_epoch)
     dataset.set_epoch(6)
     broadcast.catch_up()
-    told.append(broadcast.last_set_epoch)
+    epochs.append(broadcast.last_set_epoch)
     broadcast.forget_epoch()
-    assert [*told, broadcast.last_set_epoch] == [None, None, 5, 6, None]
+    assert [*epochs, broadcast.last_set_epoch] == [None, None, 5, 6, None]
 
 
-def test_nobody_watches_for_workers_that_do_not_last() -> None:
+def test_set_epoch_is_not_wrapped_without_persistent_workers() -> None:
     class Fresh(Scaled):
         def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
             super().set_epoch(epoch, offset=offset)
@@ -151,7 +151,7 @@ def test_nobody_watches_for_workers_that_do_not_last() -> None:
     assert Fresh.set_epoch is before, "the user's class is left alone"
 
 
-def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
+def test_workers_catch_up_with_the_last_set_epoch() -> None:
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
     driver, engine = start(1)
@@ -162,11 +162,11 @@ def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
     dataset.set_epoch(4, offset=10)
     broadcast.catch_up()
     broadcast.catch_up()
-    assert calls(engine) == [(0, Call("set_epoch", (4,), {"offset": 10}))], "the last, as it was said, and once"
+    assert calls(engine) == [(0, Call("set_epoch", (4,), {"offset": 10}))], "only the last call, unchanged"
     driver.close()
 
 
-def test_workers_that_come_later_have_a_copy_that_knows() -> None:
+def test_workers_that_start_after_set_epoch_need_no_call() -> None:
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
     dataset.set_epoch(3)
@@ -177,7 +177,7 @@ def test_workers_that_come_later_have_a_copy_that_knows() -> None:
     driver.close()
 
 
-def test_what_was_broadcast_is_not_told_twice() -> None:
+def test_a_broadcast_set_epoch_is_not_sent_twice() -> None:
     broadcast = Broadcast(Scaled(), watches=True)
     driver, engine = start(1)
     broadcast.join(driver)
@@ -187,7 +187,7 @@ def test_what_was_broadcast_is_not_told_twice() -> None:
     driver.close()
 
 
-def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
+def test_set_epoch_reaches_both_loaders_of_one_dataset() -> None:
     dataset = Scaled()
     listeners = [Broadcast(dataset, watches=True), Broadcast(dataset, watches=True)]
     drivers = [start(1), start(1)]
@@ -200,7 +200,7 @@ def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
         driver.close()
 
 
-def test_other_datasets_of_the_class_do_not_count() -> None:
+def test_set_epoch_of_another_dataset_of_the_class_is_ignored() -> None:
     broadcast = Broadcast(Scaled(), watches=True)
     driver, engine = start(1)
     broadcast.join(driver)
@@ -210,10 +210,10 @@ def test_other_datasets_of_the_class_do_not_count() -> None:
     driver.close()
 
 
-# -- the dataset stays what it was ---
+# -- the dataset is otherwise unchanged ---
 
 
-def test_a_dataset_that_is_watched_is_copied_and_pickled_as_ever() -> None:
+def test_a_watched_dataset_can_be_copied_and_pickled_as_before() -> None:
     dataset = Scaled()
     Broadcast(dataset, watches=True)
     for twin in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
@@ -236,7 +236,7 @@ def test_the_method_is_wrapped_once_however_many_loaders_there_are() -> None:
     assert Fresh.set_epoch is wrapped
 
 
-def test_nothing_is_kept_of_a_dataset_that_is_gone() -> None:
+def test_nothing_is_kept_of_a_deleted_dataset() -> None:
     before = set(broadcast_module._notes)
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
@@ -247,7 +247,7 @@ def test_nothing_is_kept_of_a_dataset_that_is_gone() -> None:
 
 
 class Frozen:
-    """Nobody can refer to it weakly."""
+    """Has no weak references."""
 
     __slots__ = ("epoch",)
 
@@ -256,36 +256,36 @@ class Frozen:
 
 
 class Static(Scaled):
-    told: ClassVar[list[int]] = []
+    epochs: ClassVar[list[int]] = []
 
     @staticmethod
     def set_epoch(epoch: int) -> None:  # type: ignore[override]
-        Static.told.append(epoch)
+        Static.epochs.append(epoch)
 
 
-class OfTheClass(Scaled):
-    told: ClassVar[list[int]] = []
+class WithClassMethod(Scaled):
+    epochs: ClassVar[list[int]] = []
 
     @classmethod
     def set_epoch(cls, epoch: int) -> None:  # type: ignore[override]
-        cls.told.append(epoch)
+        cls.epochs.append(epoch)
 
 
-@pytest.mark.parametrize("kind", [Frozen, Static, OfTheClass])
+@pytest.mark.parametrize("kind", [Frozen, Static, WithClassMethod])
 def test_datasets_of_an_unusual_kind_work_as_before(kind: Any) -> None:
     dataset = kind()
     broadcast = Broadcast(dataset, watches=True)
     dataset.set_epoch(3)
-    assert (dataset.epoch if kind is Frozen else dataset.told[-1]) == 3
+    assert (dataset.epoch if kind is Frozen else dataset.epochs[-1]) == 3
     broadcast.call("set_epoch", 4)
-    assert (dataset.epoch if kind is Frozen else dataset.told[-1]) == 4
+    assert (dataset.epoch if kind is Frozen else dataset.epochs[-1]) == 4
 
 
-def test_a_dataset_without_set_epoch() -> None:
+def test_datasets_without_set_epoch_are_accepted() -> None:
     Broadcast([1, 2, 3], watches=True).catch_up()
 
 
-def test_a_copy_of_the_loader_has_a_broadcast_of_its_own() -> None:
+def test_copies_of_a_broadcast_do_not_reach_the_originals_workers() -> None:
     broadcast = Broadcast(Scaled())
     driver, engine = start(1)
     broadcast.join(driver)
@@ -299,34 +299,34 @@ def test_a_copy_of_the_loader_has_a_broadcast_of_its_own() -> None:
 
 
 class Growing(Scaled):
-    """What it was told lies in a list, which threads share."""
+    """Appends to a list, which threads share."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[int] = []
+        self.numbers: list[int] = []
 
     def __getitem__(self, index: int) -> int:
-        return len(self.told)
+        return len(self.numbers)
 
-    def tell(self, number: int) -> None:
-        self.told.append(number)
+    def add_number(self, number: int) -> None:
+        self.numbers.append(number)
 
 
-def test_threads_change_what_they_share_once_each() -> None:
-    """Copies of the dataset are shallow, and the method is called on every one: the guide says so."""
+def test_on_threads_shared_objects_change_once_per_worker() -> None:
+    """Threads have shallow copies of the dataset, and the method is called on each, as the guide says."""
     dataset = Growing()
     loader = Loader(dataset, 2, workers=2, engine="thread", persistent=True)
     try:
         list(loader)
-        loader.broadcast("tell", 1)
+        loader.broadcast("add_number", 1)
         list(loader)
-        assert dataset.told == [1, 1, 1]
+        assert dataset.numbers == [1, 1, 1]
     finally:
         loader.close()
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_workers_that_are_kept_do_as_they_are_told(engine_name: EngineName) -> None:
+def test_persistent_workers_execute_calls(engine_name: EngineName) -> None:
     dataset = Scaled()
     loader = Loader(dataset, 2, workers=2, engine=engine_name, persistent=True)
     try:
@@ -343,7 +343,7 @@ def test_workers_that_are_kept_do_as_they_are_told(engine_name: EngineName) -> N
 
 
 class Added(Scaled):
-    """Hears every call once, or the sum is wrong."""
+    """The sum is right only if every call arrives exactly once."""
 
     def add(self, number: int) -> None:
         self.epoch += number
@@ -351,19 +351,19 @@ class Added(Scaled):
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_worker_that_takes_the_place_of_another_has_heard_every_call_once(start_method: str) -> None:
+def test_a_replacement_worker_gets_every_call_exactly_once(start_method: str) -> None:
     loader = Loader(Added(), 2, workers=2, persistent=True, start_method=start_method)
     batches: Any = iter(loader)
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
     loader.broadcast("add", 1)
     assert [batch.tolist() for batch in loader] == [[100, 101], [102, 103]]
-    loader.broadcast("add", 1)  # on its way when the worker dies
+    loader.broadcast("add", 1)  # still on its way when the worker dies
     pid = batches.worker_pids[0]
     handle = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
     assert select.select([handle], [], [], 30)[0]
     os.close(handle)
-    loader.broadcast("add", 1)  # to nobody
+    loader.broadcast("add", 1)  # the worker is dead
     assert [batch.tolist() for batch in loader] == [[300, 301], [302, 303]]
     loader.broadcast("add", 1)
     assert [batch.tolist() for batch in loader] == [[400, 401], [402, 403]]

@@ -1,4 +1,4 @@
-"""Batches that are got ready ahead of time: order, state, errors and ends, with a target that needs no device."""
+"""Batches that are prepared ahead of time: order, state, errors and closing, with a target that needs no device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process
 
 
 class Wrapping(Target):
-    """Puts each batch into a tuple, as slowly as it is told, and notes what happens when."""
+    """Puts each batch into a tuple and records calls."""
 
     def __init__(self, threads: int = 0, ahead: int = 2, fails_at: int | None = None) -> None:
         self.threads, self.ahead, self.fails_at = threads, ahead, fails_at
@@ -93,7 +93,7 @@ class Numbers(Dataset[int]):
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_batches_come_in_order_each_once(engine: EngineName, workers: int, threads: int) -> None:
+def test_every_batch_comes_once_and_in_order(engine: EngineName, workers: int, threads: int) -> None:
     target = Wrapping(threads)
     loader = fed(Numbers(), target, batch_size=4, num_workers=workers, engine=engine, shuffle=True, seed=3)
     plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3)
@@ -105,7 +105,7 @@ def test_batches_come_in_order_each_once(engine: EngineName, workers: int, threa
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("sampler", ["feedline", "torch"])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_the_state_is_about_what_the_training_loop_has(
+def test_the_state_covers_only_batches_that_the_training_loop_has(
     engine: EngineName, workers: int, sampler: str, threads: int
 ) -> None:
     options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "engine": engine}
@@ -155,7 +155,7 @@ def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize("threads", [0, 2])
-def test_streams_resume_at_the_beginning(threads: int) -> None:
+def test_a_stream_resumes_from_a_state_saved_before_its_first_batch(threads: int) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": False}
     loader = fed(Stream(), Wrapping(threads), **options)
     batches = iter(loader)
@@ -166,7 +166,7 @@ def test_streams_resume_at_the_beginning(threads: int) -> None:
 
 @pytest.fixture
 def is_awaited(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Is set when a thread that gets batches ready waits for workers."""
+    """An event that is set when a preparing thread waits for workers."""
     event, collect = threading.Event(), Driver._collect
 
     def noted(driver: Driver, pause_s: float | None, worker: int | None) -> None:
@@ -189,7 +189,7 @@ def test_a_state_does_not_wait_for_batches_that_never_come(is_awaited: threading
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_error_comes_in_its_turn_and_ends_nothing(engine: EngineName, workers: int, threads: int) -> None:
+def test_an_error_is_raised_in_its_turn_and_iteration_continues(engine: EngineName, workers: int, threads: int) -> None:
     loader = fed(Numbers(20, bad=9), Wrapping(threads), batch_size=4, num_workers=workers, engine=engine)
     batches, seen = iter(loader), []
     while True:
@@ -205,7 +205,7 @@ def test_an_error_comes_in_its_turn_and_ends_nothing(engine: EngineName, workers
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) -> None:
+def test_an_error_of_the_target_is_raised_in_place_of_its_batch(threads: int) -> None:
     target = Wrapping(threads, fails_at=2)
     batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=2))
     assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
@@ -217,7 +217,7 @@ def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) ->
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize("where", ["begin", "deliver"])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_interrupt_inside_of_the_target_loses_nothing(
+def test_an_interrupt_inside_the_target_loses_no_batch(
     engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Wrapping()
@@ -242,9 +242,7 @@ def test_an_interrupt_inside_of_the_target_loses_nothing(
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_an_error_when_a_batch_is_handed_over_comes_once(
-    engine: EngineName, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_deliver_is_raised_once(engine: EngineName, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Wrapping()
 
     def deliver(begun: Any) -> Any:
@@ -261,7 +259,7 @@ def test_an_error_when_a_batch_is_handed_over_comes_once(
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_epoch_works_after_the_iterator_was_created(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, is_wanted = list[int](), _Line._is_wanted
 
     def noted(line: _Line) -> bool:
@@ -274,8 +272,8 @@ def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int, monkeyp
     for epoch in (3, 7):
         batches = iter(loader)
         looks.clear()
-        if threads and epoch == 7:  # there are none before the first batch
-            until(lambda: len(looks) > 2 * threads)  # they could have asked for batches
+        if threads and epoch == 7:  # the threads start with the first batch
+            until(lambda: len(looks) > 2 * threads)  # they could have requested batches
         loader.set_epoch(epoch)
         plain = DataLoader(Numbers(), **options)
         plain.set_epoch(epoch)
@@ -301,7 +299,7 @@ def test_a_forked_copy_leaves_the_device_alone() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
+def test_persistent_workers_serve_several_epochs(threads: int) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
     loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
     plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=1)
@@ -316,7 +314,7 @@ def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop", "end"])
-def test_nothing_is_left_running(how: str) -> None:
+def test_no_thread_or_worker_is_left_running(how: str) -> None:
     before = set(threading.enumerate())
     target = Wrapping(2)
     loader = fed(Numbers(4000), target, batch_size=4, num_workers=2)
@@ -348,7 +346,7 @@ def is_running(pid: int) -> bool:
 
 
 class Stuck(Numbers):
-    """Gives samples up to one, and none after it."""
+    """Samples from `first` on never come."""
 
     def __init__(self, first: int = 4) -> None:
         super().__init__()
@@ -361,7 +359,7 @@ class Stuck(Numbers):
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-def test_another_thread_may_close_while_one_waits(threads: int) -> None:
+def test_another_thread_may_close_while_one_waits_for_a_batch(threads: int) -> None:
     loader = fed(Stuck(), Wrapping(threads), batch_size=4, num_workers=1)
     batches = iter(loader)
     assert next(batches).tolist() == [0, 1, 2, 3]
@@ -379,7 +377,7 @@ def test_another_thread_may_close_while_one_waits(threads: int) -> None:
     assert seen == ["ended"]
 
 
-# -- what a state is about ---
+# -- what a state covers ---
 
 
 class Faulty(Numbers):
@@ -393,12 +391,12 @@ class Faulty(Numbers):
 
 def until(condition: Any) -> None:
     pause = threading.Event()
-    while not condition():  # the time-out of the test ends it
+    while not condition():  # the timeout of the test ends the loop
         pause.wait(0.001)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_faults_of_batches_that_are_ahead_are_not_in_the_state(threads: int) -> None:
+def test_faults_of_batches_prepared_ahead_are_not_in_the_state(threads: int) -> None:
     def make() -> Fed:
         return fed(Faulty(), Wrapping(threads), batch_size=4, num_workers=2, on_error="skip")
 
@@ -406,7 +404,7 @@ def test_faults_of_batches_that_are_ahead_are_not_in_the_state(threads: int) -> 
     batches = iter(loader)
     for _ in range(3):
         next(batches)
-    until(lambda: not threads or len(loader.faults) > 2)  # of the batches that are ahead
+    until(lambda: not threads or len(loader.faults) > 2)  # those of batches prepared ahead
     state = loader.state_dict()
     faults = state["faults"]
     assert (faults["seen"], faults["lost"], [fault["index"] for fault in faults["entries"]]) == (12, 2, [3, 10])
@@ -419,7 +417,7 @@ def test_faults_of_batches_that_are_ahead_are_not_in_the_state(threads: int) -> 
 
 
 class Counting(IterableDataset[int]):
-    """Each epoch goes on where the last one ended. One of its workers begins late."""
+    """Each epoch continues where the last one ended. One worker starts late."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -445,7 +443,7 @@ class Counting(IterableDataset[int]):
 @pytest.mark.filterwarnings("ignore::feedline.errors.DataWarning")
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:
+def test_streams_that_start_late_in_a_later_epoch_are_in_the_state(step: int, threads: int) -> None:
     def make() -> Fed:
         return fed(Counting(), Wrapping(threads), batch_size=4, num_workers=2, shard=False, persistent_workers=True)
 
@@ -462,17 +460,19 @@ def test_streams_that_begin_late_in_a_later_epoch_are_in_the_state(step: int, th
 
 @pytest.mark.parametrize("sampler", ["feedline", "own"])
 def test_a_state_does_not_wait_for_the_batch_that_a_thread_waits_for(sampler: str, is_awaited: threading.Event) -> None:
-    options = {"sampler": Own(40)} if sampler == "own" else {}
+    options = {"sampler": CustomSampler(40)} if sampler == "own" else {}
     loader = fed(Stuck(), Wrapping(1), batch_size=4, num_workers=1, **options)
     batches = iter(loader)
     next(batches)
-    assert sampler == "own" or is_awaited.wait(60), "for the next one, unless the sampler is asked in the training loop"
+    assert sampler == "own" or is_awaited.wait(60), (
+        "the thread waits for the next batch, unless the training loop asks the sampler"
+    )
     assert loader.state_dict()["order"]["consumed"] == (4 if sampler == "feedline" else 1)
     loader.close()
 
 
-class Own:
-    """A sampler of the user's own, which notes who asks it."""
+class CustomSampler:
+    """A custom sampler that records the threads that iterate it."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -489,8 +489,8 @@ class Own:
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_a_sampler_is_asked_in_the_training_loop(threads: int, persistent: bool) -> None:
-    sampler, target = Own(400), Wrapping(threads)
+def test_a_custom_sampler_is_iterated_in_the_training_loops_thread(threads: int, persistent: bool) -> None:
+    sampler, target = CustomSampler(400), Wrapping(threads)
     loader = fed(Numbers(400), target, batch_size=4, num_workers=2, sampler=sampler, persistent_workers=persistent)
     for _ in range(2):
         batches, seen = iter(loader), []
@@ -506,8 +506,8 @@ def test_a_sampler_is_asked_in_the_training_loop(threads: int, persistent: bool)
 @pytest.mark.parametrize("place", range(1, 40, 3))
 @pytest.mark.parametrize("sampler", ["feedline", "own"])
 def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: int) -> None:
-    """Wherever in this module, or in those of Python that it uses, it comes."""
-    options = {"sampler": Own(400)} if sampler == "own" else {}
+    """The signal comes at any line of this module or of the Python modules it uses."""
+    options = {"sampler": CustomSampler(400)} if sampler == "own" else {}
     loader = fed(Numbers(400), Wrapping(2), batch_size=4, num_workers=1, engine="thread", **options)
     batches, seen, places = iter(loader), [], 0
 
@@ -530,7 +530,7 @@ def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: i
         try:
             for batch in batches:
                 seen += batch.tolist()
-        except WorkerError:  # in the middle of asking for a batch: it says how to go on
+        except WorkerError:  # interrupted while requesting a batch; the error says how to continue
             loader.load_state_dict(loader.state_dict())
             for batch in loader:
                 seen += batch.tolist()
@@ -542,7 +542,7 @@ def test_a_signal_leaves_no_lock_taken_and_loses_no_batch(sampler: str, place: i
 
 
 class Waiting(Wrapping):
-    """Takes its time to begin, or to deliver, as targets do that wait for their device."""
+    """Begins or delivers slowly, like a target that waits for its device."""
 
     def __init__(self, threads: int, begin_s: float, deliver_s: float) -> None:
         super().__init__(threads)
@@ -559,7 +559,9 @@ class Waiting(Wrapping):
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 @pytest.mark.parametrize("threads", [0, 2])
-def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, threads: int) -> None:
+def test_waiting_for_the_target_counts_as_waiting_for_the_device(
+    engine: EngineName, workers: int, threads: int
+) -> None:
     loader = fed(Numbers(), Wrapping(threads), batch_size=2, num_workers=workers, engine=engine)
     assert len(list(loader)) == 20
     epoch = loader.stats().epoch
@@ -572,7 +574,7 @@ def test_what_is_waited_for_is_the_device(engine: EngineName, workers: int, thre
 @pytest.mark.real_time
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers: int, threads: int) -> None:
+def test_with_a_slow_device_most_of_the_wait_is_for_the_device(engine: EngineName, workers: int, threads: int) -> None:
     def check() -> None:
         loader = fed(Numbers(), Waiting(threads, 0.05, 0.0), batch_size=2, num_workers=workers, engine=engine)
         assert len(list(loader)) == 20
@@ -583,7 +585,7 @@ def test_a_slow_device_is_most_of_what_is_waited_for(engine: EngineName, workers
 
 
 @pytest.mark.real_time
-def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
+def test_there_is_hardly_any_wait_if_batches_are_ready_on_the_device() -> None:
     def check() -> None:
         loader = fed(Numbers(), Waiting(2, 0.01, 0.0), batch_size=2, num_workers=2, engine="thread")
         for _ in loader:
@@ -595,7 +597,7 @@ def test_batches_that_are_ready_on_the_device_are_not_waited_for() -> None:
 
 
 class Drawing(Wrapping):
-    """Adds random numbers to each batch: a target calls a transform when it begins a batch, or when it delivers it."""
+    """Adds random numbers to each batch, in begin and in deliver: targets call transforms in either."""
 
     def begin(self, batch: Any) -> Any:
         return super().begin((batch, rng().random()))

@@ -1,4 +1,4 @@
-"""What the machine decides is done on an engine, and what comes of it is told."""
+"""The driver performs the machine's decisions on an engine and reports the results."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def begin(driver: Driver, count: int = 4) -> Delivered:
     return Delivered(driver)
 
 
-def test_a_last_touch_is_given_to_every_batch(clock: Clock) -> None:
+def test_prepare_is_applied_to_every_batch(clock: Clock) -> None:
     driver = driver_of(SteppingEngine(2, clock, lambda _: 1.0), prepare=lambda batch: ("touched", batch))
     assert list(begin(driver, 2)) == [("touched", [0]), ("touched", [1])]
     assert driver.counters.batches == 2
 
 
 class Choosy(SteppingEngine):
-    """Cannot send some tasks."""
+    """Fails to send some tasks."""
 
     def submit(self, worker: int, task: Task) -> None:
         if task.indices == [2]:
@@ -59,7 +59,7 @@ class Choosy(SteppingEngine):
         super().submit(worker, task)
 
 
-def test_short_tasks_go_one_by_one_to_an_engine_that_sends_no_others(
+def test_short_tasks_are_submitted_one_by_one_if_the_engine_cannot_group_them(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Machine, "are_short", True)
@@ -71,22 +71,22 @@ def test_short_tasks_go_one_by_one_to_an_engine_that_sends_no_others(
 
 
 class Placing(SteppingEngine):
-    """Has no place for its workers at first."""
+    """Has no resources for its workers at first."""
 
     def placed_s(self, worker: int) -> float:
         return 1049.0 if self.clock.now_s > 1049.0 else math.inf
 
 
-def test_a_timeout_does_not_count_the_time_without_a_place(clock: Clock) -> None:
-    def begun(engine: SteppingEngine) -> Delivered:
+def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: Clock) -> None:
+    def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
         driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
         return Delivered(driver)
 
-    assert next(begun(Placing(1, clock, lambda _: 52.0))) == [0]
+    assert next(started(Placing(1, clock, lambda _: 52.0))) == [0]
     clock.now_s = 1000.0
     with pytest.raises(WorkerTimeout):
-        next(begun(Placing(1, clock, lambda _: 90.0)))
+        next(started(Placing(1, clock, lambda _: 90.0)))
     assert clock.now_s == pytest.approx(1054.0)
 
 
@@ -94,8 +94,8 @@ class Torn(Exception):
     pass
 
 
-def never_again(raising: Callable[[], Any]) -> None:
-    """See that an exception is gone as soon as nobody has it any more, and not when the garbage collector comes by."""
+def check_exception_is_freed(raising: Callable[[], Any]) -> None:
+    """Check that an exception is freed with its last reference, without the garbage collector."""
     gc.collect()
     gc.disable()
     try:
@@ -116,7 +116,7 @@ class Fails(SteppingEngine):
 def test_a_failed_batch_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
     driver = driver_of(Fails(2, clock, lambda _: 1.0))
     begin(driver)
-    never_again(driver.next)
+    check_exception_is_freed(driver.next)
     assert driver.counters.failures == 1
 
 
@@ -129,16 +129,16 @@ def test_a_death_is_not_kept_alive_by_its_traceback(clock: Clock) -> None:
     engine = Dies(2, clock, lambda _: 1.0)
     driver = driver_of(engine)
     begin(driver)
-    never_again(driver.next)
+    check_exception_is_freed(driver.next)
     assert driver.closed
     assert engine.closed
 
 
-def test_what_a_worker_said_before_it_died_is_delivered() -> None:
+def test_results_sent_before_a_worker_died_are_delivered() -> None:
     death = (5.0, 0, WorkerDied("worker 0 is gone"))
     with Bench(death=death, restarts=1, count=4) as bench:
         next(bench.batches)
-        bench.clock.now_s += 100.0  # it has made all it had, and is dead
+        bench.clock.now_s += 100.0  # it has finished all its tasks and is dead
         with warnings.catch_warnings(record=True):
             warnings.simplefilter("always")
             assert bench.run() == numbers(4)[1:]
@@ -146,12 +146,12 @@ def test_what_a_worker_said_before_it_died_is_delivered() -> None:
 
 
 class Plain(SteppingEngine):
-    """Replaces nobody, as engines may."""
+    """Cannot replace workers, which is optional."""
 
     replace = Engine.replace
 
 
-def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
+def test_a_death_ends_the_epoch_if_the_engine_cannot_replace_workers() -> None:
     death = (0.5, 0, WorkerDied("worker 0 is gone"))
     with Bench(death=death, restarts=1, engine=Plain) as bench:
         with pytest.raises(WorkerStartError, match="cannot start another worker") as caught:
@@ -160,7 +160,7 @@ def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
         assert bench.driver.closed
 
 
-def test_an_interrupt_while_another_worker_is_started_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_a_worker_is_replaced_ends_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(worker: int) -> None:
         raise KeyboardInterrupt
 
@@ -171,7 +171,7 @@ def test_an_interrupt_while_another_worker_is_started_ends_the_workers(monkeypat
         assert bench.engine.closed
 
 
-def test_a_call_is_heard_by_every_worker_and_its_failure_comes_with_the_next_batch(clock: Clock) -> None:
+def test_a_call_reaches_every_worker_and_its_failure_is_raised_by_the_next_batch(clock: Clock) -> None:
     engine = SteppingEngine(2, clock, lambda _: 1.0)
     engine.fail = {repr(Call("set_epoch", (3,))): ValueError("of set_epoch")}
     driver = driver_of(engine)
@@ -183,7 +183,7 @@ def test_a_call_is_heard_by_every_worker_and_its_failure_comes_with_the_next_bat
             came.append(next(batches))
         except ValueError as exc:
             came.append(str(exc))
-    assert [batch for batch in came if batch != "of set_epoch"] == numbers(8), "nothing is lost by it"
+    assert [batch for batch in came if batch != "of set_epoch"] == numbers(8), "no batch is lost"
 
 
 def test_a_worker_that_has_grown_is_replaced_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_worker_that_has_grown_is_replaced_between_two_batches(monkeypatch: py
         assert (bench.counters.recycled, bench.counters.restarts) == (1, 0)
 
 
-def test_nobody_waits_for_workers_that_are_to_go() -> None:
+def test_a_leaving_driver_does_not_wait_for_its_workers() -> None:
     with Bench(slow_at(0, slow_s=1e6), count=4) as bench:
         bench.driver.leaving = True
         assert bench.run() == []
@@ -231,7 +231,7 @@ class Forgetful(InOrder):
         return super().assign(ordinal, indices, workers)
 
 
-def test_a_scheduler_that_raises_costs_no_batch() -> None:
+def test_a_scheduler_that_raises_loses_no_batch() -> None:
     came: list[Any] = []
     with Bench(count=10, scheduler=Forgetful()) as bench:
         while len(came) < 20:
@@ -246,11 +246,11 @@ def test_a_scheduler_that_raises_costs_no_batch() -> None:
 
 
 class Noted(list[int]):
-    """Notes what is made of it."""
+    """Records which samples were made."""
 
     def __init__(self, count: int) -> None:
         super().__init__(range(count))
-        self.made: list[int] = []  # of all copies
+        self.made: list[int] = []  # shared by all copies
         self.changed = threading.Condition()
 
     def __getitem__(self, index: Any) -> Any:
@@ -260,22 +260,22 @@ class Noted(list[int]):
         return super().__getitem__(index)
 
     def awaits(self, count: int) -> bool:
-        """Wait until so many were made."""
+        """Wait until `count` samples were made."""
         with self.changed:
             return self.changed.wait_for(lambda: len(self.made) >= count, 30)
 
 
-def test_what_a_scheduler_holds_back_goes_to_who_has_answered_when_a_batch_is_asked_for() -> None:
+def test_tasks_that_a_scheduler_held_back_are_assigned_when_a_batch_is_requested() -> None:
     dataset = Noted(30)
     loader = Loader(dataset, 1, workers=1, engine="thread", prefetch=8, scheduler=LeastLoaded())
     batches = iter(loader)
-    for step in range(1, 5):  # two are given to the worker at once, and one is consumed
+    for step in range(1, 5):  # the worker gets two at once, and one is consumed
         assert next(batches).tolist() == [step - 1]
         assert dataset.awaits(2 * step + 1), step
     assert [batch.tolist() for batch in batches] == [[number] for number in range(4, 30)]
 
 
-def test_what_a_scheduler_raised_is_forgotten_with_the_epoch() -> None:
+def test_an_error_of_a_scheduler_is_dropped_with_its_epoch() -> None:
     scheduler = Forgetful()
     loader = DataLoader(list(range(10)), engine="thread", num_workers=1, persistent_workers=True, scheduler=scheduler)
     batches = iter(loader)
@@ -285,13 +285,13 @@ def test_what_a_scheduler_raised_is_forgotten_with_the_epoch() -> None:
 
 
 class Repeating(IterableDataset[torch.Tensor]):
-    """Every worker delivers all of it."""
+    """Every worker delivers all samples."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (torch.full((1000,), float(number)) for number in range(6))
 
 
-def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
+def test_a_warning_turned_into_an_error_costs_one_batch_and_no_slot() -> None:
     loader = DataLoader(Repeating(), 2, num_workers=2, prefetch_factor=1, timeout=30, persistent_workers=True)
     batches = iter(loader)
     came = raised = 0
@@ -308,5 +308,5 @@ def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
     assert (came, raised) == (5, 1)
     arena = run_of(loader).resources._arena
     if arena is not None:
-        assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every slot that was ever taken is back"
+        assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every acquired slot was released"
     loader.close()

@@ -1,4 +1,4 @@
-"""Ranks that read shards of different sizes end together: every step has a collective, which would hang otherwise."""
+"""Ranks with shards of different sizes end together; otherwise the collective of a step would hang."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def make(folder: Path, shard: Any, workers: int = 0, **options: Any) -> Any:
 
 
 def steps_of(loader: Any) -> list[list[int]]:
-    """Go through an epoch as training does: all ranks take part in every step."""
+    """Run an epoch like a training loop, with a collective of all ranks in every step."""
     found = []
     for batch in loader:
         present = torch.ones(1)
-        dist.all_reduce(present)  # hangs, and so fails, if a rank has no batch any more
+        dist.all_reduce(present)  # hangs, so the test fails, if a rank has no batch left
         assert present.item() == dist.get_world_size()
         found.append(np.asarray(batch).tolist())
     return found
@@ -63,7 +63,7 @@ def two_epochs(rank: int, world_size: int, folder: Path, shard: str, workers: in
 
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_surplus_is_dropped(folder: Path, world_size: int, workers: int) -> None:
+def test_drop_ends_all_ranks_with_the_shortest(folder: Path, world_size: int, workers: int) -> None:
     reports = run_ranks(world_size, folder, two_epochs, "drop", workers)
     least = min(len(own) for _, own, _ in reports)
     assert max(len(own) for _, own, _ in reports) > least, "shards are uneven"
@@ -76,22 +76,22 @@ def test_the_surplus_is_dropped(folder: Path, world_size: int, workers: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_that_have_none_left_repeat_their_first_batch(folder: Path, world_size: int, workers: int) -> None:
+def test_pad_makes_finished_ranks_repeat_their_first_batch(folder: Path, world_size: int, workers: int) -> None:
     reports = run_ranks(world_size, folder, two_epochs, "pad", workers)
     most = max(len(own) for _, own, _ in reports)
     for epochs, own, _ in reports:
         assert epochs == [own + own[:1] * (most - len(own))] * 2
 
 
-def with_nothing(rank: int, world_size: int, folder: Path, shard: Tail) -> Any:
+def too_few_samples(rank: int, world_size: int, folder: Path, shard: Tail) -> Any:
     dataset = TarDataset(str(folder / "shard-003.tar"), "cls").stream()  # two samples: one for each of two ranks
     return steps_of(Loader(dataset, 4, shard=shard))
 
 
 @pytest.mark.parametrize("shard", ["drop", "pad"])
-def test_a_rank_without_any_batch(folder: Path, shard: str) -> None:
-    """The third of three ranks has none of two samples: it gets that of another to repeat, or all end at once."""
-    reports = run_ranks(3, folder, with_nothing, shard)
+def test_a_rank_without_any_batch_repeats_one_of_another_or_all_end(folder: Path, shard: str) -> None:
+    """With two samples for three ranks, the third repeats a batch of another rank, or all ranks end at once."""
+    reports = run_ranks(3, folder, too_few_samples, shard)
     assert reports == ([[], [], []] if shard == "drop" else [[[60]], [[61]], [[60]]])
 
 
@@ -107,7 +107,7 @@ def resume(rank: int, world_size: int, folder: Path, shard: str, state: Any, ste
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["drop", "pad"])
-def test_other_ranks_go_on_and_end_together(folder: Path, shard: str) -> None:
+def test_another_number_of_ranks_resumes_and_ends_together(folder: Path, shard: str) -> None:
     before = run_ranks(2, folder, resume, shard, None, 4)
     after = run_ranks(3, folder, resume, shard, before[0][1], None)
     assert len({len(found) for found, _ in after}) == 1
@@ -119,7 +119,7 @@ def test_other_ranks_go_on_and_end_together(folder: Path, shard: str) -> None:
 
 
 def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -> Any:
-    """Stop when one rank repeats batches, and go on: with its own state, and with that of all."""
+    """Stop while one rank repeats batches, and resume from its own state and from the merged one."""
     whole = steps_of(make(folder, "pad", workers))
     own = len(list(make(folder, None, workers)))
     counts: list[Any] = [None] * world_size
@@ -143,7 +143,7 @@ def stop_while_padding(rank: int, world_size: int, folder: Path, workers: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_of_when_ranks_repeat_batches(folder: Path, workers: int) -> None:
+def test_resuming_from_a_state_saved_while_a_rank_repeats_batches(folder: Path, workers: int) -> None:
     reports = run_ranks(2, folder, stop_while_padding, workers)
     for own, rest, found in reports:
         has_own = own == max(other for other, _, _ in reports)
@@ -163,14 +163,14 @@ def drop_in(rank: int, world_size: int, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_the_drop_in_with_processes_and_virtual_epochs(folder: Path) -> None:
+def test_the_torch_dataloader_with_processes_and_virtual_epochs(folder: Path) -> None:
     first, second = run_ranks(2, folder, drop_in)
     assert first == second
     assert first[0][0] == first[0][1] > 0
     assert first[1] == [5] * 4
 
 
-def test_one_rank_asks_nobody(folder: Path) -> None:
+def test_a_single_rank_needs_no_process_group(folder: Path) -> None:
     for shard in ("drop", "pad"):
         assert sorted(number for batch in make(folder, shard) for number in batch) == list(range(COUNT))
 
@@ -182,6 +182,6 @@ def test_ranks_need_a_process_group(folder: Path, monkeypatch: pytest.MonkeyPatc
         iter(make(folder, "drop"))
 
 
-def test_nobody_knows_how_to_deliver_each_sample_once_in_equal_steps(folder: Path) -> None:
+def test_exact_is_rejected_for_streams_that_split_themselves(folder: Path) -> None:
     with pytest.raises(BadOption, match=r"'exact'.*splits itself.*shard='drop'.*shard='pad'"):
         make(folder, "exact")

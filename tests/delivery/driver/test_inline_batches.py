@@ -1,4 +1,4 @@
-"""Batches that are made when they are asked for."""
+"""Batches that are made in the training process, on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> 
     return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, arena, Counters(), prepare)
 
 
-def test_batches_are_made_when_they_are_asked_for() -> None:
+def test_batches_are_made_on_request() -> None:
     batches = inline([[0, 1], [2]])
     assert [next(batches), next(batches)] == [[0, 1], [2]]
     with pytest.raises(StopIteration):
@@ -37,7 +37,7 @@ def test_batches_are_made_when_they_are_asked_for() -> None:
     batches.close()
 
 
-def test_iteration_goes_on_after_a_failure() -> None:
+def test_iteration_continues_after_a_failure() -> None:
     batches = inline([[0], [4], [2]], Arena(2, shared=False, budget=1 << 20))
     assert next(batches) == [0]
     with pytest.raises(ValueError, match="four"):
@@ -59,10 +59,10 @@ def test_small_batches_of_tensors_are_made_without_a_task(monkeypatch: pytest.Mo
     monkeypatch.setattr(Runner, "make", lambda *_: "by a task")
     batches = of_tensors([small, large, IndexBlock(np.array([1024]))], None)
     assert next(batches)[0].unique().tolist() == [3]
-    assert list(batches) == ["by a task"] * 2  # the second has an index that is out of range
+    assert list(batches) == ["by a task"] * 2  # the last one has an index out of range
 
 
-def test_memory_of_large_batches_is_given_back_while_small_ones_are_made() -> None:
+def test_memory_of_large_batches_is_released_while_small_ones_are_made() -> None:
     arena = Arena(2, shared=False, budget=1 << 30)
     large, small = IndexBlock(np.arange(1024)), IndexBlock(np.array([3]))
     batches = of_tensors([large] + [small] * 1000, arena)
@@ -73,7 +73,7 @@ def test_memory_of_large_batches_is_given_back_while_small_ones_are_made() -> No
     assert arena.resident_bytes < SLACK_BYTES
 
 
-def test_trouble_while_setting_up_is_raised_at_once() -> None:
+def test_setup_errors_are_raised_at_once() -> None:
     class Broken:
         def __iter__(self) -> Iterator[int]:
             raise OSError("no such shard")
@@ -82,11 +82,11 @@ def test_trouble_while_setting_up_is_raised_at_once() -> None:
         InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, None, Counters(), None)
 
 
-def test_batches_get_a_last_touch() -> None:
+def test_prepare_is_applied_to_batches() -> None:
     assert next(inline([[0]], prepare=tuple)) == (0,)
 
 
-def test_the_dataset_goes_on_from_its_state_and_is_asked_for_it() -> None:
+def test_the_dataset_resumes_from_its_state_and_the_checkpoint_reads_it() -> None:
     dataset = Remembering()
     checkpoint = bookmark_of([[0], [1], [2]])
     snapshot = Snapshot(0, streams=({"dataset": {"asked": 40}, "place": 0},))
@@ -102,14 +102,14 @@ def test_a_dataset_without_a_state_is_not_kept_by_the_checkpoint() -> None:
     assert checkpoint.live is None
 
 
-def test_batches_that_were_delivered_out_of_turn_do_not_come_again() -> None:
+def test_batches_delivered_early_are_not_delivered_again() -> None:
     checkpoint = bookmark_of([[0], [1], [2], [3], [0], [1]])
     batches = InlineBatches(spec_of(Numbers()), checkpoint, Snapshot(0, early=(1, 2, 5)), None, Counters(), None)
     assert list(batches) == [[0], [3], [0]]
     assert (checkpoint.entry.progress.delivered, checkpoint.entry.progress.ended) == (6, True)
 
 
-def test_a_stream_goes_on_where_it_was() -> None:
+def test_a_stream_resumes_where_it_was() -> None:
     checkpoint = bookmark_of([2] * 9)
     snapshot = Snapshot(0, streams=({"batches": 2, "noted_at": 2, "ended": False},))
     checkpoint.batch_size = 2
@@ -132,7 +132,7 @@ def test_a_failed_batch_counts_as_delivered() -> None:
 
 
 class Interrupted:
-    """Somebody presses Ctrl-C while sample 5 is made, once."""
+    """Raises KeyboardInterrupt once, while sample 5 is made."""
 
     def __init__(self) -> None:
         self.is_due = True

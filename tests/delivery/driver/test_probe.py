@@ -1,4 +1,4 @@
-"""What a look at a dataset finds out, without this process noticing."""
+"""What a probe of a dataset finds out, without side effects in this process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from feedline.types import DatasetKind
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the answer however busy the machine is."""
+    """Wait for the result however busy the machine is."""
     monkeypatch.setattr(module, "_PATIENCE_S", 100.0)
 
 
 @dataclass
 class Numbers:
-    """Samples that are numbers, and take so long."""
+    """Samples that are numbers and take `seconds` each."""
 
     seconds: float = 0.0
     seen: list[int] = field(default_factory=list)
@@ -87,9 +87,9 @@ def look(dataset: Any, batch_size: int = 4, **options: Any) -> module.Probe | No
 def measured(
     monkeypatch: pytest.MonkeyPatch, batch_s: float, cpu_share: float, thread_rate: float | None = None
 ) -> None:
-    """Let batches take so long and compute so much of it, and threads make so many a second, if that is given.
+    """Fake the measurements: time per batch, its CPU share, and the batches per second of threads if given.
 
-    The worker process is forked, so that it has these functions, too.
+    The worker process is forked, so it inherits the fakes.
     """
 
     def timed(make: Callable[[], None], seconds: float) -> tuple[float, float]:
@@ -102,22 +102,22 @@ def measured(
         monkeypatch.setattr(module, "on_threads", lambda *_, **__: OnThreads(thread_rate, 0.1))
 
 
-def test_threads_are_not_tried_for_a_dataset_that_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_not_tried_for_a_very_fast_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     measured(monkeypatch, 1e-4, 1.0)
     assert look(Numbers()) == module.Probe(1e-4, 1.0, threads=0, thread_gain=0.0, is_unsafe=False)
 
 
-def test_a_dataset_that_sleeps_is_tried_on_as_many_threads_as_cores_have_room_for(
+def test_a_dataset_that_sleeps_is_tried_on_more_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured(monkeypatch, 0.02, 0.25, thread_rate=390.0)
     found = look(Numbers())
     assert found is not None
     assert (found.batch_s, found.cpu_s, found.threads) == (0.02, 0.005, 8)
-    assert found.thread_gain == pytest.approx(7.8), "390 a second where one makes 50"
+    assert found.thread_gain == pytest.approx(7.8), "390 a second, where one thread makes 50"
 
 
-def test_what_is_measured_is_the_time_of_a_batch() -> None:
+def test_the_time_and_cpu_share_of_a_batch_are_measured() -> None:
     found = look(Numbers())
     assert found is not None
     assert found.batch_s > 0
@@ -133,7 +133,7 @@ class NotForThreads(Numbers):
         return index
 
 
-def test_threads_whose_batches_fail_count_for_nothing(
+def test_threads_whose_batches_fail_gain_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     measured(monkeypatch, 0.02, 1.0)
@@ -144,7 +144,7 @@ def test_threads_whose_batches_fail_count_for_nothing(
 
 
 @pytest.mark.real_time
-def test_real_datasets_on_threads() -> None:
+def test_real_datasets_scale_on_threads_if_they_sleep_and_not_if_they_compute() -> None:
     def is_so(dataset: Any, batch_size: int, test: Callable[[module.Probe], bool]) -> bool:
         found = look(dataset, batch_size)
         return found is not None and test(found)
@@ -167,7 +167,7 @@ def test_real_datasets_on_threads() -> None:
         (2, 1, 0.0, 8),
     ],
 )
-def test_as_many_threads_are_tried_as_cores_have_room_for(
+def test_the_number_of_tried_threads_follows_cores_ranks_and_cpu_share(
     cores: int, ranks: int, cpu_share: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "usable_cores", lambda: cores)
@@ -175,7 +175,7 @@ def test_as_many_threads_are_tried_as_cores_have_room_for(
     assert module.thread_count(cpu_share) == count
 
 
-def test_this_process_does_not_notice() -> None:
+def test_a_probe_has_no_side_effects_in_this_process() -> None:
     dataset = Numbers()
     before = GlobalStates.now()
     thread_count = threading.active_count()
@@ -185,7 +185,7 @@ def test_this_process_does_not_notice() -> None:
     assert threading.active_count() == thread_count
 
 
-def test_what_threads_must_not_share_is_unsafe(tmp_path: Path) -> None:
+def test_global_generators_and_open_files_are_unsafe(tmp_path: Path) -> None:
     found = look(Draws(0.0))
     assert found is not None
     assert found.is_unsafe
@@ -195,21 +195,21 @@ def test_what_threads_must_not_share_is_unsafe(tmp_path: Path) -> None:
     assert found.is_unsafe
 
 
-def test_samples_one_by_one_and_by_keys() -> None:
+def test_unbatched_samples_and_string_keys_can_be_probed() -> None:
     found = look({"a": np.zeros(3), "b": np.ones(3)}, 2)
     assert found is not None
     found = look(Numbers(), 1, batched=False, collate=np.asarray)
     assert found is not None
 
 
-def test_a_worker_is_got_ready_as_ever() -> None:
+def test_the_init_function_runs_before_a_probe() -> None:
     def init(number: int) -> None:
         raise ValueError(number)
 
     assert look(Numbers(), init=init) is None
 
 
-def test_a_dataset_that_fails_or_is_empty_tells_nothing() -> None:
+def test_a_failing_or_empty_dataset_has_no_probe() -> None:
     assert look(Fails()) is None
     assert look({}) is None
 
@@ -220,6 +220,6 @@ class Blocks(Numbers):
         return index
 
 
-def test_one_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 0.2)
     assert look(Blocks()) is None

@@ -40,12 +40,12 @@ def arena_of(resources: Resources) -> Arena:
         ({"engine": "thread"}, True),
     ],
 )
-def test_settings_say_whether_work_moves_before_workers_are_started(options: dict[str, Any], moves: bool) -> None:
+def test_stats_say_whether_work_can_move_before_workers_start(options: dict[str, Any], moves: bool) -> None:
     assert make(**options).stats({}).settings["moves"] is moves
 
 
 @pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
-def test_the_memory_is_made_once_and_fits_the_engine(engine: str, shared: bool) -> None:
+def test_the_arena_is_created_once_and_fits_the_engine(engine: str, shared: bool) -> None:
     resources = make(engine=engine)
     arena = arena_of(resources)
     assert arena.shared is shared
@@ -53,12 +53,12 @@ def test_the_memory_is_made_once_and_fits_the_engine(engine: str, shared: bool) 
     assert arena_of(resources) is arena
 
 
-def test_there_are_more_slots_than_a_window_and_never_too_many() -> None:
+def test_the_slot_count_exceeds_the_window_and_is_bounded() -> None:
     assert arena_of(make()).slot_count > 4
     assert arena_of(make(worker_count=64, depth=64)).slot_count <= 1024
 
 
-def test_a_forked_process_gets_memory_of_its_own() -> None:
+def test_a_forked_process_gets_its_own_arena() -> None:
     resources = make()
     arena = arena_of(resources)
     child = os.fork()
@@ -68,7 +68,7 @@ def test_a_forked_process_gets_memory_of_its_own() -> None:
     assert arena_of(resources) is arena
 
 
-def test_closing_gives_the_memory_back_and_batches_stay_valid() -> None:
+def test_closing_frees_the_arena_and_batches_stay_valid() -> None:
     before = len(os.listdir("/proc/self/fd"))
     resources = make()
     arena = arena_of(resources)
@@ -83,18 +83,18 @@ def test_closing_gives_the_memory_back_and_batches_stay_valid() -> None:
     del lease
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert arena_of(resources).acquire() == 0, "it can be used again"
+    assert arena_of(resources).acquire() == 0, "the resources can be used again"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
-def test_the_engine_that_was_asked_for(name: str, kind: type) -> None:
+def test_the_requested_engine_is_created(name: str, kind: type) -> None:
     engine, arena = make(engine=name)._engine()
     assert type(engine) is kind
     assert engine.worker_count == 2
     assert (arena is not None) == (name == "process"), "threads take their slots themselves"
 
 
-def test_stats_before_anything_happened() -> None:
+def test_stats_before_the_first_batch() -> None:
     stats = make().stats({"skip": 0})
     assert stats["engine"] == "process"
     assert stats["workers"] == 2
@@ -133,18 +133,18 @@ def test_worker_i_makes_batch_i_mod_n(hold: Hold, engine: str, workers: int, mon
 @pytest.mark.parametrize("options", [{"engine": "process", "seed": 1}, {"engine": "thread"}])
 def test_an_idle_worker_takes_over_work_of_a_late_one(hold: Hold, options: dict[str, Any]) -> None:
     made = makers(hold, 2, **options)
-    assert hold.moved > 0  # work may move back later, when the other worker is late
+    assert hold.moved > 0  # work may move back when the other worker is late
     assert len(made) == COUNT
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_out_of_order_a_late_worker_keeps_only_what_it_was_given(hold: Hold, engine: Any) -> None:
+def test_without_order_a_late_worker_keeps_only_its_own_tasks(hold: Hold, engine: Any) -> None:
     dataset = Whereabouts(hold.gate, COUNT, held=0)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, engine=engine, in_order=False)
     made: list[int] = []
     for where in loader:
         made.append(int(where))
-        if len(made) == COUNT - 2:  # what is left is waiting behind sample 0
+        if len(made) == COUNT - 2:  # the remaining samples wait behind sample 0
             hold.release()
     assert len(set(made)) == 2
     assert len(set(made[:-2])) == len(set(made[-2:])) == 1

@@ -1,4 +1,4 @@
-"""Settings: what cannot work is refused, and what follows from what was asked."""
+"""Settings: invalid combinations are rejected, and what follows from the options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from feedline.system.limits import memory_limit
 
 
 class Threads(SpawnContext):
-    """A context whose processes are threads, as MONAI's loader has one."""
+    """A context whose processes are threads, like the one of MONAI's loader."""
 
     Process = threading.Thread  # type: ignore[assignment]
 
@@ -32,7 +32,7 @@ class Threads(SpawnContext):
         ({"memory_budget": -1}, "memory_budget=-1 is negative"),
     ],
 )
-def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message) as caught:
         Settings(**options)
     assert isinstance(caught.value, ValueError)
@@ -51,26 +51,28 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> N
         ({"context": Threads()}, "inline"),
     ],
 )
-def test_the_engine_that_is_meant(options: dict[str, Any], name: str) -> None:
+def test_the_engine_follows_from_the_options(options: dict[str, Any], name: str) -> None:
     assert Settings(**options).engine_name == name
     assert name in ENGINES
 
 
 @pytest.mark.parametrize(("workers", "depth", "window"), [(0, 2, 2), (1, 1, 1), (3, 2, 6), (4, 0, 1)])
-def test_the_window(workers: int, depth: int, window: int) -> None:
+def test_the_window_is_workers_times_depth_but_at_least_one(workers: int, depth: int, window: int) -> None:
     assert Settings(worker_count=workers, depth=depth).window == window
 
 
-def test_the_scheduler_that_is_meant() -> None:
+def test_the_scheduler_follows_from_the_options() -> None:
     mine = InOrder()
     assert Settings(scheduler=mine, in_order=False).make_scheduler() is mine
     assert type(Settings().make_scheduler()) is InOrder
     assert type(Settings(in_order=False).make_scheduler()) is Unordered
     settings = Settings()
-    assert settings.make_scheduler() is not settings.make_scheduler(), "one per epoch: several may run at once"
+    assert settings.make_scheduler() is not settings.make_scheduler(), (
+        "one per epoch, since several epochs may run at once"
+    )
 
 
-def test_the_budget() -> None:
+def test_the_memory_budget_is_a_quarter_of_the_limit_by_default() -> None:
     assert Settings(memory_budget=0).budget_bytes() == 0
     assert Settings(memory_budget=5000).budget_bytes() == 5000
     assert Settings().budget_bytes() == memory_limit() // 4

@@ -1,4 +1,4 @@
-"""The slots behind batches: one owner at a time, and each comes back once."""
+"""The slots behind batches: each has one owner at a time and is released once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bench:
         self.slots = Slots(self.arena, NumpyFramework(), self.counters)
 
     def make(self, number: int, size: int = 1000, *, overflow: bool = False) -> SlotBatch:
-        """Return a batch full of a number, as it comes from a worker."""
+        """Return a batch filled with a number, as a worker sends it."""
         slot = self.slots.acquire(0)
         overflow = overflow or slot < 0
         memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
@@ -40,20 +40,20 @@ class Bench:
         return SlotBatch(header, slot, writer.used, Copies(memory) if overflow else None)
 
     def batch(self, number: int, size: int = 1000, *, overflow: bool = False) -> Any:
-        """Have a batch made and unpacked."""
+        """Make and unpack a batch."""
         return self.slots.unpack(self.make(number, size, overflow=overflow))[0]
 
     def free_slots(self) -> int:
         slots = []
         while (slot := self.arena.acquire()) >= 0:
             slots.append(slot)
-        assert len(slots) == len(set(slots)), "a slot was given back twice"
+        assert len(slots) == len(set(slots)), "a slot was released twice"
         for slot in slots:
             self.arena.release(slot)
         return len(slots)
 
 
-def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
+def test_a_batch_is_a_view_and_its_slot_is_released_with_it() -> None:
     bench = Bench()
     batch = bench.batch(7, size=LARGE_BYTES)
     assert batch.tolist() == [7] * LARGE_BYTES
@@ -71,7 +71,7 @@ def test_a_small_batch_is_a_copy_and_its_slot_is_free_at_once() -> None:
     assert bench.free_slots() == 4
 
 
-def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
+def test_kept_batches_are_copied_when_slots_run_short_and_never_overwritten() -> None:
     bench = Bench(3)
     kept = [bench.batch(number, size=LARGE_BYTES) for number in range(20)]
     assert [set(batch.tolist()) for batch in kept] == [{number} for number in range(20)]
@@ -81,7 +81,7 @@ def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwri
     assert bench.free_slots() == 3
 
 
-def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() -> None:
+def test_a_batch_in_its_own_memory_releases_its_slot_at_once() -> None:
     bench = Bench()
     batch = bench.batch(5, size=20_000, overflow=True)
     assert batch.tolist() == [5] * 20_000
@@ -90,7 +90,7 @@ def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() ->
 
 
 def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
-    """Have batches of these sizes made; returns whether each was given a slot."""
+    """Make batches of these sizes; return whether each got a slot."""
     given = []
     for number, size in enumerate(sizes):
         slot_batch = bench.make(number, size)
@@ -99,20 +99,20 @@ def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
     return given
 
 
-def test_small_batches_are_given_no_slots() -> None:
+def test_after_several_small_batches_tasks_get_no_slots() -> None:
     bench = Bench()
     assert slots_given(bench, [1000] * 8) == [True] * 4 + [False] * 4
     assert bench.free_slots() == 4
 
 
-def test_a_large_batch_brings_slots_back_for_a_long_time() -> None:
+def test_after_a_large_batch_tasks_get_slots_for_a_long_time() -> None:
     bench = Bench()
     given = slots_given(bench, [1000] * 8 + [40_000] + [1000] * 70)
     assert given == [True] * 4 + [False] * 5 + [True] * 64 + [False] * 6
-    assert bench.counters.overflowed == 1, "the large one, which had no slot"
+    assert bench.counters.overflowed == 1, "the large batch, which had no slot"
 
 
-def test_what_waits_in_messages_is_bounded() -> None:
+def test_batches_that_would_fill_the_socket_get_slots() -> None:
     slots = Slots(Arena(4, shared=True, budget=1 << 20), NumpyFramework(), Counters(), depth=100)
     for _ in range(10):
         slot = slots.acquire(0)
@@ -123,7 +123,7 @@ def test_what_waits_in_messages_is_bounded() -> None:
         slots.unpack(SlotBatch(header, slot, writer.used, Copies(memory)))
 
 
-def test_a_batch_nobody_wants_is_given_back_once() -> None:
+def test_the_slot_of_a_discarded_batch_is_released_once() -> None:
     bench = Bench()
     result = Result(ResultKind.DONE, 0, 1, bench.make(0))
     bench.slots.discard(result)
@@ -132,7 +132,7 @@ def test_a_batch_nobody_wants_is_given_back_once() -> None:
     assert bench.free_slots() == 4
 
 
-def test_without_an_arena_every_task_does_without_a_slot() -> None:
+def test_without_an_arena_no_task_has_a_slot() -> None:
     slots = Slots(None, NumpyFramework(), Counters())
     assert [slots.acquire(worker) for worker in range(3)] == [-1, -1, -1]
     assert slots.left()
@@ -141,7 +141,7 @@ def test_without_an_arena_every_task_does_without_a_slot() -> None:
     slots.close()
 
 
-def test_what_is_held_comes_back_when_all_ends() -> None:
+def test_closing_releases_held_slots_once() -> None:
     arena = Arena(1, shared=False, budget=1 << 20)
     slots = Slots(arena, NumpyFramework(), Counters())
     slot = slots.acquire(0)
@@ -149,7 +149,7 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     slots.close()
     slots.close()
     assert slots.acquire(0) == slot
-    assert slots.acquire(0) == -1, "it came back once"
+    assert slots.acquire(0) == -1, "it was released once"
 
 
 def small_parcel(codec: Codec, number: int) -> SlotBatch:
@@ -163,11 +163,11 @@ def small_results() -> tuple[Slots, list[Result]]:
     framework = TorchFramework()
     slots, codec = Slots(None, framework, Counters()), Codec(framework)
     for number in range(2):
-        slots.unpack(small_parcel(codec, number))  # what the others are like
+        slots.unpack(small_parcel(codec, number))  # so that the batches look alike
     return slots, [Result(ResultKind.DONE, 0, number, small_parcel(codec, number)) for number in range(4)]
 
 
-def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_it_is() -> None:
+def test_small_batches_that_arrive_together_are_unpacked_ahead_and_correctly() -> None:
     slots, results = small_results()
     slot_batches = [result.payload for result in results]
     slots.unpack_ahead([results[0], Result(ResultKind.FAILED, 0, 9, ValueError()), *results[1:]])
@@ -177,7 +177,7 @@ def test_small_batches_that_come_at_once_are_unpacked_in_a_row_and_each_as_what_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [FakeTensorMode, torch.inference_mode])
-def test_what_was_unpacked_ahead_is_made_anew_where_tensors_are_others(mode: Callable[[], Any]) -> None:
+def test_batches_unpacked_in_another_tensor_mode_are_unpacked_again(mode: Callable[[], Any]) -> None:
     slots, results = small_results()
     inside, outside, *others = (result.payload for result in results)
     slots.unpack_ahead(results[:2])

@@ -1,4 +1,4 @@
-"""What is measured while batches come, and what follows from it, with an engine whose clock does not matter."""
+"""Measurements during an epoch and the resulting decisions, with a fake engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from feedline.delivery.machine.controller import Measurement
 SLOW = Measurement(batches=20, seconds=2.0, wait_s=1.9, busy_s=0.2, cpu_share=0.1)
 
 
-def test_settings_stay_the_same_while_the_number_changes() -> None:
+def test_settings_stay_the_same_while_the_worker_count_changes() -> None:
     tuning = Tuning(2, 8)
     settings = tuning.applied_to(Settings(2))
     assert tuning.decide(SLOW)
@@ -27,7 +27,7 @@ def test_settings_stay_the_same_while_the_number_changes() -> None:
     assert (settings.max_workers, settings.window, settings.most_window) == (8, 4, 16)
 
 
-def test_a_number_that_is_fixed_says_why() -> None:
+def test_fixing_the_worker_count_logs_why() -> None:
     tuning = Tuning(2, 8)
     tuning.fix(0, "0 workers: it is tiny.")
     assert tuning.applied_to(Settings(2)).worker_count == 0
@@ -38,26 +38,26 @@ def test_a_number_that_is_fixed_says_why() -> None:
 class Listener(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[tuple[int, str]] = []
+        self.records: list[tuple[int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append((record.levelno, record.getMessage()))
+        self.records.append((record.levelno, record.getMessage()))
 
 
 def test_each_decision_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     listener, logger = Listener(), logging.getLogger("feedline")
     monkeypatch.setattr(logger, "handlers", [listener])
     monkeypatch.setattr(logger, "level", logging.INFO)
-    logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels, which were set behind its back
+    logger.manager._clear_cache()  # type: ignore[attr-defined]  # of levels, which were changed directly
     tuning = Tuning(2, 8)
     tuning.say("2 workers to begin with.")
     tuning.decide(SLOW)
     tuning.is_refused(1)
     assert len(tuning.log) == 3
-    assert listener.heard == [(logging.INFO, line) for line in tuning.log]
+    assert listener.records == [(logging.INFO, line) for line in tuning.log]
 
 
-def test_a_copy_finds_out_for_itself() -> None:
+def test_a_copy_starts_its_own_tuning() -> None:
     tuning = Tuning(2, 8)
     tuning.is_begun = True
     tuning.count = 6
@@ -68,27 +68,27 @@ def test_a_copy_finds_out_for_itself() -> None:
     assert pickle.loads(pickle.dumps(tuning)).count == 6
 
 
-def test_there_is_room_for_more_than_at_the_start() -> None:
+def test_the_maximum_is_above_the_starting_count() -> None:
     tuning = Tuning.from_cores()
     assert tuning.count == START < tuning.most
 
 
-def test_ranks_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Tuning.from_cores().most
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Tuning.from_cores().most == alone // 4
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
-    assert Tuning.from_cores().most == START, "no fewer than there are"
+    assert Tuning.from_cores().most == START, "never below the starting count"
 
 
 def driver_of(*pids: int) -> Any:
-    driver: Any = TunedDriver.__new__(TunedDriver)  # of which only the engine is asked
+    driver: Any = TunedDriver.__new__(TunedDriver)  # only its engine is used
     driver.engine = SimpleNamespace(pids=list(pids))
     return driver
 
 
-def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While somebody looks, no batch is handed out: with 16 workers it takes a tenth of a second."""
+def test_measuring_memory_takes_at_most_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is delivered during a measurement, which takes a tenth of a second with 16 workers."""
     looked: list[int] = []
     clock = SimpleNamespace(now_s=0.0)
     clock.monotonic = lambda: clock.now_s
@@ -102,25 +102,25 @@ def test_looking_at_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "time", clock)
     driver = driver_of(*range(16))
     rooms = {driver._room() for _ in range(20)}
-    assert len(looked) == 17, "each worker once, and this process"
+    assert len(looked) == 17, "each worker and this process once"
     clock.now_s = 1.6
     driver._room()
-    assert len(looked) == 17, "a look took 17 ms: the next is due after 1.7 s"
+    assert len(looked) == 17, "measuring took 17 ms, so the next is due after 1.7 s"
     clock.now_s = 1.8
     driver._room()
     assert len(looked) == 34
     looked.clear()
     assert min(rooms) > 16
-    assert driver_of()._room() > 1000, "threads take no memory of their own"
+    assert driver_of()._room() > 1000, "threads have no memory of their own"
     assert not looked
 
 
-def test_waiting_for_a_core_is_no_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_core_does_not_count_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "scheduled_s", {7: (1.0, 0.5), 8: (2.0, 0.25)}.__getitem__)
     assert driver_of(7, 8)._scheduled_s() == (3.0, 0.75)
 
 
-def test_a_worker_without_a_place_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_drops_to_the_active_workers_if_the_engine_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of()
     driver.machine, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
     monkeypatch.setattr(Driver, "_collect", lambda *_: None)

@@ -1,4 +1,4 @@
-"""What a batch consists of, whatever form the sampler gave it."""
+"""The indices of a batch, in whatever form the sampler yields them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SINGLES = [7, "cat", ("cat", 3), [1, 2], np.int64(4), None, frozenset({1}), {"id
 
 
 @given(numbers_of, st.sampled_from(["block", "list", "tuple", "array", "tensor"]))
-def test_the_samples_of_a_batch_one_by_one(numbers: list[int], form: str) -> None:
+def test_indices_of_a_batch_are_listed_and_counted(numbers: list[int], form: str) -> None:
     batch = FORMS[form](numbers)
     assert [int(index) for index in as_list(batch)] == numbers
     assert count_of(batch) == len(numbers)
 
 
 @pytest.mark.parametrize("form", ["range", "dict"])
-def test_a_batch_may_be_anything_that_can_be_gone_through(form: str) -> None:
+def test_a_batch_may_be_any_iterable(form: str) -> None:
     batch = FORMS[form]([0, 0, 0])
     assert as_list(batch) == [0, 1, 2]
     assert count_of(batch) == 3
 
 
-def test_a_batch_may_come_without_a_length() -> None:
+def test_a_batch_may_be_an_iterable_without_a_length() -> None:
     class Bare:
         def __iter__(self) -> Any:
             return iter([4, 5])
@@ -51,12 +51,12 @@ def test_a_batch_may_come_without_a_length() -> None:
     assert with_item(Bare(), 0, 9) == [9, 5]
 
 
-def test_the_samples_of_a_block_are_pythons_own_numbers() -> None:
+def test_indices_of_a_block_are_python_integers() -> None:
     assert [type(index) for index in as_list(IndexBlock(np.arange(2)))] == [int, int]
 
 
 @pytest.mark.parametrize("index", SINGLES, ids=repr)
-def test_one_index_is_one_sample_whatever_it_is(index: Any) -> None:
+def test_without_batching_any_object_is_one_index(index: Any) -> None:
     (only,) = as_list(index, batched=False)
     assert only is index
     assert count_of(index, batched=False) == 1
@@ -64,7 +64,7 @@ def test_one_index_is_one_sample_whatever_it_is(index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [7, np.int64(4), None, torch.tensor(3)], ids=repr)
-def test_what_is_no_batch_after_all_counts_as_one_sample(index: Any) -> None:
+def test_objects_that_are_not_iterable_count_as_one_sample(index: Any) -> None:
     (only,) = as_list(index)
     assert only is index
     assert count_of(index) == 1
@@ -72,7 +72,7 @@ def test_what_is_no_batch_after_all_counts_as_one_sample(index: Any) -> None:
 
 
 @given(numbers_of, st.sampled_from(list(FORMS)), st.data())
-def test_some_of_the_samples(numbers: list[int], form: str, data: st.DataObject) -> None:
+def test_rows_of_returns_a_slice_of_the_indices(numbers: list[int], form: str, data: st.DataObject) -> None:
     batch = FORMS[form](numbers)
     start = data.draw(st.integers(0, len(numbers)))
     stop = data.draw(st.integers(start, len(numbers)))
@@ -83,7 +83,7 @@ def test_some_of_the_samples(numbers: list[int], form: str, data: st.DataObject)
 
 
 @given(numbers_of, st.sampled_from(list(FORMS)), st.data())
-def test_another_sample_at_a_place_leaves_the_rest_and_the_original_alone(
+def test_with_item_replaces_one_index_and_leaves_the_original_alone(
     numbers: list[int], form: str, data: st.DataObject
 ) -> None:
     batch = FORMS[form](numbers)
@@ -96,7 +96,7 @@ def test_another_sample_at_a_place_leaves_the_rest_and_the_original_alone(
     assert [int(index) for index in as_list(batch)] == before
 
 
-def test_a_block_stays_one_where_it_can() -> None:
+def test_with_item_keeps_a_block_if_the_new_index_is_an_integer() -> None:
     block = IndexBlock(np.arange(3))
     changed = with_item(block, 1, 9)
     assert type(changed) is IndexBlock

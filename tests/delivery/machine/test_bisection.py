@@ -1,4 +1,4 @@
-"""The search for the sample that kills: ends, finds it, and convicts nobody after one accident."""
+"""The search for a sample that kills workers: it ends, finds it, and blames no sample after one accident."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ sizes = st.integers(1, 2000)
 
 
 def search_through(size: int, kills: Callable[[int, int], bool]) -> tuple[Bisection, list[tuple[int, int]]]:
-    """Search until there is a result; returns it, and what was made on its own."""
+    """Search until there is a result; return the search and its probes."""
     search = Bisection(0, size)
     probes: list[tuple[int, int]] = []
     while search.found is None and not search.failed:
         first, stop = search.probe
         probes.append((first, stop))
         assert 0 <= first < stop <= size
-        assert len(probes) <= math.log2(size) + 3, "a search halves"
+        assert len(probes) <= math.log2(size) + 3, "the search must halve its range"
         if kills(first, stop):
             search.died()
         else:
@@ -30,7 +30,7 @@ def search_through(size: int, kills: Callable[[int, int], bool]) -> tuple[Bisect
 
 
 @given(sizes, st.data())
-def test_the_one_that_kills_is_found_wherever_it_is(size: int, data: st.DataObject) -> None:
+def test_a_killer_is_found_wherever_it_is(size: int, data: st.DataObject) -> None:
     killer = data.draw(st.integers(0, size - 1))
     search, probes = search_through(size, lambda first, stop: first <= killer < stop)
     assert search.found == killer
@@ -39,21 +39,21 @@ def test_the_one_that_kills_is_found_wherever_it_is(size: int, data: st.DataObje
 
 
 @given(st.integers(2, 2000), st.data())
-def test_of_several_that_kill_the_first_is_found(size: int, data: st.DataObject) -> None:
+def test_the_first_of_several_killers_is_found(size: int, data: st.DataObject) -> None:
     killers = data.draw(st.sets(st.integers(0, size - 1), min_size=2, max_size=5))
     search, _ = search_through(size, lambda first, stop: any(first <= killer < stop for killer in killers))
     assert search.found == min(killers)
 
 
 @given(sizes)
-def test_if_none_kills_alone_the_search_fails(size: int) -> None:
+def test_the_search_fails_if_no_sample_kills_alone(size: int) -> None:
     search, _ = search_through(size, lambda first, stop: False)
     assert search.failed
     assert search.found is None
 
 
 @given(sizes, st.data())
-def test_one_that_kills_alone_once_only_is_not_convicted(size: int, data: st.DataObject) -> None:
+def test_a_sample_that_kills_alone_only_once_is_not_blamed(size: int, data: st.DataObject) -> None:
     killer = data.draw(st.integers(0, size - 1))
     alone = 0
 
@@ -69,9 +69,7 @@ def test_one_that_kills_alone_once_only_is_not_convicted(size: int, data: st.Dat
 
 
 @given(sizes, st.lists(st.booleans(), max_size=40))
-def test_whatever_happens_the_search_ends_and_convicts_only_after_two_deaths_alone(
-    size: int, accidents: list[bool]
-) -> None:
+def test_the_search_always_ends_and_blames_only_after_two_deaths_alone(size: int, accidents: list[bool]) -> None:
     answers = iter(accidents)
     deaths: list[tuple[int, int]] = []
 
@@ -86,7 +84,7 @@ def test_whatever_happens_the_search_ends_and_convicts_only_after_two_deaths_alo
         assert deaths[-2:] == [(search.found, search.found + 1)] * 2
 
 
-def test_a_batch_without_samples_has_none_that_kills() -> None:
+def test_an_empty_batch_has_no_killer() -> None:
     search = Bisection(0, 0)
     assert search.failed
     assert search.found is None

@@ -1,4 +1,4 @@
-"""The controller with a simulated plant: it settles, near the best, and does not flap."""
+"""The controller with simulated workloads: it settles near the best worker count and does not flap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedline.delivery.machine.controller import Controller, Measurement
 
 @dataclass
 class Plant:
-    """Workers and a training loop: how fast they are with so many workers."""
+    """A model of workers and a training loop: their speed for any number of workers."""
 
     batch_s: float = 0.1
     step_s: float = 0.01
@@ -30,7 +30,7 @@ class Plant:
         return 1 / max(self.step_s, self.per_batch_s(count) / count)
 
     def per_batch_s(self, count: int) -> float:
-        """How long a worker takes for a batch if there are so many of them."""
+        """How long a worker takes for a batch if there are `count` workers."""
         crowd = max(1.0, count * self.cpu_share / self.cores)
         return self.batch_s * crowd * (1 + self.crowding * max(0, count - self.cores))
 
@@ -46,7 +46,7 @@ class Plant:
 
 
 def run(controller: Controller, plant: Plant, periods: int = 40, seed: int = 0) -> list[int]:
-    """Let time pass; returns how many workers there were in each period."""
+    """Run some periods; return the number of workers in each."""
     dice = random.Random(seed)
     counts = []
     for _ in range(periods):
@@ -75,7 +75,7 @@ PLANTS = {
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 @pytest.mark.parametrize("start", [1, 2, 16])
 @pytest.mark.parametrize("name", PLANTS)
-def test_it_settles_near_the_best_fixed_number(name: str, start: int, noise: float) -> None:
+def test_it_settles_near_the_best_fixed_worker_count(name: str, start: int, noise: float) -> None:
     plant = Plant(**{**vars(PLANTS[name]), "noise": noise})
     controller = Controller(start, most=32, cores=plant.cores)
     counts = run(controller, plant)
@@ -88,12 +88,12 @@ def test_it_settles_near_the_best_fixed_number(name: str, start: int, noise: flo
 @pytest.mark.parametrize("start", [1, 2, 16])
 def test_it_uses_no_more_workers_than_needed(start: int) -> None:
     controller = Controller(start, most=32, cores=32)
-    plant = Plant(0.3, 0.06)  # five are just enough
+    plant = Plant(0.3, 0.06)  # five workers are just enough
     run(controller, plant)
     assert 5 <= controller.count <= 7, controller.log
 
 
-def test_one_slow_period_after_workers_were_added_takes_none_back() -> None:
+def test_one_slow_period_after_an_increase_does_not_reduce_the_count() -> None:
     plant = Plant(0.1, 0.001, cores=16)
     controller = Controller(8, most=16, cores=16)
     dice = random.Random(0)
@@ -106,7 +106,7 @@ def test_one_slow_period_after_workers_were_added_takes_none_back() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_spikes_do_not_make_it_flap(seed: int) -> None:
-    """One period in eight is three times as slow: that is no reason to change anything for good, to and fro."""
+    """One period in eight is three times as slow, which must not change the count back and forth."""
     dice = random.Random(seed)
     controller = Controller(2, most=32, cores=16)
     counts = []
@@ -117,8 +117,8 @@ def test_spikes_do_not_make_it_flap(seed: int) -> None:
     assert changes(counts) <= 14, (counts, controller.log)
 
 
-def test_a_slow_start_is_made_up_for() -> None:
-    """Caches are cold at first: what was needed then is given back."""
+def test_workers_added_during_a_slow_start_are_removed_later() -> None:
+    """Caches are cold at first; the extra workers are not needed later."""
     controller = Controller(2, most=32, cores=16)
     run(controller, Plant(0.5, 0.05, cores=16), periods=15)
     assert controller.count >= 9
@@ -134,7 +134,7 @@ CHANGES: dict[str, tuple[Plant, Plant]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_it_follows_a_load_that_changes(name: str) -> None:
+def test_it_follows_a_changing_load(name: str) -> None:
     before, after = CHANGES[name]
     controller = Controller(2, most=32, cores=16)
     run(controller, before)
@@ -146,7 +146,7 @@ def test_it_follows_a_load_that_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_the_number_stays_in_bounds(seed: int) -> None:
+def test_count_and_depth_always_stay_in_bounds(seed: int) -> None:
     dice = random.Random(seed)
     controller = Controller(dice.randint(1, 8), most=8, cores=dice.randint(1, 8), tunes_depth=True)
     for _ in range(100):
@@ -158,7 +158,7 @@ def test_whatever_happens_the_number_stays_in_bounds(seed: int) -> None:
     assert len(controller.log) < 150
 
 
-def test_workers_that_wait_get_more_to_do_ahead_not_more_of_them() -> None:
+def test_if_workers_wait_the_depth_grows_instead_of_their_number() -> None:
     controller = Controller(4, most=32, cores=16, depth=2, tunes_depth=True)
     waiting = Measurement(batches=20, seconds=2.0, wait_s=0.5, busy_s=0.1)
     assert controller.decide(waiting)
@@ -173,7 +173,7 @@ def test_workers_that_wait_get_more_to_do_ahead_not_more_of_them() -> None:
     ]
 
 
-def test_what_the_system_refuses_is_not_tried_again() -> None:
+def test_a_count_that_the_system_refused_is_not_tried_again() -> None:
     controller = Controller(2, most=32, cores=16)
     slow = Plant(0.5, 0.001, cores=16)
     run(controller, slow, periods=1)
@@ -185,15 +185,15 @@ def test_what_the_system_refuses_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("batch_s", "count"), [(0.003, 2), (0.0003, 1)])
-def test_handing_batches_over_keeps_cores_busy_too(batch_s: float, count: int) -> None:
-    """One worker, busy three quarters of its time: on two cores another one helps, unless batches are cheap."""
+def test_the_cost_of_handing_over_batches_counts_as_core_time(batch_s: float, count: int) -> None:
+    """With one worker busy three quarters of the time, a second core helps unless batches are cheap."""
     controller = Controller(1, most=32, cores=2)
     batches = round(0.75 / batch_s)
     controller.decide(Measurement(batches, seconds=1.0, wait_s=0.9, busy_s=batch_s))
     assert controller.count == count, controller.log
 
 
-SAID: dict[str, tuple[Callable[[], Plant], str]] = {
+REASONS: dict[str, tuple[Callable[[], Plant], str]] = {
     "cores": (lambda: Plant(0.1, 0.001, cores=2), "2 cores compute all the time"),
     "memory": (lambda: Plant(0.1, 0.001, most=2), "no memory for more"),
     "nothing": (lambda: Plant(0.1, 0.09), "training hardly waits"),
@@ -201,9 +201,9 @@ SAID: dict[str, tuple[Callable[[], Plant], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_it_says_why_it_goes_no_further(name: str) -> None:
-    make, text = SAID[name]
+@pytest.mark.parametrize("name", REASONS)
+def test_the_log_says_why_the_count_grows_no_further(name: str) -> None:
+    make, text = REASONS[name]
     plant = make()
     controller = Controller(2, most=32, cores=plant.cores)
     run(controller, plant)

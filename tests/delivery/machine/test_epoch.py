@@ -1,4 +1,4 @@
-"""One pass over a plan, on an engine and a clock that tests move by hand."""
+"""One pass over a plan, with an engine and a clock that tests control."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5])
-def test_short_epochs(count: int) -> None:
+def test_short_epochs_deliver_every_batch(count: int) -> None:
     with Bench(count=count) as bench:
         assert bench.run() == numbers(count)
 
@@ -38,7 +38,7 @@ def test_short_epochs(count: int) -> None:
 # -- failures ---
 
 
-def test_a_failure_is_raised_in_its_place_and_iteration_goes_on() -> None:
+def test_a_failure_is_raised_in_its_place_and_iteration_continues() -> None:
     with Bench(count=6, fail={(3,): ValueError("three")}, plan=iter([(number,) for number in range(6)])) as bench:
         batches: list[Any] = []
         for _ in range(6):
@@ -50,7 +50,7 @@ def test_a_failure_is_raised_in_its_place_and_iteration_goes_on() -> None:
         assert bench.counters.failures == 1
 
 
-def test_a_sampler_that_raises_does_so_when_its_batch_would_have_come() -> None:
+def test_an_error_of_the_sampler_is_raised_in_place_of_its_batch() -> None:
     def plan() -> Iterator[list[int]]:
         yield [0]
         yield [1]
@@ -64,7 +64,7 @@ def test_a_sampler_that_raises_does_so_when_its_batch_would_have_come() -> None:
             next(bench.batches)
 
 
-def test_indices_that_cannot_be_sent_fail_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indices_that_cannot_be_sent_are_raised_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bench(count=5) as bench:
         real = bench.engine.submit
 
@@ -99,10 +99,10 @@ def test_a_death_ends_the_epoch() -> None:
     depth=st.integers(1, 4),
     unordered=st.booleans(),
 )
-def test_workers_that_are_killed_at_any_moment_change_nothing(
+def test_killing_workers_at_any_moment_does_not_change_the_batches(
     table: list[float], deaths: list[tuple[float, int]], workers: int, depth: int, unordered: bool
 ) -> None:
-    """Up to three times: a fourth, at the same sample, and the sample is taken for the cause."""
+    """Up to three times; after a fourth death at the same sample, the sample would be blamed."""
     scheduler = Unordered() if unordered else InOrder()
     options: dict[str, Any] = {"count": len(table), "workers": workers, "depth": depth, "scheduler": scheduler}
     with Bench(lambda task: table[task.indices[0]], restarts=3, **options) as bench:
@@ -115,7 +115,7 @@ def test_workers_that_are_killed_at_any_moment_change_nothing(
         assert all(view.outstanding == 0 for view in bench.machine.workers)
 
 
-def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> None:
+def test_a_death_within_the_budget_warns_with_the_next_batch() -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
@@ -125,7 +125,7 @@ def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> N
         assert not bench.engine.closed
 
 
-def test_a_warning_that_is_made_an_error_loses_nothing() -> None:
+def test_a_warning_turned_into_an_error_loses_no_batch() -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench, warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -135,7 +135,7 @@ def test_a_warning_that_is_made_an_error_loses_nothing() -> None:
         assert bench.run() == [[3], [4], [5]]
 
 
-def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+def test_a_stuck_worker_is_replaced_if_kills_stuck_is_set() -> None:
     slow = iter([True])
 
     def stuck_once(task: Task) -> float:
@@ -148,15 +148,15 @@ def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
         assert bench.clock.now_s < 1100
 
 
-def test_a_worker_that_is_merely_slow_is_not_taken_for_stuck() -> None:
-    """It has answered since the training loop began to wait: its deep queue is what takes so long."""
+def test_a_slow_worker_with_a_deep_queue_is_not_stuck() -> None:
+    """It has answered since the training loop started to wait."""
     with Bench(20.0, workers=1, depth=4, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
         next(bench.batches)
         assert bench.run() == numbers(8)[1:]
         assert bench.engine.replaced == []
 
 
-def test_without_a_restart_left_a_stuck_worker_is_an_error() -> None:
+def test_a_stuck_worker_is_an_error_if_no_restart_is_left() -> None:
     cost = slow_at(3, slow_s=5000.0)
     with Bench(cost, timeout_s=30.0, restarts=0, kills_stuck=True) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
@@ -164,16 +164,16 @@ def test_without_a_restart_left_a_stuck_worker_is_an_error() -> None:
             next(bench.batches)
 
 
-def test_a_time_out_names_the_worker_and_the_batch() -> None:
+def test_a_timeout_names_the_worker_and_the_batch() -> None:
     with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
         before = bench.clock.now_s
         with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 30.0 seconds: worker 1 .* batch 3"):
             next(bench.batches)
-        assert 30 <= bench.clock.now_s - before < 31, "what the other worker delivers meanwhile changes nothing"
+        assert 30 <= bench.clock.now_s - before < 31, "results of the other worker do not extend the timeout"
 
 
-def test_a_time_out_counts_from_the_last_batch() -> None:
+def test_a_timeout_counts_from_the_last_batch() -> None:
     with Bench(20.0, count=10, timeout_s=30.0) as bench:
         assert bench.run() == numbers(10)
 
@@ -184,8 +184,8 @@ def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Deliver
     return Delivered(driver)
 
 
-def test_a_death_while_the_slots_of_an_epoch_that_was_left_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only slot is that of a task which nobody wants any more, and its worker dies: that is not passed over."""
+def test_a_death_while_waiting_for_a_slot_of_an_abandoned_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only slot belongs to an obsolete task whose worker dies, which must not go unnoticed."""
     clock = Clock()
     clock.install(monkeypatch)
     engine = SteppingEngine(1, clock, lambda _: 50.0)
@@ -199,8 +199,8 @@ def test_a_death_while_the_slots_of_an_epoch_that_was_left_are_waited_for(monkey
     assert engine.closed
 
 
-def test_an_answer_to_an_epoch_that_was_left_is_no_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot comes back with it, long before the time is up; another worker is still at what nobody wants."""
+def test_an_answer_to_an_abandoned_epoch_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer frees a slot long before the timeout, while another worker still runs an obsolete task."""
     clock = Clock()
     clock.install(monkeypatch)
     engine = SteppingEngine(2, clock, lambda task: 500.0 if task.indices == [8] else 50.0)
@@ -214,7 +214,7 @@ def test_an_answer_to_an_epoch_that_was_left_is_no_time_out(monkeypatch: pytest.
 
 
 class Odd(InOrder):
-    """Does as it should until a subclass does not."""
+    """A correct scheduler whose subclasses misbehave."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -240,7 +240,7 @@ class NoSuchWorker(Odd):
         return 2
 
 
-class MovesToNobody(Odd):
+class MovesToNoSuchWorker(Odd):
     def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
         return 0, 9
 
@@ -262,12 +262,12 @@ class MovesFromIdle(Odd):
         (TakesNone(), r"TakesNone\(\) delivers none of the finished batches"),
         (TakesWrong(), r"TakesWrong\(\) delivers batch 77, which is not among"),
         (NoSuchWorker(), r"NoSuchWorker\(\) chose worker 2, but there are workers 0 to 1"),
-        (MovesToNobody(), r"MovesToNobody\(\) gives work of worker 0 to worker 9"),
+        (MovesToNoSuchWorker(), r"MovesToNoSuchWorker\(\) gives work of worker 0 to worker 9"),
         (MovesInCircles(), r"MovesInCircles\(\) gives work of worker 0 to worker 0"),
         (MovesFromIdle(), r"gives work of worker 1 to worker 1: .*The first must have work"),
     ],
 )
-def test_a_scheduler_that_misbehaves_is_told_so(scheduler: Scheduler, message: str) -> None:
+def test_a_misbehaving_scheduler_raises(scheduler: Scheduler, message: str) -> None:
     with pytest.raises(BadOption, match=message), Bench(slow_at(0, slow_s=900.0), scheduler=scheduler) as bench:
         bench.run()
 
@@ -276,7 +276,7 @@ def test_a_scheduler_that_misbehaves_is_told_so(scheduler: Scheduler, message: s
 
 
 class OneAtATime(Scheduler):
-    """Holds everything back while anybody works."""
+    """Holds all tasks back while any worker is busy."""
 
     def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
         return None if any(worker.outstanding for worker in workers) else ordinal % len(workers)
@@ -285,13 +285,13 @@ class OneAtATime(Scheduler):
         return min(ready)
 
 
-def test_a_scheduler_may_hold_work_back() -> None:
+def test_a_scheduler_may_hold_tasks_back() -> None:
     with Bench(scheduler=OneAtATime(), count=10) as bench:
         assert bench.run() == numbers(10)
 
 
 class Patient(Scheduler):
-    """Gives every worker one task at a time, and delivers when three batches are there or nothing else comes."""
+    """Gives every worker one task at a time; delivers when three batches are ready or no more will come."""
 
     def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
         return next((worker.id for worker in workers if worker.outstanding == 0), None)
@@ -300,7 +300,7 @@ class Patient(Scheduler):
         return min(ready) if len(ready) >= 3 or expected >= 10 else None
 
 
-def test_a_task_that_was_held_back_is_offered_again_when_a_worker_has_answered() -> None:
+def test_a_held_back_task_is_offered_again_after_an_answer() -> None:
     with Bench(scheduler=Patient(), count=12) as bench:
         assert sorted(bench.run()) == numbers(12)
 
@@ -308,25 +308,25 @@ def test_a_task_that_was_held_back_is_offered_again_when_a_worker_has_answered()
 # -- leaving ---
 
 
-def test_an_epoch_may_be_left_twice() -> None:
+def test_leave_epoch_may_be_called_twice() -> None:
     with Bench() as bench:
         bench.driver.leave_epoch()
         bench.driver.leave_epoch()
         assert bench.run() == []
 
 
-def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
+def test_tasks_in_flight_are_dropped_when_the_epoch_is_left() -> None:
     with Bench(count=40, workers=2, depth=4) as bench:
         next(bench.batches)
         bench.driver.leave_epoch()
-        assert list(begin(bench.driver, numbers(5))) == numbers(5), "nobody hears of it"
+        assert list(begin(bench.driver, numbers(5))) == numbers(5), "results of the old epoch are dropped"
         assert all(view.outstanding == 0 for view in bench.machine.workers)
 
 
 # -- resuming ---
 
 
-def test_what_was_delivered_is_noted_as_it_is_delivered() -> None:
+def test_progress_is_updated_with_every_delivered_batch() -> None:
     with Bench(slow_at(0, slow_s=50.0), count=6, scheduler=Unordered()) as bench:
         progress = bench.epoch.progress
         assert next(bench.batches) == [1]
@@ -351,7 +351,7 @@ def test_a_failed_batch_counts_as_delivered() -> None:
     depth=st.integers(1, 3),
     unordered=st.booleans(),
 )
-def test_batches_that_were_delivered_before_do_not_come_again(
+def test_batches_delivered_before_a_resumption_are_not_delivered_again(
     already: set[int], table: list[float], workers: int, depth: int, unordered: bool
 ) -> None:
     scheduler = Unordered() if unordered else InOrder()
@@ -364,23 +364,25 @@ def test_batches_that_were_delivered_before_do_not_come_again(
         assert bench.epoch.progress.early == set()
 
 
-def test_each_worker_is_told_once_where_its_dataset_goes_on() -> None:
+def test_each_workers_first_task_has_its_resume_state() -> None:
     resumes = {0: Resume({"n": 1}), 1: Resume({"n": 2})}
     with Bench(count=6, resumes=dict(resumes), snapshots=True) as bench:
         bench.run()
-        told = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
-        assert told == list(resumes.items())
+        resumed = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
+        assert resumed == list(resumes.items())
         assert all(task.snapshot for _, task in bench.engine.submitted)
 
 
-def test_workers_go_on_in_turn() -> None:
+def test_a_resumed_epoch_starts_with_the_worker_whose_turn_it_was() -> None:
     with Bench(count=6, workers=3, depth=1, turn=2) as bench:
         assert bench.run() == numbers(6)
         assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Resume({"n": 5})}, Resume({"n": 5}))])
-def test_a_new_worker_goes_on_where_the_epoch_was_entered(known: dict[int, Resume], expected: Resume | None) -> None:
+def test_a_new_worker_resumes_from_the_state_at_the_start_of_the_epoch(
+    known: dict[int, Resume], expected: Resume | None
+) -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
     with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
         with pytest.warns(WorkerWarning):
@@ -389,8 +391,8 @@ def test_a_new_worker_goes_on_where_the_epoch_was_entered(known: dict[int, Resum
         assert [task.resume for task in again] == [known.get(1), expected]
 
 
-class Telling(SteppingEngine):
-    """Tells with every batch how many its dataset has made."""
+class SendsStates(SteppingEngine):
+    """Sends a state of its dataset with every batch."""
 
     def _result(self, worker: int, task: Task) -> Result:
         result = super()._result(worker, task)
@@ -398,20 +400,20 @@ class Telling(SteppingEngine):
         return result
 
 
-def test_a_new_worker_goes_on_with_the_last_state_that_the_old_one_told() -> None:
+def test_a_new_worker_resumes_from_the_last_state_that_the_old_one_sent() -> None:
     death = (10.0, 1, WorkerDied("worker 1 is gone"))
-    with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=Telling, snapshots=True) as bench:
+    with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=SendsStates, snapshots=True) as bench:
         with pytest.warns(WorkerWarning):
             assert bench.run() == numbers(8)
         again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
         assert [task.resume for task in again][-1] == Resume({"made": 3})
 
 
-# -- streams that are shared out ---
+# -- shared streams ---
 
 
 class Ending(SteppingEngine):
-    """Has no batch of this number, and none after it."""
+    """Its stream ends before batch `end`."""
 
     end = 7
 

@@ -1,4 +1,4 @@
-"""The account of samples that failed: the log, who is not asked for again, and the budget."""
+"""Failed samples: the log, samples that are not requested again, and the budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: 
     return Fault.of(Failure(index, OSError("torn"), stage, 1, 0), action, time=1.7e9, **more)
 
 
-def account_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> FaultBudget:
+def budget_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> FaultBudget:
     fault_budget = FaultBudget(policy or Policy(otherwise="skip", max_share=1.0))
     fault_budget.dataset = range(100)
     fault_budget.write(faults, seen, 0)
@@ -42,8 +42,8 @@ def answer(*faults: Fault) -> Result:
 # -- the log ---
 
 
-def test_what_an_answer_says_is_logged_once_with_the_number_of_the_epoch() -> None:
-    fault_budget, result = account_of(), answer(fault_of(3), fault_of(4, "retry"))
+def test_faults_of_an_answer_are_logged_once_with_their_epoch() -> None:
+    fault_budget, result = budget_of(), answer(fault_of(3), fault_of(4, "retry"))
     fault_budget.enter(result, 8, 5)
     fault_budget.enter(result, 8, 5)
     assert [(fault.index, fault.action, fault.epoch) for fault in fault_budget.log] == [(3, "skip", 5), (4, "retry", 5)]
@@ -51,7 +51,7 @@ def test_what_an_answer_says_is_logged_once_with_the_number_of_the_epoch() -> No
 
 
 def test_an_answer_without_notes_is_only_counted() -> None:
-    fault_budget = account_of()
+    fault_budget = budget_of()
     assert fault_budget.state() == {}
     fault_budget.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
     fault_budget.check()
@@ -59,14 +59,14 @@ def test_an_answer_without_notes_is_only_counted() -> None:
     assert fault_budget.state() == {"seen": 8, "lost": 0}
 
 
-def test_a_sample_that_failed_twice_before_it_was_known_is_logged_once() -> None:
-    fault_budget = account_of(fault_of(3), fault_of(3), fault_of(np.int64(3)), fault_of([3, 4], stage="collate"))
+def test_a_sample_that_failed_twice_is_logged_once() -> None:
+    fault_budget = budget_of(fault_of(3), fault_of(3), fault_of(np.int64(3)), fault_of([3, 4], stage="collate"))
     fault_budget.write([fault_of(3), fault_of([3, 4], stage="collate")], 8, 1)
     assert [fault.index for fault in fault_budget.log] == [3, [3, 4], [3, 4]]
 
 
-def test_samples_without_indices_are_logged_each_time_and_never_in_quarantine() -> None:
-    fault_budget = account_of()
+def test_samples_without_indices_are_logged_each_time_and_never_quarantined() -> None:
+    fault_budget = budget_of()
     fault_budget.dataset = None
     for _ in range(2):
         fault_budget.write([fault_of(3)], 8, 0)
@@ -74,8 +74,8 @@ def test_samples_without_indices_are_logged_each_time_and_never_in_quarantine() 
     assert len(fault_budget.log.quarantined) == 0
 
 
-def test_a_copy_has_the_policy_and_nothing_else() -> None:
-    fault_budget = account_of(fault_of(3))
+def test_a_copy_has_the_policy_but_not_the_log() -> None:
+    fault_budget = budget_of(fault_of(3))
     twin = fault_budget.copy()
     assert twin.policy is fault_budget.policy
     assert len(twin.log) == 0
@@ -86,41 +86,41 @@ def test_a_policy_that_catches_nothing_guards_nothing() -> None:
     assert FaultBudget(Policy({OSError: "skip"})).guards
 
 
-# -- who is not asked for again ---
+# -- samples that are not requested again ---
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.array, lambda items: IndexBlock(np.array(items))])
-def test_samples_that_are_known_to_fail_are_left_out_or_replaced(form: Any) -> None:
-    fault_budget = account_of(fault_of(3), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry"))
+def test_known_bad_samples_are_skipped_or_replaced(form: Any) -> None:
+    fault_budget = budget_of(fault_of(3), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry"))
     treated = fault_budget.treat(form([1, 3, 5, 7]), batched=True)
     assert [int(index) for index in as_list(treated.indices)] == [1, 3, 5, 9]
     assert treated.skip == (1, 2)
     assert treated.known == 3
 
 
-def test_one_index_is_recognised_whatever_it_is() -> None:
-    fault_budget = account_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
+def test_indices_of_any_type_are_recognised() -> None:
+    fault_budget = budget_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
     assert fault_budget.treat(("cat", 3), batched=False).skip == (0,)
     assert fault_budget.treat("dog", batched=False).indices == ("cat", 4)
     assert fault_budget.treat(("cat", 3), batched=True).skip == ()
 
 
-def test_what_is_not_known_stays_as_it_is() -> None:
+def test_batches_without_known_bad_samples_are_unchanged() -> None:
     block = IndexBlock(np.arange(4))
-    for fault_budget in (account_of(), account_of(fault_of(9)), account_of(fault_of([0, 1], stage="collate"))):
+    for fault_budget in (budget_of(), budget_of(fault_of(9)), budget_of(fault_of([0, 1], stage="collate"))):
         treated = fault_budget.treat(block, batched=True)
         assert treated.indices is block
         assert not treated.skip
         assert not treated.known
 
 
-def test_where_nothing_is_guarded_everything_is_asked_for() -> None:
-    fault_budget = account_of(fault_of(3), policy=Policy())
+def test_without_a_guarding_policy_all_samples_are_requested() -> None:
+    fault_budget = budget_of(fault_of(3), policy=Policy())
     assert fault_budget.treat([3], batched=True).skip == ()
 
 
-def test_a_sample_that_was_released_is_asked_for_again() -> None:
-    fault_budget = account_of(fault_of(3))
+def test_a_released_sample_is_requested_again() -> None:
+    fault_budget = budget_of(fault_of(3))
     fault_budget.log.release(3)
     assert fault_budget.treat([3], batched=True).skip == ()
 
@@ -129,30 +129,30 @@ def test_a_sample_that_was_released_is_asked_for_again() -> None:
     st.dictionaries(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 12)), max_size=12),
     st.lists(st.integers(0, 12), max_size=8),
 )
-def test_no_sample_in_quarantine_is_asked_for_unless_they_replace_each_other_in_circles(
+def test_no_quarantined_sample_is_requested_unless_replacements_form_a_cycle(
     table: dict[int, int | None], indices: list[int]
 ) -> None:
-    fault_budget = account_of(
+    fault_budget = budget_of(
         *(
             fault_of(index) if other is None else fault_of(index, "replace", replacement=other)
             for index, other in table.items()
         )
     )
     treated = fault_budget.treat(indices, batched=True)
-    asked = as_list(treated.indices)
+    requested = as_list(treated.indices)
     for place, index in enumerate(indices):
         chain = [index]
         while chain[-1] in table and table[chain[-1]] is not None and len(chain) <= len(table):
-            chain.append(table[chain[-1]])  # type: ignore[arg-type]  # None was looked for
+            chain.append(table[chain[-1]])  # type: ignore[arg-type]  # not None, as checked above
         if len(chain) > len(table):
-            continue  # a circle: whatever, but it ends
-        assert asked[place] == chain[-1]
+            continue  # a cycle: any result is fine as long as it ends
+        assert requested[place] == chain[-1]
         assert (place in treated.skip) == (chain[-1] in table)
     assert treated.known == sum(index in table for index in indices)
 
 
-def test_circles_end() -> None:
-    fault_budget = account_of(
+def test_cycles_of_replacements_end() -> None:
+    fault_budget = budget_of(
         *(fault_of(index, "replace", replacement=(index + 1) % 50) for index in range(50)),
     )
     assert fault_budget.treat([0], batched=True).indices == [_LONGEST_CHAIN]
@@ -162,7 +162,7 @@ def test_circles_end() -> None:
 
 
 def test_the_budget_is_spent_when_more_samples_are_lost_than_allowed() -> None:
-    fault_budget = account_of(policy=Policy(otherwise="skip", max_failures=2, max_share=1.0))
+    fault_budget = budget_of(policy=Policy(otherwise="skip", max_failures=2, max_share=1.0))
     fault_budget.enter(answer(fault_of(1), fault_of(2, "replace", replacement=3), fault_of(4, "retry")), 4, 0)
     fault_budget.check()
     fault_budget.enter(answer(fault_of(5), fault_of(6, "raise")), 4, 0)
@@ -173,7 +173,7 @@ def test_the_budget_is_spent_when_more_samples_are_lost_than_allowed() -> None:
 
 
 def test_a_share_counts_once_there_are_enough_samples_or_at_the_end() -> None:
-    fault_budget = account_of(policy=Policy(otherwise="skip", max_share=0.5))
+    fault_budget = budget_of(policy=Policy(otherwise="skip", max_share=0.5))
     fault_budget.enter(answer(*map(fault_of, range(6))), 10, 0)
     fault_budget.check()
     with pytest.raises(TooManyBadSamples, match=r"6 of 10 samples failed \(60.0%\)"):
@@ -185,8 +185,8 @@ def test_a_share_counts_once_there_are_enough_samples_or_at_the_end() -> None:
         fault_budget.check()
 
 
-def test_many_faults_are_told_in_a_few_lines() -> None:
-    fault_budget = account_of(*map(fault_of, range(50)), policy=Policy(otherwise="skip", max_failures=0))
+def test_the_message_about_many_faults_is_short() -> None:
+    fault_budget = budget_of(*map(fault_of, range(50)), policy=Policy(otherwise="skip", max_failures=0))
     with pytest.raises(TooManyBadSamples, match=f"... and {50 - _MOST_NAMED} more") as caught:
         fault_budget.check()
     assert len(caught.value.faults) == 50
@@ -200,7 +200,7 @@ def test_many_faults_are_told_in_a_few_lines() -> None:
     batch_size=st.sampled_from([None, 1, 3, 5]),
     workers=st.integers(0, 3),
 )
-def test_every_sample_is_counted_once_also_in_later_epochs(
+def test_every_sample_is_counted_once_in_every_epoch(
     count: int, bad: set[int], batch_size: int | None, workers: int
 ) -> None:
     case = Case(count, batch_size, tuple(bad), workers=workers)
@@ -221,7 +221,7 @@ def test_every_sample_is_counted_once_also_in_later_epochs(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
+def test_quarantined_samples_count_as_lost(workers: int) -> None:
     policy = Policy(otherwise="skip", max_failures=3)
     first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
     batches = first.take()
@@ -233,8 +233,8 @@ def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
         Case(40, 4, (39,), policy=policy, workers=workers).begin(fault_budget=fault_budget).take()
 
 
-def test_a_budget_is_for_an_epoch() -> None:
-    fault_budget = account_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
+def test_the_budget_starts_anew_with_each_epoch() -> None:
+    fault_budget = budget_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
     fault_budget.check()
     fault_budget.begin_epoch(resumes=False)
     fault_budget.write([fault_of(3), fault_of(4)], 10, 1)
@@ -242,7 +242,7 @@ def test_a_budget_is_for_an_epoch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_budget_that_is_spent_stays_spent(workers: int) -> None:
+def test_a_spent_budget_stays_spent(workers: int) -> None:
     policy = Policy(otherwise="skip", max_share=0.5)
     run = Case(400, 10, tuple(range(52)), policy=policy, workers=workers).begin()
     assert run.take(4) == [[52, *range(53, 60)], *([*range(at, at + 10)] for at in (60, 70, 80))]
@@ -252,7 +252,7 @@ def test_a_budget_that_is_spent_stays_spent(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_of_which_no_sample_works_is_given_up_early(workers: int) -> None:
+def test_a_dataset_without_any_working_sample_fails_early(workers: int) -> None:
     case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
     run = case.begin()
     with pytest.raises(TooManyBadSamples):
@@ -263,8 +263,8 @@ def test_a_dataset_of_which_no_sample_works_is_given_up_early(workers: int) -> N
 # -- what is delivered ---
 
 
-def left_of(case: Case) -> list[list[int]]:
-    """Return what a plan delivers without the samples that fail; for ranks, with the neighbours of lost batches."""
+def expected_batches(case: Case) -> list[list[int]]:
+    """Return the plan without failing samples; with several ranks, neighbours replace lost batches."""
     lost = {*case.bad, *case.killers}
     batches = []
     for batch in case.batches():
@@ -303,13 +303,13 @@ def cases(draw: st.DrawFn) -> Case:
 @given(cases())
 def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
     try:
-        expected = left_of(case)
+        expected = expected_batches(case)
         run = case.begin()
         for _ in range(2):
             delivered = run.take()
             assert delivered == expected if case.order == "in order" else sorted(delivered) == sorted(expected)
             run = case.begin(fault_budget=run.fault_budget)
-    except EmptyBatch:  # sixteen neighbours fail as well
+    except EmptyBatch:  # sixteen neighbours fail too
         assert case.keeps_steps
         assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
 
@@ -318,7 +318,7 @@ def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None
 @given(cases(), st.data())
 def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
     assume(len({*case.bad, *case.killers}) <= _MOST_NEIGHBOURS)
-    expected = left_of(case)
+    expected = expected_batches(case)
     run = case.begin()
     head = run.take(data.draw(st.integers(0, len(expected))))
     rest = case.begin(run.snapshot()).take()
@@ -329,7 +329,7 @@ def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> Non
 RANK = Share(0, 2)
 
 
-def test_a_neighbour_that_is_known_to_fail_is_not_asked_for() -> None:
+def test_a_neighbour_that_is_known_to_fail_is_not_requested() -> None:
     case = Case(12, 2, bad=(4, 6, 7, 9), killers=(8,), share=RANK, workers=2)
     run = case.begin()
     assert run.take() == [[0, 2], [10], [10]]
@@ -341,7 +341,7 @@ def test_a_neighbour_that_is_known_to_fail_is_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_after_sixteen_neighbours_the_batch_is_raised_and_the_next_comes(workers: int) -> None:
+def test_after_sixteen_bad_neighbours_the_batch_raises_and_the_next_one_comes(workers: int) -> None:
     bad = tuple(range(2, 2 + 2 + _MOST_NEIGHBOURS))
     run = Case(40, 1, bad=bad, share=RANK, workers=workers).begin()
     assert run.take(1) == [[0]]
@@ -351,8 +351,8 @@ def test_after_sixteen_neighbours_the_batch_is_raised_and_the_next_comes(workers
     assert run.progress.missing == 1
 
 
-def test_an_index_without_a_neighbour_says_so() -> None:
-    fault_budget = account_of()
+def test_the_error_names_an_index_without_a_neighbour() -> None:
+    fault_budget = budget_of()
     with pytest.raises(EmptyBatch, match="out of step") as caught:
         fault_budget.instead_of(Treated(["cat", "dog"]), batched=True)
     assert any("'dog' has no neighbour" in note for note in caught.value.__notes__)
@@ -362,17 +362,17 @@ def test_an_index_without_a_neighbour_says_so() -> None:
 
 
 def test_a_state_holds_the_log_and_what_was_seen() -> None:
-    fault_budget = account_of(fault_of(3), fault_of((1, 2), "replace", replacement=4), seen=50)
+    fault_budget = budget_of(fault_of(3), fault_of((1, 2), "replace", replacement=4), seen=50)
     state = json.loads(json.dumps(fault_budget.state()))
-    other = account_of(fault_of(99))
+    other = budget_of(fault_of(99))
     other.restore(state)
     assert other.state() == fault_budget.state()
     assert list(other.log.quarantined) == [3, (1, 2)]
 
 
-def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
+def test_a_resumed_epoch_continues_with_its_budget() -> None:
     policy = Policy(otherwise="skip", max_failures=2)
-    fault_budget = account_of(fault_of(3), fault_of(4), policy=policy, seen=50)
+    fault_budget = budget_of(fault_of(3), fault_of(4), policy=policy, seen=50)
     other = FaultBudget(policy)
     other.restore(fault_budget.state())
     other.begin_epoch(resumes=True)
@@ -386,14 +386,14 @@ def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
     "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"lost": None}, {"lost": 1.5}, {"entries": 3}], ids=repr
 )
 def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:
-    fault_budget = account_of(fault_of(3), seen=50)
+    fault_budget = budget_of(fault_of(3), seen=50)
     before = fault_budget.state()
     with pytest.raises(BadState, match="damaged"):
-        fault_budget.restore({**account_of(fault_of(8)).state(), **damage})
+        fault_budget.restore({**budget_of(fault_of(8)).state(), **damage})
     assert fault_budget.state() == before
 
 
 @pytest.mark.parametrize("state", [None, [], "faults", 3], ids=repr)
-def test_a_state_that_is_none_is_refused(state: Any) -> None:
+def test_objects_that_are_not_states_are_rejected(state: Any) -> None:
     with pytest.raises(BadState):
-        account_of().restore(state)
+        budget_of().restore(state)

@@ -1,6 +1,6 @@
-"""What the machine decides when it is told what happened: tasks, answers, calls, epochs that are left.
+"""The machine's decisions about tasks, answers, calls and abandoned epochs.
 
-There is no engine: the tests say what workers do. Workers that die, grow or do not answer: test_machine_workers.py.
+There is no engine; the tests play the workers. For workers that die, grow or do not answer see test_machine_workers.py.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def test_an_epoch_from_its_first_task_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
-def test_a_task_without_a_batch_gives_its_slot_back(kind: ResultKind) -> None:
+def test_a_task_without_a_batch_releases_its_slot(kind: ResultKind) -> None:
     world = World(1)
     task = world.answer(0, kind)
     assert task.slot >= 0
     assert world.slots.taken == set()
 
 
-def test_indices_that_cannot_be_sent_leave_no_trace_and_fail_in_their_place() -> None:
+def test_a_task_that_cannot_be_sent_holds_no_slot_and_fails_in_its_place() -> None:
     world = World(2)
     world.decided()
     (first,) = world.tasks[0]
@@ -51,18 +51,18 @@ def test_indices_that_cannot_be_sent_leave_no_trace_and_fail_in_their_place() ->
     assert isinstance(world.epoch.ready[0].payload, TypeError)
 
 
-def test_a_slot_is_waited_for_while_anything_is_in_flight() -> None:
+def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     world = World(slots=1)
     assert world.given() == [[[0]], []]
     world.answer(0)
     assert world.machine.take() == 0
-    world.epoch.pop(0)  # the training loop keeps it, and its slot
+    world.epoch.pop(0)  # the training loop keeps the batch and its slot
     world.machine.fill()
     assert world.given() == [[], [[1]]]
-    assert world.tasks[1][0].slot == -1, "nothing else is in flight: the batch travels without a slot"
+    assert world.tasks[1][0].slot == -1, "nothing else is in flight, so the task goes without a slot"
 
 
-def test_the_answer_to_a_task_that_another_worker_has_by_now_is_ignored() -> None:
+def test_a_late_answer_to_a_reassigned_task_is_ignored() -> None:
     world = World(1, restarts=1)
     world.decided()
     before = world.tasks[0][0].id
@@ -74,7 +74,7 @@ def test_the_answer_to_a_task_that_another_worker_has_by_now_is_ignored() -> Non
     assert world.take() == 0
 
 
-def test_a_number_is_never_used_again() -> None:
+def test_task_ids_are_never_reused() -> None:
     world = World(8, restarts=2)
     seen = []
     for worker in (0, 1):
@@ -90,7 +90,7 @@ def test_a_number_is_never_used_again() -> None:
 
 
 def let_relieve(world: World) -> list[Decision]:
-    """Let worker 1 do all it has, and what worker 0 is at be late; returns what is decided."""
+    """Let worker 1 finish all its tasks while worker 0 is late; return the decisions."""
     while True:
         world.decided()
         if world.tasks[1]:
@@ -115,18 +115,18 @@ def test_work_moves_from_a_late_worker_to_an_idle_one() -> None:
     assert [world.take() for _ in range(4)] == [0, 1, 2, 3]
 
 
-def test_a_worker_that_has_begun_all_it_has_is_not_asked_again_until_somebody_answers() -> None:
+def test_a_worker_with_nothing_to_take_back_is_not_asked_again_until_a_worker_answers() -> None:
     world = World(6)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
     world.take_back(0, begun=2)
     world.machine.wait()
-    assert world.given() == [[[0], [2], [4]], [[5]]], "work beyond the window is begun instead"
+    assert world.given() == [[[0], [2], [4]], [[5]]], "tasks beyond the window are assigned instead"
     assert (world.counters.relieved, world.counters.run_ahead) == (0, 2)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
 
 
-def test_a_worker_at_its_only_task_does_not_keep_others_from_being_relieved() -> None:
-    """It is late for longer than they are."""
+def test_a_worker_with_only_one_task_does_not_keep_others_from_being_relieved() -> None:
+    """Even if it has been late for longer than they have."""
     world = World(5, workers=3)
     assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
     moves = []
@@ -142,8 +142,8 @@ def test_a_worker_at_its_only_task_does_not_keep_others_from_being_relieved() ->
     assert moves == [(TAKE_BACK, 0, 1), (TAKE_BACK, 0, 1), (TAKE_BACK, 1, 1)]
 
 
-def test_the_answer_of_another_does_not_make_a_late_worker_be_asked_again() -> None:
-    """With thousands of workers somebody always answers."""
+def test_an_answer_of_another_worker_does_not_reopen_take_backs_from_a_late_one() -> None:
+    """With thousands of workers some worker always answers."""
     world = World(5, workers=3)
     assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
     world.answer(2)
@@ -156,7 +156,7 @@ def test_the_answer_of_another_does_not_make_a_late_worker_be_asked_again() -> N
     assert [move for move in world.decided() if move[1] == 0] == []
 
 
-def test_a_scheduler_that_found_nobody_late_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_found_no_late_worker_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(6, workers=3)
     asked: list[float] = []
     monkeypatch.setattr(world.epoch.scheduler, "relieve", lambda workers, now_s, typical_s: asked.append(now_s))
@@ -172,9 +172,9 @@ def test_a_scheduler_that_found_nobody_late_is_not_asked_again_at_once(monkeypat
     assert asked == [began_s, world.machine.now_s]
 
 
-def test_nothing_moves_from_a_worker_that_is_still_to_hear_where_to_go_on() -> None:
+def test_nothing_moves_from_a_worker_that_has_yet_to_get_its_resume_state() -> None:
     world = World(resumes={0: Resume({"n": 1})})
-    assert let_relieve(world) == [], "what is taken back and has to stay would come behind the rest"
+    assert let_relieve(world) == [], "a task that was taken back and has to stay would end up behind the others"
     assert world.given() == [[[0], [2]], []]
     assert world.tasks[0][0].resume == Resume({"n": 1})
 
@@ -191,7 +191,7 @@ def test_a_call_does_not_move() -> None:
     assert world.counters.relieved == 0
 
 
-def test_batches_that_may_depend_on_their_worker_stay_with_it() -> None:
+def test_tasks_stay_with_their_worker_if_moves_is_off() -> None:
     world = World(24, workers=3, moves=False)
     assert let_relieve(world) == []
     assert world.counters.relieved == 0
@@ -202,7 +202,7 @@ def test_batches_that_may_depend_on_their_worker_stay_with_it() -> None:
 
 
 def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
-    """Have no worker begin anything; return from where to where the last task moved, at most so many times."""
+    """Let no worker start any task; return the moves of the last task, at most `moves` of them."""
     taken: list[tuple[int, int]] = []
     for _ in range(moves * 20):
         world.machine.now_s += 0.1
@@ -218,7 +218,7 @@ def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
 
 
 def last_task(**options: Any) -> World:
-    """Return a world of three idle workers, the first of which was just given the last task."""
+    """Return a world of three idle workers; the first one just got the last task."""
     world = World(4, workers=3, depth=1, **options)
     for worker in (0, 1, 2):
         world.answer(worker)
@@ -227,7 +227,7 @@ def last_task(**options: Any) -> World:
     return world
 
 
-def test_a_task_visits_each_stopped_worker_once_and_its_last_holder_is_replaced() -> None:
+def test_a_task_moves_to_each_stopped_worker_once_and_its_last_holder_is_replaced() -> None:
     world = last_task(timeout_s=2.0, restarts=100)
     assert stop_all(world, 10) == [(0, 1), (1, 2)]
     for _ in range(100):
@@ -240,7 +240,7 @@ def test_a_task_visits_each_stopped_worker_once_and_its_last_holder_is_replaced(
     assert looks == [(LOOK_AT, 2, True)]
 
 
-def test_a_scheduler_is_asked_to_move_work_only_if_it_is_shown_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relieve_is_called_only_if_there_is_an_idle_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     world = last_task(timeout_s=2.0, restarts=100)
     relieve, idle = world.epoch.scheduler.relieve, []
 
@@ -252,7 +252,7 @@ def test_a_scheduler_is_asked_to_move_work_only_if_it_is_shown_an_idle_worker(mo
     assert stop_all(world, 10) == [(0, 1), (1, 2)]
     world.machine.now_s += 1.0
     world.machine.wait()
-    assert {*idle} == {1, 2}, "not 0, when the others seem to be stopped"
+    assert {*idle} == {1, 2}, "never 0, even if the others seem to be stopped"
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout_s": 1000.0}, {"restarts": 100}])
@@ -260,7 +260,7 @@ def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(optio
     assert stop_all(last_task(**options), 6) == [(0, 1), (1, 2), (2, 0), (0, 1), (1, 2), (2, 0)]
 
 
-def test_a_worker_that_answers_may_get_work_of_others_again() -> None:
+def test_a_worker_that_answered_may_take_over_tasks_again() -> None:
     world = World(4, workers=2, depth=1, timeout_s=2.0, restarts=100)
     world.answer(1)
     world.machine.now_s += 1000.0
@@ -284,7 +284,7 @@ def test_a_worker_that_answers_may_get_work_of_others_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED, ResultKind.ENDED])
-def test_of_an_epoch_that_is_left_what_has_begun_is_dropped_when_it_is_answered(kind: ResultKind) -> None:
+def test_answers_to_started_tasks_of_an_abandoned_epoch_are_dropped(kind: ResultKind) -> None:
     world = World(3)
     world.answer(1)
     world.decided()
@@ -294,7 +294,7 @@ def test_of_an_epoch_that_is_left_what_has_begun_is_dropped_when_it_is_answered(
     assert (world.given(), world.slots.taken, world.outstanding()) == ([[[0]], []], {0}, [1, 0])
     world.begin(1)
     world.answer(0, kind)
-    assert world.take() < 0, "it is of the epoch before"
+    assert world.take() < 0, "it belongs to the previous epoch"
     assert world.slots.taken == {1}
     world.answer(0)
     assert world.take() == 0
@@ -314,8 +314,8 @@ def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
 
 def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
     world = World(6, depth=3, restarts=1)
-    world.answer(0)  # ready, and never delivered
-    world.die(1)  # and no other started
+    world.answer(0)  # ready, but never delivered
+    world.die(1)  # and no replacement started
     world.machine.close()
     world.machine.close()
     assert world.slots.taken == set()
@@ -328,7 +328,7 @@ def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
 SET_EPOCH = Call("set_epoch", (3,))
 
 
-def test_a_call_goes_to_every_worker_after_what_it_was_given_and_needs_no_slot() -> None:
+def test_a_call_goes_to_every_worker_after_its_tasks_and_needs_no_slot() -> None:
     world = World(1)
     world.machine.call(SET_EPOCH)
     assert world.given() == [[[0], SET_EPOCH], [SET_EPOCH]]
@@ -338,7 +338,7 @@ def test_a_call_goes_to_every_worker_after_what_it_was_given_and_needs_no_slot()
     world.answer(0)
     world.machine.ask()
     assert world.take() == 0
-    with pytest.raises(StopIteration):  # the answer to a call is no batch
+    with pytest.raises(StopIteration):  # the answer to a call is not a batch
         world.take()
 
 
@@ -353,12 +353,12 @@ def test_a_call_that_fails_is_raised_once() -> None:
 
 
 @pytest.mark.parametrize("begun", [0, 1])
-def test_a_call_that_a_dead_worker_did_not_hear_is_not_repeated_to_the_new_one(begun: int) -> None:
-    """Its copy of the dataset is the one of this process, which has heard it."""
+def test_a_pending_call_of_a_dead_worker_is_not_repeated_to_the_new_one(begun: int) -> None:
+    """The new worker copies the dataset of this process, which has had the call."""
     world = World(0, restarts=1)
     world.machine.call(SET_EPOCH)
     world.replace(0, begun)
     assert world.given() == [[], [SET_EPOCH]]
-    assert "batch" not in world.machine.pending_warnings[0][0], "it was making none"
+    assert "batch" not in world.machine.pending_warnings[0][0], "it was not making a batch"
     world.machine.call(Call("set_epoch", (4,)))
     assert world.given() == [[Call("set_epoch", (4,))], [SET_EPOCH, Call("set_epoch", (4,))]]

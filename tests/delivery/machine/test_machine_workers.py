@@ -1,4 +1,4 @@
-"""What the machine decides about workers that die, grow or do not answer. Tests say when they do."""
+"""The machine's decisions about workers that die, grow or do not answer; the tests play the workers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ SET_EPOCH = Call("set_epoch", (3,))
 # -- workers that die ---
 
 
-def test_another_worker_gets_what_the_dead_one_had_in_the_same_slots() -> None:
+def test_a_new_worker_gets_the_tasks_of_the_dead_one_with_the_same_slots() -> None:
     world = World(6, depth=3, restarts=2)
     world.decided()
     before = [(task.id, task.slot) for task in world.tasks[0]]
     others = list(world.tasks[1])
     world.replace(0)
-    assert world.given()[0] == [[0], [2], [4]], "what it had begun comes first"
+    assert world.given()[0] == [[0], [2], [4]], "the task it had started comes first"
     after = [(task.id, task.slot) for task in world.tasks[0]]
     assert [slot for _, slot in after] == [slot for _, slot in before]
-    assert not {number for number, _ in after} & {number for number, _ in before}, "a late answer would be recognised"
+    assert not {number for number, _ in after} & {number for number, _ in before}, (
+        "new ids, so that a late answer is recognised"
+    )
     assert world.tasks[1] == others, "the tasks of the others stay where they are"
     assert (world.outstanding(), world.counters.restarts) == ([3, 3], 1)
-    ((told, category),) = world.machine.pending_warnings
+    ((message, category),) = world.machine.pending_warnings
     assert category is WorkerWarning
-    assert "worker 0 is gone It was making batch 0 (sample 0)." in told
-    assert "restart 1 of 2" in told
+    assert "worker 0 is gone It was making batch 0 (sample 0)." in message
+    assert "restart 1 of 2" in message
 
 
-def test_what_a_worker_said_before_it_died_is_not_made_again() -> None:
+def test_batches_answered_before_a_death_are_not_made_again() -> None:
     world = World(2, restarts=1)
     world.answer(0)
     world.replace(0)
@@ -42,7 +44,7 @@ def test_what_a_worker_said_before_it_died_is_not_made_again() -> None:
     assert world.take() == 0
 
 
-def test_a_death_over_the_budget_is_the_end() -> None:
+def test_a_death_over_the_budget_is_fatal() -> None:
     world = World(restarts=1)
     world.replace(0)
     death = WorkerDied("the last straw")
@@ -64,7 +66,7 @@ def test_every_epoch_has_the_whole_budget() -> None:
     assert world.counters.restarts == 3
 
 
-def test_a_worker_that_cannot_be_replaced_is_the_end_and_says_what_led_to_it() -> None:
+def test_a_failed_replacement_is_fatal_and_names_its_cause() -> None:
     world = World(restarts=1)
     death = WorkerDied("worker 0 is gone")
     world.die(0, death=death)
@@ -76,17 +78,17 @@ def test_a_worker_that_cannot_be_replaced_is_the_end_and_says_what_led_to_it() -
     assert world.slots.taken == set()
 
 
-def test_the_tasks_of_an_epoch_that_was_left_are_not_done_again() -> None:
+def test_tasks_of_an_abandoned_epoch_are_not_given_to_a_new_worker() -> None:
     world = World(1, restarts=1)
     world.decided()
     world.machine.leave_epoch()
     world.decided()
     world.replace(0)
     assert (world.given(), world.slots.taken, world.machine.is_busy) == ([[], []], set(), False)
-    assert "batch" not in world.machine.pending_warnings[0][0], "nobody wanted it"
+    assert "batch" not in world.machine.pending_warnings[0][0], "the batch was obsolete"
 
 
-def test_a_new_worker_is_told_where_to_go_on_with_its_first_task() -> None:
+def test_the_first_task_of_a_new_worker_has_its_resume_state() -> None:
     world = World(6, restarts=2)
     world.answer(0, notes=Notes({"made": 1}))
     world.answer(1)
@@ -95,37 +97,37 @@ def test_a_new_worker_is_told_where_to_go_on_with_its_first_task() -> None:
     assert [task.resume for task in world.tasks[0]] == [Resume({"made": 1})]
     world.answer(0, notes=Notes({"made": 2}))
     world.replace(0)
-    assert world.given()[0] == [], "it has nothing to do"
+    assert world.given()[0] == [], "it has no tasks"
     while world.take() >= 0:
         continue
     assert world.given()[0] == [[4]]
-    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 2})], "so it is told with the next one"
+    assert [task.resume for task in world.tasks[0]] == [Resume({"made": 2})], "the state comes with the next task"
 
 
 # -- workers that have grown ---
 
 
-def test_a_worker_that_has_grown_is_replaced_when_it_has_done_what_it_had_begun() -> None:
+def test_a_worker_that_has_grown_is_replaced_after_the_task_it_had_started() -> None:
     world = World(6, depth=3)
     world.decided()
     world.machine.grown(0)
     assert world.decided() == [(TAKE_BACK, 0, None)]
     world.take_back(0)
     world.machine.call(SET_EPOCH)
-    assert world.given()[0] == [[0], SET_EPOCH], "it begins nothing but calls"
+    assert world.given()[0] == [[0], SET_EPOCH], "it gets nothing but calls"
     world.machine.grown(0)
-    assert world.given()[0] == [[0], SET_EPOCH], "who is found again is not asked again"
+    assert world.given()[0] == [[0], SET_EPOCH], "a second report changes nothing"
     world.answer(0)
-    assert world.decided() == [], "it has a call to hear"
+    assert world.decided() == [], "it still has a call to answer"
     world.answer(0)
     assert world.decided() == [(START, 0)]
     world.machine.started(0)
-    assert world.given()[0] == [[2], [4]], "in the order in which it was to be done"
+    assert world.given()[0] == [[2], [4]], "in the original order"
     assert (world.counters.recycled, world.counters.restarts, world.outstanding()) == (1, 0, [2, 4])
     assert world.machine.pending_warnings == []
 
 
-def test_what_a_worker_that_is_to_go_is_given_meanwhile_waits_for_the_next_one() -> None:
+def test_tasks_assigned_to_a_retiring_worker_wait_for_its_successor() -> None:
     world = World(5)
     world.answer(0)
     world.machine.grown(0)
@@ -140,7 +142,7 @@ def test_what_a_worker_that_is_to_go_is_given_meanwhile_waits_for_the_next_one()
     assert world.given()[0] == [[4]]
 
 
-def test_leaving_an_epoch_drops_what_a_worker_that_is_to_go_was_to_do() -> None:
+def test_leaving_an_epoch_drops_the_waiting_tasks_of_a_retiring_worker() -> None:
     world = World(6, depth=3)
     world.decided()
     world.machine.grown(0)
@@ -155,7 +157,7 @@ def test_leaving_an_epoch_drops_what_a_worker_that_is_to_go_was_to_do() -> None:
     assert world.decided() == [(START, 0)]
 
 
-def test_a_worker_that_dies_before_it_could_go_is_replaced_once() -> None:
+def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
     world = World(4, restarts=1)
     world.decided()
     world.machine.grown(0)
@@ -170,7 +172,7 @@ def test_a_worker_that_dies_before_it_could_go_is_replaced_once() -> None:
 
 
 def let_time_out(world: World) -> list[Decision]:
-    """Let the time pass that a batch may take; returns what is decided."""
+    """Let the timeout of a batch pass; return the decisions."""
     world.decided()
     world.machine.ask()
     world.machine.wait()
@@ -182,14 +184,14 @@ def let_time_out(world: World) -> list[Decision]:
 SEEN = Seen(4001, 'File "loading.py", line 7 in read\n')
 
 
-def test_a_worker_that_does_not_answer_is_looked_at_and_told_of() -> None:
+def test_a_worker_that_does_not_answer_is_inspected_and_reported() -> None:
     world = World(timeout_s=30.0)
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
     with pytest.raises(WorkerTimeout, match=r"worker 0 \(pid 4001\) is still at batch 0 \(sample 0\)"):
         world.machine.seen(0, SEEN)
 
 
-def test_a_worker_that_does_not_answer_is_ended_and_the_reason_is_told() -> None:
+def test_a_worker_that_does_not_answer_is_killed_and_the_warning_says_why() -> None:
     world = World(timeout_s=30.0, restarts=1)
     assert let_time_out(world) == [], "it is still getting ready, for all that is known"
     assert let_time_out(world) == [(LOOK_AT, 0, True)]
@@ -213,7 +215,7 @@ def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
     assert world.decided() == [(START, 0)]
 
 
-def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such() -> None:
+def test_the_timeout_error_says_if_the_task_belongs_to_an_abandoned_epoch() -> None:
     world = World(1, workers=1, timeout_s=30.0)
     world.decided()
     world.machine.leave_epoch()
@@ -225,11 +227,11 @@ def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such
         world.machine.seen(0, SEEN)
 
 
-def test_a_worker_that_answers_tasks_of_an_epoch_that_was_left_is_not_stuck() -> None:
+def test_a_worker_that_answers_tasks_of_an_abandoned_epoch_is_not_stuck() -> None:
     world = World(4, workers=1, depth=4, timeout_s=30.0)
     world.decided()
     world.machine.leave_epoch()
-    world.decided()  # nothing can be taken back: all of them have been read
+    world.decided()  # nothing can be taken back, since all have been read
     world.begin(1)
     world.machine.now_s += 20.0
     world.machine.ask()
@@ -244,7 +246,7 @@ def test_a_worker_that_answers_tasks_of_an_epoch_that_was_left_is_not_stuck() ->
     assert world.decided() == [(LOOK_AT, 0, False)]
 
 
-def test_without_a_restart_left_nobody_is_ended() -> None:
+def test_no_worker_is_killed_when_no_restart_is_left() -> None:
     world = World(timeout_s=30.0, restarts=1)
     world.replace(1)
     let_time_out(world)

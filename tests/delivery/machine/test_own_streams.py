@@ -1,4 +1,4 @@
-"""One pass over an iterable dataset: workers take turns, however their answers arrive."""
+"""One pass over an iterable dataset with a stream per worker: they take turns, however answers arrive."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.loader.drivers import Delivered, driver_of
 
 
 class StreamEngine(Engine):
-    """Worker w answers `lengths[w]` times with (w, number) and then says that its stream has ended.
+    """Worker w answers `lengths[w]` times with (w, number), then its stream ends.
 
-    Which worker answers next is read from `arrivals`; when that is used up, the first that has anything to say. A new
-    worker knows from the task's `resume` alone how far its stream was.
+    `arrivals` says which worker answers next; when it is used up, the first with a task does. A new worker learns its
+    position from the task's `resume` alone.
     """
 
     def __init__(self, lengths: list[int], arrivals: list[int], failing: tuple[int, int] | None = None) -> None:
         self.worker_count = len(lengths)
-        self.asked: list[deque[Task]] = [deque() for _ in lengths]
-        self.most_asked = 0
+        self.tasks: list[deque[Task]] = [deque() for _ in lengths]
+        self.most_tasks = 0
         self.failing = failing
         self.dead: Exception | None = None
         self.dying: list[int] = []
@@ -52,11 +52,11 @@ class StreamEngine(Engine):
         return
 
     def submit(self, worker: int, task: Task) -> None:
-        self.asked[worker].append(task)
-        self.most_asked = max(self.most_asked, len(self.asked[worker]))
+        self.tasks[worker].append(task)
+        self.most_tasks = max(self.most_tasks, len(self.tasks[worker]))
 
     def revoke(self, worker: int) -> int | None:
-        return self.asked[worker].popleft().id if self.asked[worker] else None
+        return self.tasks[worker].popleft().id if self.tasks[worker] else None
 
     def kill(self, worker: int) -> bool:
         self.dying.append(worker)
@@ -68,21 +68,21 @@ class StreamEngine(Engine):
             return [Result(ResultKind.DIED, 0, -1, self.dead)]
         if self.dying:
             worker = self.dying.pop(0) % self.worker_count
-            if self.asked[worker]:
-                self.asked[worker].popleft()  # it had begun this one
+            if self.tasks[worker]:
+                self.tasks[worker].popleft()  # it had started this one
             return [Result(ResultKind.DIED, worker, -1, WorkerDied(f"worker {worker} is gone"))]
-        busy = [number for number, tasks in enumerate(self.asked) if tasks]
+        busy = [number for number, tasks in enumerate(self.tasks) if tasks]
         if self.silent:
-            assert timeout_s is not None, "waits for ever"
+            assert timeout_s is not None, "would wait forever"
             return []
-        assert busy, "waits for somebody who was not asked"
+        assert busy, "no worker has a task to wait for"
         chosen = busy[self._arrivals.popleft() % len(busy)] if self._arrivals else busy[0]
-        return [self._answer(chosen, self.asked[chosen].popleft())]
+        return [self._answer(chosen, self.tasks[chosen].popleft())]
 
     def replace(self, worker: int) -> None:
-        assert not self.asked[worker], "what it had was not taken back"
+        assert not self.tasks[worker], "its tasks were not taken back"
         self.replaced.append(worker)
-        self._answered[worker] = -1000  # until it is told
+        self._answered[worker] = -1000  # until it gets its resume state
 
     def _answer(self, worker: int, task: Task) -> Result:
         if worker in self.replaced and task.resume is not None:
@@ -129,7 +129,7 @@ def begin(
 
 
 def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
-    """Worker 0, 1, ..., n-1, 0, 1, ...; who has nothing left is left out."""
+    """Worker 0, 1, ..., n-1, 0, 1, ...; workers whose streams have ended are left out."""
     return [(worker, turn) for turn in range(max(lengths)) for worker, length in enumerate(lengths) if turn < length]
 
 
@@ -143,14 +143,14 @@ def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], a
     engine = StreamEngine(lengths, arrivals)
     batches, _ = begin(engine, depth)
     assert list(batches) == in_turns(lengths)
-    assert engine.most_asked <= depth
+    assert engine.most_tasks <= depth
     with pytest.raises(StopIteration):
         next(batches)
 
 
 @settings(deadline=None)
 @given(streams, interleavings, st.integers(1, 3))
-def test_out_of_order_every_batch_comes_once_and_each_stream_in_its_own_order(
+def test_without_order_every_batch_comes_once_and_each_stream_keeps_its_order(
     lengths: list[int], arrivals: list[int], depth: int
 ) -> None:
     batches, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
@@ -160,21 +160,21 @@ def test_out_of_order_every_batch_comes_once_and_each_stream_in_its_own_order(
         assert [number for who, number in came if who == worker] == list(range(lengths[worker]))
 
 
-def test_out_of_order_a_quick_stream_does_not_starve_the_others() -> None:
+def test_without_order_a_fast_stream_does_not_starve_the_others() -> None:
     engine = StreamEngine([1000, 1000, 1000], [0, 1, 2] * 4)
     batches, _ = begin(engine, 2, in_order=False)
     first = [next(batches)[0] for _ in range(60)]
     assert {first.count(worker) >= 2 for worker in range(3)} == {True}
 
 
-def test_the_samples_of_a_batch_are_asked_for() -> None:
+def test_tasks_ask_for_the_samples_of_a_batch() -> None:
     engine = StreamEngine([2], [])
     begin(engine)
-    assert [task.indices for task in engine.asked[0]] == [4, 4]
+    assert [task.indices for task in engine.tasks[0]] == [4, 4]
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_failure_is_raised_in_its_place_and_the_stream_goes_on(in_order: bool) -> None:
+def test_a_failure_is_raised_in_its_place_and_the_stream_continues(in_order: bool) -> None:
     batches, driver = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
     came: list[Any] = []
     for _ in range(6):
@@ -211,11 +211,11 @@ def test_a_death_ends_the_epoch() -> None:
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=3),
     st.booleans(),
 )
-def test_workers_that_are_killed_at_any_moment_change_nothing(
-    lengths: list[int], arrivals: list[int], depth: int, deaths: list[tuple[int, int]], tells: bool
+def test_killing_workers_at_any_moment_does_not_change_the_batches(
+    lengths: list[int], arrivals: list[int], depth: int, deaths: list[tuple[int, int]], sends_states: bool
 ) -> None:
     engine = StreamEngine(lengths, arrivals)
-    if tells:  # a state with every other batch
+    if sends_states:  # a state with every other batch
         engine.notes = {number: Notes({"n": number}, place=4 * (number + 1)) for number in range(0, 6, 2)}
     batches, driver = begin(engine, depth, restarts=3)
     came: list[Any] = []
@@ -231,11 +231,11 @@ def test_workers_that_are_killed_at_any_moment_change_nothing(
     assert driver.counters.restarts == len(engine.replaced)
 
 
-def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
+def test_a_new_worker_continues_after_the_last_answer_of_the_old_one() -> None:
     engine = StreamEngine([9, 9], [])
     engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
     batches, _ = begin(engine, 2, restarts=1)
-    first = [next(batches) for _ in range(6)]  # both have been asked for five by now, and have answered three
+    first = [next(batches) for _ in range(6)]  # by now both have got five tasks and answered three
     engine.dying.append(0)
     with pytest.warns(WorkerWarning, match=r"worker 0 is gone.*restart 1 of 1"):
         second = [next(batches) for _ in range(12)]
@@ -243,23 +243,23 @@ def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
     assert list(batches) == []
 
 
-def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() -> None:
+def test_a_new_worker_gets_the_last_state_and_the_samples_delivered_since() -> None:
     engine = StreamEngine([9], [])
     engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
     batches, driver = begin(engine, 1, restarts=1)
     for _ in range(3):
         next(batches)
-    told = driver.epoch.resume_for(0)
-    assert told == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
-    assert told is not None
-    told.dataset["n"] = 77
+    resume = driver.epoch.resume_for(0)
+    assert resume == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
+    assert resume is not None
+    resume.dataset["n"] = 77
     again = driver.epoch.resume_for(0)
     assert again is not None
-    assert again.dataset == {"n": 2}, "what a dataset does to its state stays its own"
+    assert again.dataset == {"n": 2}, "a dataset that changes its state does not change ours"
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
+def test_a_stream_that_keeps_killing_workers_at_one_place_raises() -> None:
     engine = StreamEngine([9], [])
     batches, _ = begin(engine, 2, restarts=100)
     assert next(batches) == (0, 0)
@@ -270,7 +270,7 @@ def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
     assert engine.closed
 
 
-def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+def test_a_stuck_worker_is_replaced_if_restarts_are_allowed() -> None:
     engine = StreamEngine([3, 3], [])
     batches, _ = begin(engine, timeout_s=0.01, restarts=1)
     assert next(batches) == (0, 0)
@@ -285,7 +285,7 @@ def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_time_out_names_the_worker(in_order: bool) -> None:
+def test_a_timeout_names_the_worker(in_order: bool) -> None:
     engine = StreamEngine([9, 9], [])
     batches, _ = begin(engine, timeout_s=0.01, in_order=in_order)
     next(batches)
@@ -294,14 +294,14 @@ def test_a_time_out_names_the_worker(in_order: bool) -> None:
         list(batches)
 
 
-def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
+def test_tasks_in_flight_are_dropped_when_the_epoch_is_left() -> None:
     engine = StreamEngine([9, 9], [0, 1, 0, 1])
     batches, driver = begin(engine, 3)
     next(batches)
     driver.leave_epoch()
     driver.leave_epoch()
     assert list(batches) == []
-    assert not any(engine.asked)
+    assert not any(engine.tasks)
     assert all(view.outstanding == 0 for view in driver.machine.workers)
 
 
@@ -310,9 +310,7 @@ def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
 
 @settings(deadline=None)
 @given(streams, st.integers(0, 24), interleavings)
-def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
-    lengths: list[int], done: int, arrivals: list[int]
-) -> None:
+def test_a_resumed_epoch_continues_in_the_same_order(lengths: list[int], done: int, arrivals: list[int]) -> None:
     first, driver = begin(StreamEngine(lengths, arrivals))
     taken = []
     for batch in first:
@@ -329,30 +327,30 @@ def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
     assert taken + list(rest) == in_turns(lengths)
 
 
-def test_streams_that_have_ended_are_not_asked() -> None:
+def test_ended_streams_get_no_tasks() -> None:
     engine = StreamEngine([2, 2], [])
     progress = Progress(streams=[StreamProgress(2, ended=True), StreamProgress()])
     batches, _ = begin(engine, progress=progress)
-    assert not engine.asked[0]
+    assert not engine.tasks[0]
     assert list(batches) == [(1, 0), (1, 1)]
     everything = Progress(streams=[StreamProgress(2, ended=True), StreamProgress(2, ended=True)])
     assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
 
 
-def test_each_stream_is_told_once_where_it_goes_on() -> None:
+def test_the_first_task_of_each_stream_has_its_resume_state() -> None:
     engine = StreamEngine([9, 9], [])
     begin(engine, 2, resumes={0: Resume(skip=4), 1: Resume(skip=8)})
-    assert [[task.resume for task in tasks] for tasks in engine.asked] == [
+    assert [[task.resume for task in tasks] for tasks in engine.tasks] == [
         [Resume(skip=4), None],
         [Resume(skip=8), None],
     ]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [False] * 6), (1, [True] * 6), (3, [False, False, True] * 2)])
-def test_the_state_of_a_stream_is_asked_for_with_every_so_manieth_batch(every: int, expected: list[bool]) -> None:
+def test_the_state_of_a_stream_is_requested_with_every_nth_batch(every: int, expected: list[bool]) -> None:
     engine = StreamEngine([9], [])
     begin(engine, 6, snapshot_every=every)
-    assert [task.snapshot for task in engine.asked[0]] == expected
+    assert [task.snapshot for task in engine.tasks[0]] == expected
 
 
 def test_states_are_kept_with_the_batch_they_came_with() -> None:
@@ -361,39 +359,39 @@ def test_states_are_kept_with_the_batch_they_came_with() -> None:
     batches, driver = begin(engine, 4)
     next(batches)
     stream = driver.epoch.progress.streams[0]
-    assert (stream.batches, stream.notes) == (1, None), "the second batch may be there, but nobody has it"
+    assert (stream.batches, stream.notes) == (1, None), "the second batch may be ready, but is not delivered"
     next(batches)
     next(batches)
     stream = driver.epoch.progress.streams[0]
     assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
 
 
-def test_streams_draw_apart() -> None:
+def test_each_stream_draws_its_own_numbers() -> None:
     engine = StreamEngine([9, 9], [])
     begin(engine, 2)
-    keys = [{task.draw.key for task in tasks} for tasks in engine.asked]
+    keys = [{task.draw.key for task in tasks} for tasks in engine.tasks]
     assert [len(own) for own in keys] == [1, 1]
     assert keys[0] != keys[1]
 
 
-# -- workers that deliver the same ---
+# -- workers that deliver the same samples ---
 
 
 def digests(*values: bytes | None) -> StreamEngine:
-    """Return an engine whose workers' first samples look like this."""
+    """Return an engine whose workers' first samples have these digests."""
     engine = StreamEngine([3] * len(values), [])
     engine.digests = list(values)
     return engine
 
 
-def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
+def test_workers_that_start_with_the_same_sample_warn_once() -> None:
     batches, _ = begin(digests(b"a", b"a", b"a"))
-    with pytest.warns(DataWarning, match=r"Each of the 3 workers delivers the whole dataset.*shard=True") as told:
+    with pytest.warns(DataWarning, match=r"Each of the 3 workers delivers the whole dataset.*shard=True") as warned:
         assert len(list(batches)) == 9
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, None), (b"a", None, b"b")])
-def test_others_are_not(values: tuple[bytes | None, ...]) -> None:
+def test_workers_that_start_with_different_samples_do_not_warn(values: tuple[bytes | None, ...]) -> None:
     batches, _ = begin(digests(*values))
     assert len(list(batches)) == 9

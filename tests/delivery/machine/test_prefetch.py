@@ -1,4 +1,4 @@
-"""How much is in flight, on an engine and a clock that tests move by hand; and how long tasks take."""
+"""How many tasks are in flight, with an engine and a clock that tests control; and how long tasks take."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def test_with_equal_work_the_window_is_never_exceeded(step_s: float, scheduler: 
             assert [worker for worker, _ in bench.engine.submitted] == [number % 3 for number in range(40)]
 
 
-def test_the_plan_is_asked_only_for_what_fits_the_window() -> None:
-    asked = 0
+def test_the_plan_is_read_only_as_far_as_the_window() -> None:
+    read = 0
 
     def plan() -> Iterator[list[int]]:
-        nonlocal asked
+        nonlocal read
         for number in range(100):
-            asked += 1
+            read += 1
             yield [number]
 
     with Bench(1.0, workers=2, depth=3, plan=plan()) as bench:
-        assert asked == 6
+        assert read == 6
         next(bench.batches)
-        assert asked == 7
+        assert read == 7
 
 
 def test_a_late_batch_does_not_idle_the_other_workers() -> None:
@@ -99,8 +99,8 @@ def test_the_run_ahead_is_bounded() -> None:
         assert len({task.id for _, task in bench.engine.submitted}) <= 2 + bench.window * RUN_AHEAD + 2
 
 
-def test_the_training_loop_is_not_ahead_of_a_late_batch() -> None:
-    """While the loop has batches to work on, nobody runs ahead of the window."""
+def test_nothing_runs_ahead_while_the_training_loop_has_batches() -> None:
+    """Workers exceed the window only while the training loop waits."""
     with Bench(slow_at(5, slow_s=10.0), count=30, workers=2, depth=2) as bench:
         for batch in bench.batches:
             bench.clock.now_s += 100.0
@@ -109,7 +109,7 @@ def test_the_training_loop_is_not_ahead_of_a_late_batch() -> None:
         assert bench.counters.run_ahead == 0
 
 
-def test_what_a_late_worker_has_waiting_goes_to_an_idle_one() -> None:
+def test_pending_tasks_of_a_late_worker_move_to_an_idle_one() -> None:
     with Bench(slow_at(0, slow_s=500.0), count=8, workers=2, depth=4) as bench:
         assert bench.run() == numbers(8)
         made_by = {task.indices[0]: worker for worker, task in bench.engine.submitted}
@@ -120,7 +120,7 @@ def test_what_a_late_worker_has_waiting_goes_to_an_idle_one() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_stragglers_cost_little_more_than_their_own_time(seed: int) -> None:
-    """One batch in seven takes thirteen times as long; workers that never wait would be the ideal."""
+    """One batch in seven takes thirteen times as long. Ideally workers never wait."""
     draw = random.Random(seed)
     table = [0.216 if draw.random() < 0.15 else 0.016 for _ in range(1000)]
     with Bench(lambda task: table[task.indices[0]], count=1000, workers=4, depth=2) as bench:
@@ -136,17 +136,15 @@ def test_stragglers_cost_little_more_than_their_own_time(seed: int) -> None:
     ("fit_messages", "depth", "expected"),
     [(96, 2, 64), (12, 2, 24), (2, 2, 4), (0, 2, 4), (24, 8, 12)],
 )
-def test_what_is_made_in_no_time_is_fetched_as_far_ahead_as_messages_hold(
-    fit_messages: int, depth: int, expected: int
-) -> None:
+def test_the_window_of_fast_batches_is_as_deep_as_messages_allow(fit_messages: int, depth: int, expected: int) -> None:
     limits = Limits(4, depth, deepens=True)
     assert window_size(limits, 0.0, fit_messages) == expected
-    assert window_size(limits, 1.0, fit_messages) == 4, "what takes its time is not"
-    assert window_size(Limits(4, depth), 0.0, fit_messages) == 4, "what is to be no deeper is not"
+    assert window_size(limits, 1.0, fit_messages) == 4, "slow batches keep the window"
+    assert window_size(Limits(4, depth), 0.0, fit_messages) == 4, "a fixed depth stays"
 
 
 class OwnSampler:
-    """Yields lists, as samplers that people write do."""
+    """A custom sampler."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(2000))
@@ -169,10 +167,10 @@ class OwnSampler:
         pytest.param({"engine": "thread"}, 16, 2, id="threads"),
     ],
 )
-def test_small_batches_that_take_no_time_are_fetched_further_ahead(
+def test_small_fast_batches_are_fetched_further_ahead(
     options: dict[str, Any], width: int, deep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # whatever else this machine is doing
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # however busy this machine is
     dataset = torch.utils.data.TensorDataset(torch.zeros(2000, width))
     batches: Any = iter(feedline.DataLoader(dataset, 8, num_workers=2, **options))
     for _ in range(100):
@@ -181,7 +179,7 @@ def test_small_batches_that_take_no_time_are_fetched_further_ahead(
     assert len(list(batches)) == 150
 
 
-def test_a_deep_window_is_filled_again_when_a_quarter_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_window_is_refilled_when_a_quarter_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
     for _ in range(100):
@@ -191,12 +189,12 @@ def test_a_deep_window_is_filled_again_when_a_quarter_of_it_is_used_up(monkeypat
     for _ in range(64):
         next(batches)
         under_way.append(epoch.sent - epoch.done)
-    # Four times, if no batch is late; for one that is, more are given meanwhile.
+    # Four times, unless a batch is late: then more tasks are assigned meanwhile.
     assert 1 <= sum(after > before for before, after in itertools.pairwise(under_way)) <= 12
     assert min(under_way) > 32
 
 
-def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_batches_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "_SHORT_S", 0.0)
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
     for _ in range(100):
@@ -207,29 +205,29 @@ def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch:
 # -- how long tasks take ---
 
 
-def test_before_any_answer_a_guess_is_taken() -> None:
+def test_before_the_first_answer_the_typical_time_is_a_guess() -> None:
     assert Pace().typical_s() == _UNKNOWN_S
 
 
-def test_one_slow_task_changes_little() -> None:
+def test_one_slow_task_does_not_change_the_typical_time() -> None:
     pace = Pace()
     for busy_s in (1, 1, 500, 2, 1):
         pace.note(busy_s * 10**9)
     assert pace.typical_s() == 1.0
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_durations_are_forgotten() -> None:
     pace = Pace()
     for busy_s in [50] * 40 + [3] * 41:
         pace.note(busy_s * 10**9)
-        told_s = pace.typical_s()
-    assert told_s == 3.0
+        typical_s = pace.typical_s()
+    assert typical_s == 3.0
 
 
-def test_it_is_sorted_out_anew_with_every_sixteenth_answer() -> None:
+def test_the_typical_time_is_updated_with_every_sixteenth_answer() -> None:
     pace = Pace()
-    told = []
+    typical = []
     for busy_s in range(1, 20):
         pace.note(busy_s * 10**9)
-        told.append(pace.typical_s())
-    assert told == [1.0] * 16 + [9.0] * 3
+        typical.append(pace.typical_s())
+    assert typical == [1.0] * 16 + [9.0] * 3

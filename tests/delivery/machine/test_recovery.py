@@ -1,6 +1,6 @@
-"""Workers that die: others take their places and their work, and a sample that kills is found.
+"""Workers that die are replaced, their tasks are done by others, and a sample that kills workers is found.
 
-`tests/loader/dice.py` has the workers, who answer and die when dice say so.
+`tests/loader/dice.py` has the workers, which answer and die at random.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def numbers(batches: list[list[int]]) -> list[int]:
     return sorted(index for batch in batches for index in batch)
 
 
-# -- samples that kill ---
+# -- samples that kill workers ---
 
 
 @settings(deadline=None, max_examples=examples(60))
 @given(cases())
-def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> None:
+def test_samples_that_kill_workers_are_skipped_as_if_they_had_raised(case: Case) -> None:
     raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
     run = case.begin()
     assert run.take() == raising.begin().take()
@@ -78,7 +78,7 @@ def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> Non
 
 @settings(deadline=None, max_examples=examples(60))
 @given(cases(), st.data())
-def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st.DataObject) -> None:
+def test_a_saved_state_continues_exactly_despite_deaths(case: Case, data: st.DataObject) -> None:
     whole = case.begin().take()
     run = case.begin()
     head = run.take(data.draw(st.integers(0, len(whole))))
@@ -89,24 +89,24 @@ def test_a_saved_state_continues_exactly_in_spite_of_deaths(case: Case, data: st
 @given(
     cases(), st.dictionaries(st.integers(0, 23), st.integers(1, 6), max_size=4), st.sampled_from(["in order", "whim"])
 )
-def test_accidents_lose_nothing(case: Case, accidents: dict[int, int], order: str) -> None:
+def test_accidental_deaths_lose_no_sample(case: Case, accidents: dict[int, int], order: str) -> None:
     case = replace(case, bad=(), killers=(), accidents=tuple(accidents.items()), order=order)
     run = case.begin()
     delivered = numbers(run.take())
-    convicted = [fault.index for fault in run.fault_budget.log]
-    assert sorted(delivered + convicted) == list(range(case.count))
-    assert all(accidents[index] >= 2 for index in convicted)
+    blamed = [fault.index for fault in run.fault_budget.log]
+    assert sorted(delivered + blamed) == list(range(case.count))
+    assert all(accidents[index] >= 2 for index in blamed)
 
 
 @settings(deadline=None, max_examples=examples(30))
 @given(cases(), st.integers(2, 3))
-def test_with_other_ranks_the_number_of_batches_stays(case: Case, world_size: int) -> None:
+def test_with_several_ranks_the_number_of_batches_stays_the_same(case: Case, world_size: int) -> None:
     case = replace(case, bad=(), killers=case.killers[: case.count // 3], share=Share(0, world_size))
     raising = replace(case, workers=0, bad=case.killers, killers=())
     assert case.begin().take() == raising.begin().take()
 
 
-def test_nobody_is_convicted_after_two_accidents() -> None:
+def test_no_sample_is_blamed_after_two_accidents() -> None:
     run = Case(8, 4, accidents=((1, 1), (2, 1)), policy=RAISES, workers=1).begin()
     assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert run.counters.restarts == 2
@@ -114,7 +114,7 @@ def test_nobody_is_convicted_after_two_accidents() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_without_a_policy_the_sample_is_named_and_its_batch_alone_is_lost(batch_size: int | None) -> None:
+def test_without_a_policy_the_error_names_the_sample_and_only_its_batch_is_lost(batch_size: int | None) -> None:
     run = Case(12, batch_size, killers=(5,), policy=RAISES, workers=2).begin()
     before = run.take(5 if batch_size is None else 1)
     with pytest.raises(WorkerDied, match=r"Sample 5 kills every worker that makes it.* is gone"):
@@ -127,7 +127,7 @@ def test_without_a_policy_the_sample_is_named_and_its_batch_alone_is_lost(batch_
     assert (fault.index, fault.stage, fault.action) == (5, "worker", "raise")
 
 
-def test_what_happened_is_said_with_batch_and_samples() -> None:
+def test_restart_warnings_name_the_batch_and_its_samples() -> None:
     run = Case(12, 4, killers=(5,), workers=1, restarts=30).begin()
     run.take()
     assert "worker 0 is gone" in run.said[0]
@@ -136,11 +136,11 @@ def test_what_happened_is_said_with_batch_and_samples() -> None:
     assert all("batch 1 (" in said for said in run.said)
 
 
-# -- what the policy says ---
+# -- policies ---
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
+def test_a_neighbour_can_replace_a_killer(batch_size: int | None) -> None:
     run = Case(9, batch_size, killers=(4,), policy=REPLACES, workers=2).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
     (fault,) = run.fault_budget.log
@@ -148,7 +148,7 @@ def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked_for_again(
+def test_a_neighbour_that_kills_too_is_replaced_and_neither_is_requested_again(
     batch_size: int | None,
 ) -> None:
     case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, workers=1)
@@ -160,20 +160,20 @@ def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked
 
 
 @pytest.mark.parametrize("batch_size", [None, 3])
-def test_a_replacement_is_not_convicted_after_one_death(batch_size: int | None) -> None:
+def test_a_replacement_is_not_blamed_after_one_death(batch_size: int | None) -> None:
     case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, workers=1)
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
     assert [fault.index for fault in run.fault_budget.log] == [4]
 
 
-def test_the_user_may_say_what_takes_the_place() -> None:
+def test_the_user_can_choose_the_replacement() -> None:
     policy = Policy(otherwise=Replace(by=lambda index: index + 3), max_share=1.0)
     run = Case(9, 3, killers=(4,), policy=policy, workers=1).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 6, 7, 7, 8]
 
 
-def test_a_sample_that_kills_may_be_tried_again_before_it_is_left_out() -> None:
+def test_a_killer_can_be_retried_before_it_is_skipped() -> None:
     policy = Policy(otherwise=Retry(2, then="skip", wait_s=0.0), max_share=1.0)
     run = Case(6, 3, killers=(4,), policy=policy, workers=1).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5]
@@ -181,7 +181,7 @@ def test_a_sample_that_kills_may_be_tried_again_before_it_is_left_out() -> None:
     assert (fault.index, fault.action, fault.attempt) == (4, "skip", 3)
 
 
-def test_what_a_policy_itself_raises_comes_in_place_of_the_batch() -> None:
+def test_an_error_of_the_policy_is_raised_in_place_of_the_batch() -> None:
     def ask(failure: Any) -> Any:
         assert failure.stage == "worker"
         raise RuntimeError("of the policy")
@@ -194,7 +194,7 @@ def test_what_a_policy_itself_raises_comes_in_place_of_the_batch() -> None:
     assert run.take() == [[6, 7, 8]]
 
 
-# -- there is an end ---
+# -- giving up ---
 
 
 def dying(run: Run, death: Callable[[int], BaseException]) -> Run:
@@ -203,7 +203,7 @@ def dying(run: Run, death: Callable[[int], BaseException]) -> Run:
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 3])
-def test_with_the_budget_spent_the_death_is_raised_and_the_workers_end(restarts: int) -> None:
+def test_when_the_budget_is_spent_the_death_is_raised_and_the_workers_end(restarts: int) -> None:
     run = Case(12, 4, killers=(5,), workers=2, restarts=restarts, policy=RAISES).begin()
     with pytest.raises(WorkerDied, match="is gone"):
         run.take()
@@ -221,7 +221,7 @@ def test_another_epoch_has_the_whole_budget_again() -> None:
     assert [*may, recovery.may_restart] == [True, False, True]
 
 
-def test_samples_that_were_found_to_kill_are_known_when_the_budget_is_spent_over_their_batch() -> None:
+def test_killers_found_before_the_budget_is_spent_are_in_the_log() -> None:
     case = Case(4, 4, killers=(1, 2), workers=1, restarts=10)
     run = case.begin()
     with pytest.raises(WorkerDied, match=r"restarts=10 allows no more. Samples that were found to kill are in"):
@@ -237,7 +237,7 @@ def unready(worker: int) -> BaseException:
 
 
 @pytest.mark.parametrize("death", [lambda _: ValueError("of worker_init_fn"), unready])
-def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Callable[[int], BaseException]) -> None:
+def test_a_worker_that_fails_to_start_is_started_again_a_few_times(death: Callable[[int], BaseException]) -> None:
     run = dying(Case(8, 4, accidents=((0, _MOST_STARTS),), workers=1, policy=RAISES).begin(), death)
     assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     run = dying(Case(8, 4, accidents=((0, _MOST_STARTS + 1),), workers=1, policy=RAISES).begin(), death)
@@ -253,7 +253,7 @@ def killed(*, was_ready: bool = True, was_killed: bool | None = True) -> WorkerD
 
 
 def deaths_until_search(recovery: Recovery) -> int:
-    """Have workers killed over one batch until its samples are tried apart; returns how many."""
+    """Kill workers at one batch until its samples are tried separately; return how many it took."""
     flight = Flight(0, 0, Task(1, [1, 2, 3, 4]))
     deaths = 1
     while recovery.redo(flight, killed(), Doubts(0, 4)) is None:
@@ -261,7 +261,7 @@ def deaths_until_search(recovery: Recovery) -> int:
     return deaths
 
 
-def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_left() -> None:
+def test_workers_killed_during_their_start_are_replaced_while_restarts_are_left() -> None:
     recovery = Recovery(RecoveryOptions(restarts=50))
     ends = [recovery.end_by(0, killed(was_ready=False), None, Doubts(0, 0)) for _ in range(51)]
     assert ends[:50] == [None] * 50
@@ -269,7 +269,7 @@ def test_workers_that_are_killed_as_they_start_are_replaced_while_restarts_are_l
 
 
 @pytest.mark.parametrize(("was_killed", "sets_restarts"), [(True, False), (None, True), (None, False)])
-def test_workers_that_end_as_they_start_are_given_up_unless_signals_did_it_and_restarts_is_set(
+def test_failed_starts_are_given_up_unless_signals_caused_them_and_restarts_is_set(
     was_killed: bool | None, sets_restarts: bool
 ) -> None:
     recovery = Recovery(RecoveryOptions(restarts=50, sets_restarts=sets_restarts))
@@ -279,7 +279,7 @@ def test_workers_that_end_as_they_start_are_given_up_unless_signals_did_it_and_r
     assert "has ended 10 times in a row before it was ready" in str(death)
 
 
-def test_an_answer_ends_the_row_of_starts_that_failed() -> None:
+def test_an_answer_resets_the_count_of_failed_starts() -> None:
     recovery = Recovery(RecoveryOptions(restarts=50))
     for _ in range(3):
         for _ in range(_MOST_STARTS):
@@ -287,7 +287,7 @@ def test_an_answer_ends_the_row_of_starts_that_failed() -> None:
         recovery.answered(0)
 
 
-def test_a_worker_that_answered_and_was_recycled_starts_a_new_row() -> None:
+def test_recycling_a_worker_that_answered_resets_the_count_of_failed_starts() -> None:
     world = World(8, workers=1, restarts=50)
     for _ in range(2):
         for _ in range(_MOST_STARTS):
@@ -302,7 +302,7 @@ def test_a_worker_that_answered_and_was_recycled_starts_a_new_row() -> None:
     assert world.counters.recycled == 2
 
 
-def test_starts_that_end_for_an_unknown_reason_clear_no_sample_of_blame() -> None:
+def test_failed_starts_of_unknown_cause_do_not_exonerate_samples() -> None:
     recovery = Recovery(RecoveryOptions(restarts=50))
     usual = deaths_until_search(recovery)
     for _ in range(5):
@@ -311,7 +311,7 @@ def test_starts_that_end_for_an_unknown_reason_clear_no_sample_of_blame() -> Non
 
 
 @pytest.mark.parametrize("was_ready", [True, False])
-def test_workers_that_are_killed_at_no_task_clear_samples_of_blame(was_ready: bool) -> None:
+def test_workers_killed_without_a_task_exonerate_samples(was_ready: bool) -> None:
     recovery = Recovery(RecoveryOptions(restarts=50))
     usual = deaths_until_search(recovery)
     for _ in range(5):
@@ -319,7 +319,7 @@ def test_workers_that_are_killed_at_no_task_clear_samples_of_blame(was_ready: bo
     assert deaths_until_search(recovery) > 2 * usual
 
 
-def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_given() -> None:
+def test_a_failed_start_does_not_blame_the_assigned_samples() -> None:
     run = Case(8, 4, killers=(0,), workers=1).begin()
     dying(run, lambda _: ValueError("of worker_init_fn"))
     with pytest.raises(ValueError, match="of worker_init_fn"):
@@ -328,7 +328,7 @@ def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_giv
     assert "could not get ready: ValueError: of worker_init_fn" in run.said[0]
 
 
-def test_another_worker_that_cannot_be_started_ends_it_and_both_are_told() -> None:
+def test_a_failed_replacement_raises_with_the_death_as_its_cause() -> None:
     run = Case(8, 4, killers=(0,), workers=1).begin()
 
     def fail(worker: int) -> None:
@@ -341,7 +341,7 @@ def test_another_worker_that_cannot_be_started_ends_it_and_both_are_told() -> No
     assert run.driver.closed
 
 
-def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
+def test_a_sample_that_blocks_workers_is_reported_as_blocking() -> None:
     run = Case(6, 3, killers=(4,), workers=1).begin()
     dying(run, lambda worker: WorkerTimeout(f"worker {worker} is still at batch 1"))
     assert numbers(run.take()) == [0, 1, 2, 3, 5]
@@ -350,12 +350,12 @@ def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
     assert fault.error == "feedline.errors.WorkerTimeout"
 
 
-# -- workers that somebody kills ---
+# -- workers killed from outside ---
 
 
 @pytest.mark.parametrize("kills", [0.05, 0.3])
 @pytest.mark.parametrize("batch_size", [None, 1, 8])
-def test_samples_are_not_blamed_for_workers_that_somebody_kills(batch_size: int | None, kills: float) -> None:
+def test_samples_are_not_blamed_for_workers_killed_from_outside(batch_size: int | None, kills: float) -> None:
     for dice in range(12):
         case = Case(96, batch_size, killers=(17, 70), workers=3, restarts=10**6, kills=kills, dice=dice)
         run = case.begin()
@@ -363,10 +363,10 @@ def test_samples_are_not_blamed_for_workers_that_somebody_kills(batch_size: int 
         assert {fault.index for fault in run.fault_budget.log} == {17, 70}, dice
 
 
-def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
+def test_killers_are_found_quickly_if_nothing_else_kills_workers() -> None:
     run = Case(96, 8, killers=(17, 70), workers=3).begin()
     run.take()
-    assert run.counters.restarts <= 2 * (2 + 3 + 3), "the batch, halves of it, the sample alone"
+    assert run.counters.restarts <= 2 * (2 + 3 + 3), "the batch, its halves, the sample alone"
 
 
 # -- workers that do not answer ---
@@ -375,15 +375,17 @@ def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
 def stuck_error(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, wanted: bool = True) -> str:
     late = Flight(9, 1, Task(0, [70, 71]), wanted=wanted)
     stack = 'File "loading.py", line 7 in read_1\n'
-    told = recovery.stuck_error(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
-    return str(told)
+    error = recovery.stuck_error(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
+    return str(error)
 
 
-def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
-    told = stuck_error(Recovery(RecoveryOptions()), kills_stuck=False)
-    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), after 31.2" in told
-    assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
-    assert "With restarts=, such as restarts=10, it would be replaced" in told
+def test_the_timeout_error_has_the_batch_and_the_stack_of_the_stuck_worker() -> None:
+    message = stuck_error(Recovery(RecoveryOptions()), kills_stuck=False)
+    assert (
+        "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), after 31.2" in message
+    )
+    assert message.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
+    assert "With restarts=, such as restarts=10, it would be replaced" in message
     assert "(samples 70, 71) of an iteration that was left" in stuck_error(
         Recovery(RecoveryOptions()), kills_stuck=False, wanted=False
     )
@@ -396,11 +398,11 @@ def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
         (1, "this engine cannot end a worker"),
     ],
 )
-def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
+def test_the_timeout_error_says_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
     assert why in stuck_error(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
 
 
-def test_a_stack_is_shown_once() -> None:
+def test_the_same_stack_is_shortened_the_second_time() -> None:
     recovery = Recovery(RecoveryOptions(restarts=2))
     flight = Flight(9, 1, Task(0, [70, 71]))
     first, second = (
@@ -449,5 +451,5 @@ Thread 0x2 (most recent call first):
         ),
     ],
 )
-def test_of_a_stack_the_frames_of_the_user_are_shown(stacks: str, shown: str) -> None:
+def test_only_the_users_frames_of_a_stack_are_shown(stacks: str, shown: str) -> None:
     assert users_frames(stacks) == shown

@@ -1,4 +1,4 @@
-"""The number of workers changes: new ones get tasks, those that are too many end what they have."""
+"""Changing the number of workers: new ones get tasks, surplus ones finish theirs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def is_settled(world: World) -> bool:
     return world.machine.is_settled
 
 
-def go_on(world: World, order: list[int]) -> list[int]:
-    """Answer and deliver everything that is left; `order` says which workers answer first."""
+def deliver_rest(world: World, order: list[int]) -> list[int]:
+    """Answer and deliver all remaining batches; `order` says which workers answer first."""
     delivered: list[int] = []
     while True:
         try:
@@ -36,10 +36,10 @@ def test_new_workers_are_started_and_get_tasks() -> None:
     assert world.resize(3) == [(START, 1), (START, 2)]
     world.machine.fill()
     assert world.given() == [[[0], [1], [3]], [[4]], [[2], [5]]]  # batch i goes to worker i mod 3
-    assert go_on(world, [0, 1, 2]) == list(range(12))
+    assert deliver_rest(world, [0, 1, 2]) == list(range(12))
 
 
-def test_workers_that_are_too_many_end_what_they_have() -> None:
+def test_surplus_workers_finish_their_tasks() -> None:
     world = World(12, workers=3, depth=2, most=3)
     assert world.given() == [[[0], [3]], [[1], [4]], [[2], [5]]]
     assert world.resize(1) == []
@@ -53,18 +53,18 @@ def test_workers_that_are_too_many_end_what_they_have() -> None:
     assert world.decided() == [(RETIRE, 1)]
     world.answer(0)
     assert is_settled(world)
-    assert go_on(world, [0]) == list(range(12))
+    assert deliver_rest(world, [0]) == list(range(12))
     assert world.slots.taken == set()
 
 
-def test_workers_that_have_nothing_to_do_are_retired_at_once() -> None:
+def test_idle_surplus_workers_are_retired_at_once() -> None:
     world = World(1, workers=3, most=3)
     assert world.resize(2) == [(RETIRE, 2)]
     assert world.resize(1) == [(RETIRE, 1)]
     assert world.resize(3) == [(START, 1), (START, 2)]
 
 
-def test_the_window_follows() -> None:
+def test_the_window_follows_the_number_of_workers() -> None:
     world = World(40, workers=2, depth=2, slots=40, most=4)
     world.resize(4)
     world.machine.fill()
@@ -72,10 +72,10 @@ def test_the_window_follows() -> None:
     world.resize(1)
     world.answer(0)
     assert world.take() == 0
-    assert sum(world.outstanding()) == 7, "no more, until the window is what it is to be"
+    assert sum(world.outstanding()) == 7, "no new tasks until the window has shrunk"
 
 
-def test_a_worker_that_dies_while_it_is_to_go_is_replaced_for_what_it_had() -> None:
+def test_a_retiring_worker_that_dies_is_replaced_to_finish_its_tasks() -> None:
     world = World(6, workers=2, depth=2, restarts=3, most=2)
     world.given()
     world.resize(1)
@@ -84,10 +84,10 @@ def test_a_worker_that_dies_while_it_is_to_go_is_replaced_for_what_it_had() -> N
     world.answer(1)
     world.answer(1)
     assert world.decided() == [(RETIRE, 1)]
-    assert go_on(world, [0]) == list(range(6))
+    assert deliver_rest(world, [0]) == list(range(6))
 
 
-def test_a_death_after_the_last_task_is_no_restart() -> None:
+def test_the_death_of_a_finished_surplus_worker_is_not_a_restart() -> None:
     world = World(2, workers=2, depth=1, restarts=3, most=2)
     world.given()
     world.machine.resize(1)
@@ -97,7 +97,7 @@ def test_a_death_after_the_last_task_is_no_restart() -> None:
     assert world.counters.restarts == 0
 
 
-def test_if_no_more_can_be_started_there_are_as_many_as_before() -> None:
+def test_if_new_workers_fail_to_start_the_old_number_stays() -> None:
     world = World(8, workers=1, depth=1, most=3)
     world.machine.resize(3)
     assert world.decided() == [(START, 1), (START, 2)]
@@ -106,10 +106,10 @@ def test_if_no_more_can_be_started_there_are_as_many_as_before() -> None:
     assert world.decided() == [(RETIRE, 2)]
     assert len(world.machine.active) == 1
     assert world.machine.fatal is None
-    assert go_on(world, [0]) == list(range(8))
+    assert deliver_rest(world, [0]) == list(range(8))
 
 
-def test_a_call_reaches_those_that_are_there() -> None:
+def test_a_call_reaches_only_active_workers() -> None:
     world = World(4, workers=2, depth=1, most=3)
     world.resize(1)
     world.machine.call(Call("note"))
@@ -124,7 +124,7 @@ def test_a_call_reaches_those_that_are_there() -> None:
     assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [2, 0, 0]
 
 
-def test_it_is_settled_when_every_worker_has_answered() -> None:
+def test_the_machine_is_settled_when_every_worker_has_answered() -> None:
     world = World(12, workers=1, depth=1, most=2)
     assert not is_settled(world)
     world.answer(0)
@@ -139,12 +139,12 @@ def test_it_is_settled_when_every_worker_has_answered() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_there_are_as_many_as_there_is_room_for(count: int) -> None:
+def test_resizing_beyond_the_bounds_is_an_error(count: int) -> None:
     with pytest.raises(AssertionError):
         World(workers=2, most=2).machine.resize(count)
 
 
-def test_a_worker_without_a_place_is_done_without() -> None:
+def test_an_elastic_machine_continues_without_a_worker_that_finds_no_resources() -> None:
     world = World(12, workers=1, depth=2, slots=12, most=3)
     world.machine.is_elastic = True
     world.resize(3)
@@ -157,12 +157,12 @@ def test_a_worker_without_a_place_is_done_without() -> None:
     assert world.machine.fatal is None
     assert world.counters.restarts == 0
     assert len(world.machine.active) == 1
-    assert go_on(world, [2, 0]) == list(range(12))
+    assert deliver_rest(world, [2, 0]) == list(range(12))
     assert world.slots.taken == set()
     assert is_settled(world)
 
 
-def test_the_first_worker_and_a_number_that_was_given_need_their_places() -> None:
+def test_the_first_worker_and_a_fixed_number_of_workers_must_start() -> None:
     for worker, is_elastic in ((0, True), (1, False)):
         world = World(4, workers=2, most=2)
         world.machine.is_elastic = is_elastic

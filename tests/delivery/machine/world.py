@@ -1,4 +1,4 @@
-"""A machine without an engine: tests say what workers do, and read what is decided."""
+"""A machine without an engine: tests play the workers and read the decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from feedline.types import Result, ResultKind, Resume, Task
 
 
 class Slots:
-    """Numbers; each has one owner at a time. The payload of a batch is the number of its slot."""
+    """Fake slots, each with one owner at a time. The payload of a batch is the number of its slot."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -47,7 +47,7 @@ class Slots:
 
 
 class World:
-    """A machine, and what it has given to each worker."""
+    """A machine, and the tasks it has given to each worker."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class World:
         self.begin(batches, resumes)
 
     def begin(self, batches: int, resumes: dict[int, Resume] | None = None) -> None:
-        """Begin an epoch, whose batches are [0], [1], ..."""
+        """Begin an epoch with the batches [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
         origin = Origin(resumes=resumes or {})
         self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), origin=origin)
         self.machine.begin(self.epoch)
 
     def decided(self) -> list[Decision]:
-        """Have the tasks given that are to be given; returns what else was decided."""
+        """Hand out the tasks that were decided; return the other decisions."""
         others = []
         while self.machine.decisions:
             decision = self.machine.decisions.popleft()
@@ -90,12 +90,12 @@ class World:
         return others
 
     def given(self) -> list[list[Any]]:
-        """Return what each worker has, when nothing but tasks was decided."""
+        """Return the tasks of each worker, asserting that there are no other decisions."""
         assert self.decided() == []
         return [[task.indices for task in tasks] for tasks in self.tasks]
 
     def answer(self, worker: int, kind: ResultKind = ResultKind.DONE, **more: Any) -> Task:
-        """Have a worker answer its oldest task."""
+        """Let a worker answer its oldest task."""
         self.decided()
         task = self.tasks[worker].pop(0)
         payload: Any = task.slot if kind is ResultKind.DONE else ValueError("torn")
@@ -103,13 +103,13 @@ class World:
         return task
 
     def take_back(self, worker: int, begun: int = 1) -> None:
-        """Have all taken back that a worker has not begun, as was decided."""
+        """Take back all tasks that a worker has not started, as was decided."""
         waiting = self.tasks[worker][begun:]
         del self.tasks[worker][begun:]
         self.machine.taken_back(worker, [task.id for task in waiting])
 
     def die(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
-        """Have a worker die that had begun so many of its tasks."""
+        """Let a worker die that had started `begun` of its tasks."""
         self.decided()
         waiting = self.tasks[worker][begun:]
         self.tasks[worker].clear()
@@ -117,13 +117,13 @@ class World:
         self.machine.died(worker, death, [task.id for task in waiting])
 
     def replace(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
-        """Have a worker die and another started in its place."""
+        """Let a worker die and start another in its place."""
         self.die(worker, begun, death)
         assert self.decided() == [(START, worker)]
         self.machine.started(worker)
 
     def take(self) -> int:
-        """Deliver the next batch, and let go of it; negative if it is not there."""
+        """Deliver the next batch and release it; negative if it is not ready."""
         ordinal = self.machine.take()
         if ordinal >= 0:
             result = self.epoch.pop(ordinal)
@@ -136,7 +136,7 @@ class World:
         return [view.outstanding for view in self.machine.workers]
 
     def resize(self, count: int) -> list[Decision]:
-        """Have another number of workers; those that are to be started are. Returns what was decided."""
+        """Change the number of workers and start new ones; return the decisions."""
         self.machine.resize(count)
         decided = self.decided()
         for decision in decided:

@@ -28,13 +28,13 @@ BATCH = 3
 # Any, throughout: datasets, loaders and states.
 Make = Callable[[], Any]
 Place = tuple[int, int]
-"""How many ranks, each with how many workers."""
+"""The number of ranks, and of workers per rank."""
 Steps = Callable[[int], "int | None"]
-"""Says how many steps a rank takes."""
+"""Maps a rank to its number of steps."""
 
 
 class World:
-    """Ranks, one after the other in this process: the environment says which one it is."""
+    """Ranks that run one after the other in this process; the environment says which is current."""
 
     def __init__(self, make: Make, patch: pytest.MonkeyPatch, **options: Any) -> None:
         self.make = make
@@ -48,12 +48,12 @@ class World:
         return Loader(self.make(), BATCH, **{"workers": place[1], "engine": engine, **self.options})
 
     def go(self, place: Place, state: Any, steps: Steps) -> tuple[list[list[int]], Any]:
-        """Let each rank take so many steps, None for all; return what each has got, and their state."""
+        """Let each rank take its steps, None for all; return what each received, and their merged state."""
         found, states = self.legs(place, state, steps)
         return found, feedline.merge_states(states)
 
     def legs(self, place: Place, state: Any, steps: Steps) -> tuple[list[list[int]], list[Any]]:
-        """Do the same; return the states of all ranks."""
+        """Like `go`, but return the separate states of all ranks."""
         found, states = [], []
         for rank in range(place[0]):
             loader = self.loader(rank, place)
@@ -75,7 +75,7 @@ def flat(found: list[list[int]]) -> list[int]:
 
 
 def sources_in(folder: Path) -> dict[str, Make]:
-    """Write the same samples in several formats; return what opens each."""
+    """Write the same samples in several formats; return a function that opens each."""
     shards = write_shards(folder, SIZES)
     with contextlib.closing(sqlite3.connect(folder / "rows.db")) as database, database:
         database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, name TEXT)")

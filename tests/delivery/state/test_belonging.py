@@ -1,4 +1,4 @@
-"""States that are merged: only those of all ranks, each once, after the same step."""
+"""Which states can be merged: those of all ranks, each once, after the same step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Make]:
 
 
 def without_rank(state: Any) -> Any:
-    """Return a state as it was before ranks that had ended, or not begun, told which they are."""
+    """Return the state in its old form, without the rank if the rank had ended or not started."""
     if not state["ended"] and state["streams"]:
         return state
     return {**state, "order": {name: value for name, value in state["order"].items() if name != "rank"}}
@@ -70,7 +70,7 @@ def test_only_the_states_of_all_ranks_in_order_are_merged(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("steps", [None, 0, 2])
-def test_each_rank_tells_who_it_is_at_every_moment(
+def test_the_state_of_a_rank_names_it_at_every_moment(
     sources: dict[str, Make], workers: int, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch)
@@ -86,14 +86,14 @@ def test_each_rank_tells_who_it_is_at_every_moment(
         feedline.merge_states([others[0], states[1], others[2]])
 
 
-def test_a_state_of_the_end_serves_all_ranks_and_becomes_theirs(
+def test_a_state_saved_at_the_end_works_for_all_ranks(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch, seed=5)
     _, states = world.legs((3, 0), None, lambda _: None)
     merged = feedline.merge_states(states)
     assert "ranks" not in merged
-    for state in (states[1], merged):  # one that was saved by one rank alone, and one of all
+    for state in (states[1], merged):  # one saved by a single rank, and the merged one
         again = []
         for rank in range(2):
             loader = world.loader(rank, (2, 0))
@@ -106,7 +106,7 @@ def test_a_state_of_the_end_serves_all_ranks_and_becomes_theirs(
         assert {each["epoch"] for each in states_of_next} == {1}
 
 
-def test_old_states_of_the_end_are_known_by_those_beside_them(
+def test_the_rank_of_an_old_end_state_follows_from_the_other_states(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch, seed=5)
@@ -114,10 +114,10 @@ def test_old_states_of_the_end_are_known_by_those_beside_them(
     old = list(map(without_rank, states))
     with pytest.raises(BadState, match="ranks 0 of 3, an unknown one"):
         feedline.merge_states(old[:2])
-    assert feedline.merge_states(old[1:])["ended"]  # nobody can tell here that another rank had not ended
+    assert feedline.merge_states(old[1:])["ended"]  # that another rank had not ended cannot be known here
 
 
-def test_ranks_of_one_order_are_in_one_epoch() -> None:
+def test_states_of_different_epochs_are_not_merged() -> None:
     loaders = [
         DataLoader(range(20), BATCH, sampler=samplers.DistributedSampler(range(20), 2, rank), seed=1)
         for rank in range(2)
@@ -129,7 +129,9 @@ def test_ranks_of_one_order_are_in_one_epoch() -> None:
         feedline.merge_states([states[0][0], states[1][1]])
 
 
-def test_ranks_are_after_one_step_of_virtual_epochs(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_different_virtual_steps_are_not_merged(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(sources["tar"], monkeypatch)
     states = []
     for rank in range(2):

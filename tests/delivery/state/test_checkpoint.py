@@ -1,4 +1,4 @@
-"""Where one iteration is: what its state is made of."""
+"""The position of one iteration, and what its state consists of."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def deliver(checkpoint: Checkpoint, *ordinals: int) -> None:
 # -- the order ---
 
 
-def test_it_is_about_delivered_batches_not_about_what_was_asked_for() -> None:
+def test_a_state_counts_delivered_batches_not_planned_ones() -> None:
     checkpoint = begin()
     assert checkpoint.plan is not None
     for _ in range(10):
@@ -57,25 +57,25 @@ def test_it_is_about_delivered_batches_not_about_what_was_asked_for() -> None:
     json.dumps(snapshot.as_dict())
 
 
-def test_an_iteration_that_was_resumed_counts_on() -> None:
+def test_a_resumed_iteration_continues_counting() -> None:
     checkpoint = begin(consumed=40)
     deliver(checkpoint, 0)
     assert checkpoint.snapshot().order["consumed"] == 44
 
 
-def test_batches_out_of_turn_are_told_by_their_distance() -> None:
+def test_early_batches_are_stored_relative_to_the_position() -> None:
     checkpoint = begin(consumed=40)
     deliver(checkpoint, 0, 3, 5)
     snapshot = checkpoint.snapshot()
     assert snapshot.order["consumed"] == 44
     assert snapshot.early == (2, 4)
-    assert snapshot.order["stride"] == [4, 0, 1], "their numbers mean nothing with batches of another size"
+    assert snapshot.order["stride"] == [4, 0, 1], "with another batch size the numbers would be meaningless"
     deliver(checkpoint, 1, 2, 4)
     assert checkpoint.snapshot().early == ()
     assert "stride" not in checkpoint.snapshot().order
 
 
-def test_an_epoch_that_was_gone_through_leaves_its_number_and_seeds() -> None:
+def test_the_state_of_a_finished_epoch_has_its_number_and_seeds() -> None:
     checkpoint = begin()
     deliver(checkpoint, 0, 1)
     checkpoint.entry.progress.ended = True
@@ -97,21 +97,21 @@ def test_an_epoch_that_was_gone_through_leaves_its_number_and_seeds() -> None:
 # -- datasets with a state, map-style ---
 
 
-def test_the_state_of_the_dataset_is_asked_for_when_the_loop_makes_the_batches_itself() -> None:
+def test_without_workers_the_state_of_the_dataset_is_read_directly() -> None:
     state = {"n": [1]}
     checkpoint = begin(live=lambda: Notes(state))
     snapshot = checkpoint.snapshot()
     assert snapshot.streams == ({"place": 0, "dataset": {"n": [1]}, "iterator": None},)
     state["n"].append(2)
-    assert snapshot.streams[0]["dataset"] == {"n": [1]}, "it goes on changing; the snapshot does not"
+    assert snapshot.streams[0]["dataset"] == {"n": [1]}, "the snapshot does not change with the dataset"
 
 
-def test_a_dataset_without_a_state_leaves_no_trace() -> None:
+def test_a_dataset_without_a_state_is_not_in_the_snapshot() -> None:
     assert begin(live=lambda: Notes()).snapshot().streams == ()
     assert begin(workers=2).snapshot().streams == ()
 
 
-def test_the_last_state_of_every_worker() -> None:
+def test_a_snapshot_has_the_last_state_of_every_worker() -> None:
     checkpoint = begin(workers=3)
     checkpoint.entry.progress.notes[2] = Notes({"n": 4})
     checkpoint.entry.progress.notes[0] = Notes({"n": 8})
@@ -121,7 +121,7 @@ def test_the_last_state_of_every_worker() -> None:
 
 
 @pytest.mark.parametrize(("begun_with", "delivered", "turn"), [(0, 0, 0), (0, 4, 1), (2, 0, 2), (2, 2, 1)])
-def test_whose_turn_it_is_goes_round(begun_with: int, delivered: int, turn: int) -> None:
+def test_the_turn_rotates_over_the_workers(begun_with: int, delivered: int, turn: int) -> None:
     checkpoint = begin(workers=3)
     checkpoint.entry.progress.notes[0] = Notes({"n": 1})
     checkpoint.entry.progress.turn = begun_with
@@ -130,14 +130,14 @@ def test_whose_turn_it_is_goes_round(begun_with: int, delivered: int, turn: int)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_what_outlives_an_epoch_is_the_dataset_if_its_worker_does(keeps: bool) -> None:
+def test_the_state_of_the_dataset_outlives_an_epoch_if_its_worker_does(keeps: bool) -> None:
     checkpoint = begin(workers=2, keeps_dataset=keeps)
     checkpoint.entry.progress.notes[1] = Notes({"n": 4})
     checkpoint.entry.progress.ended = True
     snapshot = checkpoint.snapshot()
-    told = {"dataset": None, "last": None}, {"dataset": {"n": 4}, "last": None}
-    assert snapshot.streams == (told if keeps else ())
-    assert snapshot.order == SAMPLES.expected(), "what the loader has to fit, in any case"
+    states = {"dataset": None, "last": None}, {"dataset": {"n": 4}, "last": None}
+    assert snapshot.streams == (states if keeps else ())
+    assert snapshot.order == SAMPLES.expected(), "what a loader must match, in any case"
 
 
 def test_an_iterator_outlives_an_epoch_if_it_is_the_dataset() -> None:
@@ -147,17 +147,17 @@ def test_an_iterator_outlives_an_epoch_if_it_is_the_dataset() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_the_last_state_of_another_iterator_is_told_as_such(keeps: bool) -> None:
-    """It may hold random generators of its worker. The iterators of feedline's own sources hold none."""
+def test_the_last_state_of_a_separate_iterator_is_stored_as_last(keeps: bool) -> None:
+    """It may hold its worker's random generators. The iterators of feedline's own sources do not."""
     checkpoint = begin(STREAMS, live=partial(Notes, None, {"place": 9}, False), keeps_last=keeps)
     checkpoint.entry.progress.ended = True
     assert checkpoint.snapshot().streams == (({"dataset": None, "last": {"place": 9}},) if keeps else ())
 
 
-# -- streams of one's own ---
+# -- a stream per worker ---
 
 
-def test_the_one_stream_without_workers() -> None:
+def test_a_snapshot_of_the_one_stream_without_workers() -> None:
     checkpoint = begin(STREAMS)
     deliver(checkpoint, 0, 1)
     counts = {"batches": 2, "noted_at": 2, "ended": False, "read": None}
@@ -166,7 +166,7 @@ def test_the_one_stream_without_workers() -> None:
     assert checkpoint.snapshot().streams == ({**counts, "place": 8, "dataset": None, "iterator": {"place": 8}},)
 
 
-def test_the_streams_of_workers() -> None:
+def test_a_snapshot_of_the_streams_of_workers() -> None:
     checkpoint = begin(STREAMS, workers=2)
     checkpoint.entry.progress.streams = [
         StreamProgress(5, ended=False, notes=Notes({"d": 1}, {"i": 2}, place=16), noted_at=4),
@@ -183,11 +183,11 @@ def test_the_streams_of_workers() -> None:
     json.dumps(snapshot.as_dict())
 
 
-# -- a stream that is shared out ---
+# -- a shared stream ---
 
 
 def spans(notes: dict[int, Notes], delivered: int) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """Return what a state says has been consumed, and of the stream. A step is eight samples."""
+    """Return the consumed samples and the streams of a state. A step is eight samples."""
     checkpoint = begin(SPANS, workers=2)
     deliver(checkpoint, *range(delivered))
     checkpoint.entry.progress.notes.update(notes)
@@ -195,26 +195,26 @@ def spans(notes: dict[int, Notes], delivered: int) -> tuple[int, tuple[dict[str,
     return snapshot.order["consumed"], snapshot.streams
 
 
-def test_any_state_that_is_not_beyond_will_do_and_the_latest_is_best() -> None:
+def test_the_latest_stream_state_that_is_not_beyond_the_position_is_used() -> None:
     early, late = Notes(None, {"place": 10}, place=10), Notes(None, {"place": 18}, place=18)
     assert spans({0: early, 1: late}, 3) == (
         24,
         ({"place": 18, "dataset": None, "iterator": {"place": 18}},),
     )
     assert spans({0: early, 1: late}, 2) == (16, ({"place": 10, "dataset": None, "iterator": {"place": 10}},))
-    assert spans({0: early, 1: late}, 1) == (8, ()), "it is read again"
+    assert spans({0: early, 1: late}, 1) == (8, ()), "the stream is read again"
 
 
-def test_near_the_end_a_worker_knows_better_than_the_plan() -> None:
+def test_near_the_end_the_workers_consumed_count_overrides_the_plan() -> None:
     assert spans({0: Notes(consumed=14)}, 2) == (14, ())
     assert spans({0: Notes(consumed=14), 1: Notes(consumed=15)}, 2) == (15, ())
-    assert spans({0: Notes(consumed=99)}, 2) == (16, ()), "a later batch that came out of turn"
+    assert spans({0: Notes(consumed=99)}, 2) == (16, ()), "the count of a later batch that came early"
 
 
-# -- going on ---
+# -- resuming ---
 
 
-def test_where_a_stream_goes_on() -> None:
+def test_where_a_stream_resumes() -> None:
     assert resume_of({}, 4) == Resume()
     assert resume_of({"batches": 3, "noted_at": 3, "ended": False}, 4) == Resume(skip=12, least=9), (
         "the last batch may have been short"
@@ -230,7 +230,7 @@ def test_a_state_may_be_loaded_twice() -> None:
     assert resume_of(stream, 4).dataset == {"n": [1]}
 
 
-def test_what_a_snapshot_says_of_a_worker_is_as_if_it_had_just_said_it() -> None:
+def test_notes_of_a_worker_survive_a_snapshot() -> None:
     notes = Notes({"d": 1}, {"i": 2}, place=16)
     checkpoint = begin(STREAMS, workers=1)
     checkpoint.entry.progress.streams = [StreamProgress(4, notes=notes, noted_at=4)]
@@ -239,7 +239,7 @@ def test_what_a_snapshot_says_of_a_worker_is_as_if_it_had_just_said_it() -> None
     assert notes_of({"batches": 4}) is None
 
 
-def test_a_foreign_sampler_says_what_its_next_epoch_has_to_be_given() -> None:
+def test_the_state_of_a_stateful_sampler_is_saved_at_the_end_of_an_epoch() -> None:
     class Counting:
         epochs = 0
 

@@ -1,4 +1,4 @@
-"""Whether a state is whole."""
+"""Recognising damaged states."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_what_is_whole(name: str) -> None:
+def test_whole_states_are_accepted(name: str) -> None:
     assert checked(WHOLE[name]) is WHOLE[name]
     assert Snapshot.from_dict(WHOLE[name]).as_dict() == WHOLE[name]
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "told"),
+    ("name", "path", "message"),
     [
         ("samples", "order.consumed", "no 'order.consumed'"),
         ("samples", "order.unit", "no 'order.unit'"),
@@ -84,14 +84,14 @@ def test_what_is_whole(name: str) -> None:
         ("ended", "order.finish", "different epoch"),
     ],
 )
-def test_what_is_missing_is_named(name: str, path: str, told: str) -> None:
+def test_the_error_names_what_is_missing(name: str, path: str, message: str) -> None:
     state = copy.deepcopy(WHOLE[name])
     *holders, last = path.split(".")
     holder: Any = state
     for holder_name in holders:
         holder = holder[int(holder_name) if holder_name.isdigit() else holder_name]
     del holder[last]
-    with pytest.raises(BadState, match=f"damaged: .*{told}.*start the epoch again"):
+    with pytest.raises(BadState, match=f"damaged: .*{message}.*start the epoch again"):
         checked(state)
 
 
@@ -113,20 +113,20 @@ def test_what_is_missing_is_named(name: str, path: str, told: str) -> None:
         ("endless", {"order": {**ENDLESS["order"], "endless": 1}}),
     ],
 )
-def test_what_does_not_go_together(name: str, change: dict[str, Any]) -> None:
+def test_inconsistent_states_are_rejected(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(BadState, match="damaged"):
         checked({**WHOLE[name], **change})
 
 
 @pytest.mark.parametrize("array", [np.arange(3), np.zeros(0), np.zeros((2, 2))])
 @pytest.mark.parametrize("place", ["sampler", "batch_size", "length", "unit", "consumed"])
-def test_an_array_in_the_place_of_a_value(array: Any, place: str) -> None:
+def test_an_array_in_place_of_a_value_is_rejected(array: Any, place: str) -> None:
     loader = feedline.Loader(list(range(20)), 2, shuffle=True)
     next(iter(loader))
     state = loader.state_dict()
-    for told in (array, {"kind": array}, [1, array]):
+    for wrong in (array, {"kind": array}, [1, array]):
         with pytest.raises(BadState, match=rf"damaged: order\.{place}"):
-            loader.load_state_dict({**state, "order": {**state["order"], place: told}})
+            loader.load_state_dict({**state, "order": {**state["order"], place: wrong}})
     with pytest.raises(BadState, match="not ndarray"):
         loader.load_state_dict(array)
     loader.load_state_dict(state)
@@ -134,6 +134,6 @@ def test_an_array_in_the_place_of_a_value(array: Any, place: str) -> None:
     loader.close()
 
 
-def test_arrays_of_users_are_left_to_them() -> None:
+def test_arrays_in_a_users_own_state_are_accepted() -> None:
     state = {**SAMPLER, "order": {**SAMPLER["order"], "sampler_state": {"parts": [np.arange(3)], "iterator": None}}}
     assert checked(state) is state

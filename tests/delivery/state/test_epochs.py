@@ -1,4 +1,4 @@
-"""Which epoch comes next, and what a loaded state does to that."""
+"""Which epoch comes next, also after loading a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from feedline.types import Key, Share
 
 
 class Bench:
-    """A ledger with an order, as a loader has them."""
+    """Epochs with an order, as in a loader."""
 
     def __init__(self, order: Order | None = None) -> None:
         self.sampler = RandomSampler(range(10), seed=3)
@@ -42,7 +42,7 @@ class Bench:
         return start, checkpoint
 
     def run(self, batches: int | None = None) -> int:
-        """Go through an epoch, or a part of it; returns which it was."""
+        """Run an epoch or a part of it; return its number."""
         start, checkpoint = self.begin()
         assert checkpoint.plan is not None
         for number, _ in enumerate(checkpoint.plan):
@@ -74,7 +74,7 @@ def state_of(batches: int | None, epoch: int = 0) -> dict[str, Any]:
 # -- counting ---
 
 
-def test_epochs_are_counted_from_zero_and_the_sampler_is_told() -> None:
+def test_epochs_are_counted_from_zero_and_set_on_the_sampler() -> None:
     bench = Bench()
     assert [bench.run(), bench.run(1), bench.run()] == [0, 1, 2]
     assert bench.sampler.epoch == 2
@@ -82,18 +82,18 @@ def test_epochs_are_counted_from_zero_and_the_sampler_is_told() -> None:
 
 
 @pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_an_epoch_that_is_set_by_hand_is_obeyed_once_and_counted_from(whom: str) -> None:
+def test_set_epoch_applies_once_and_counting_continues_from_there(whom: str) -> None:
     bench = Bench()
     bench.run()
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
     assert [bench.run(), bench.run()] == [7, 8]
 
 
-def test_what_fails_to_begin_is_no_epoch() -> None:
+def test_an_iteration_that_fails_to_start_does_not_count_as_an_epoch() -> None:
     bench = Bench()
     bench.sampler.set_epoch(7)
     for _ in range(3):
-        assert bench.epochs.begin(bench.order).epoch == 7, "until it has begun"
+        assert bench.epochs.begin(bench.order).epoch == 7, "until it has started"
 
 
 def test_an_order_without_samplers_is_counted_too() -> None:
@@ -101,20 +101,20 @@ def test_an_order_without_samplers_is_counted_too() -> None:
     assert [bench.begin()[0].epoch for _ in range(2)] == [0, 1]
 
 
-# -- going on ---
+# -- resuming ---
 
 
 @pytest.mark.parametrize(("batches", "consumed"), [(0, 0), (2, 4), (4, 8)])
-def test_the_iteration_after_loading_goes_on_in_its_epoch(batches: int, consumed: int) -> None:
+def test_the_iteration_after_loading_resumes_its_epoch(batches: int, consumed: int) -> None:
     bench = Bench()
     bench.load(state_of(batches, epoch=5))
     start, checkpoint = bench.begin()
     assert start.epoch == 5
     assert checkpoint.entry.consumed == consumed
-    assert bench.run() == 6, "and the next one is the next"
+    assert bench.run() == 6, "the epoch after it is the next"
 
 
-def test_after_the_end_of_an_epoch_the_next_one_begins() -> None:
+def test_loading_a_state_from_the_end_of_an_epoch_starts_the_next_one() -> None:
     bench = Bench()
     bench.load(state_of(None, epoch=5))
     start, checkpoint = bench.begin()
@@ -122,18 +122,18 @@ def test_after_the_end_of_an_epoch_the_next_one_begins() -> None:
     assert checkpoint.entry.consumed == 0
 
 
-def test_a_state_is_used_up_when_the_iteration_has_begun_and_no_sooner() -> None:
+def test_a_state_is_used_up_only_when_the_iteration_has_started() -> None:
     bench = Bench()
     state = state_of(2, epoch=5)
     bench.load(state)
     for _ in range(3):
-        assert bench.epochs.begin(bench.order).snapshot is not None, "workers could not be started, say"
+        assert bench.epochs.begin(bench.order).snapshot is not None, "for example if workers could not be started"
         assert bench.state() == state
     bench.begin()
     assert bench.epochs.begin(bench.order).snapshot is None
 
 
-def test_loading_in_the_middle_of_an_iteration_is_about_the_next() -> None:
+def test_loading_during_an_iteration_applies_to_the_next_one() -> None:
     bench = Bench()
     bench.run(1)
     state = state_of(2, epoch=5)
@@ -142,7 +142,7 @@ def test_loading_in_the_middle_of_an_iteration_is_about_the_next() -> None:
     assert bench.run() == 5
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_loading_a_wrong_state_changes_nothing() -> None:
     bench = Bench()
     bench.run(1)
     before = bench.state()
@@ -152,8 +152,8 @@ def test_what_does_not_fit_changes_nothing() -> None:
         assert bench.state() == before
 
 
-def test_an_empty_state_is_none() -> None:
-    """torchdata's rule: what was never saved is {}."""
+def test_loading_an_empty_state_does_nothing() -> None:
+    """As in torchdata, {} stands for no state."""
     bench = Bench()
     bench.run()
     bench.load({})
@@ -164,7 +164,7 @@ def test_an_empty_state_is_none() -> None:
 
 
 @pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
+def test_a_loaded_state_overrides_set_epoch_with_a_warning(whom: str) -> None:
     bench = Bench()
     bench.load(state_of(2, epoch=5))
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(7)
@@ -174,7 +174,7 @@ def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
 
 
 @pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_setting_the_epoch_of_the_state_is_as_it_should_be(whom: str) -> None:
+def test_set_epoch_with_the_epoch_of_the_state_does_not_warn(whom: str) -> None:
     bench = Bench()
     bench.load(state_of(2, epoch=5))
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(5)
@@ -184,7 +184,7 @@ def test_setting_the_epoch_of_the_state_is_as_it_should_be(whom: str) -> None:
 
 
 @pytest.mark.parametrize("whom", ["loader", "sampler"])
-def test_after_the_end_of_an_epoch_an_epoch_set_by_hand_is_obeyed(whom: str) -> None:
+def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch(whom: str) -> None:
     bench = Bench()
     bench.load(state_of(None, epoch=5))
     (bench.epochs if whom == "loader" else bench.sampler).set_epoch(9)
@@ -194,7 +194,7 @@ def test_after_the_end_of_an_epoch_an_epoch_set_by_hand_is_obeyed(whom: str) -> 
 # -- before the first batch ---
 
 
-def test_a_state_before_the_first_iteration_is_settled_once() -> None:
+def test_a_state_before_the_first_iteration_is_made_once() -> None:
     bench = Bench()
     state = bench.state()
     assert bench.state() == state
@@ -202,10 +202,10 @@ def test_a_state_before_the_first_iteration_is_settled_once() -> None:
     start, _ = bench.begin()
     assert start.is_settled
     assert start.snapshot is not None
-    assert start.snapshot.as_dict() == state, "the iteration is the one that was described"
+    assert start.snapshot.as_dict() == state, "the iteration matches the saved state"
 
 
-def test_what_was_settled_for_another_epoch_does_not_count() -> None:
+def test_a_state_made_for_another_epoch_is_not_used() -> None:
     bench = Bench()
     bench.state()
     bench.epochs.set_epoch(4)
@@ -216,7 +216,7 @@ def test_what_was_settled_for_another_epoch_does_not_count() -> None:
     assert (start.epoch, start.snapshot) == (6, None)
 
 
-def test_the_state_is_that_of_the_last_iteration_that_was_begun() -> None:
+def test_the_state_is_that_of_the_last_started_iteration() -> None:
     bench = Bench()
     bench.run(2)
     assert bench.state()["order"]["consumed"] == 4
@@ -251,14 +251,14 @@ def test_an_endless_state_needs_an_endless_order() -> None:
     bench.load(state)
     with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
         bench.begin()
-    assert bench.epochs.begin(endless).snapshot is not None, "the state is still there"
+    assert bench.epochs.begin(endless).snapshot is not None, "the state is still loaded"
 
 
 # -- copies ---
 
 
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda epochs: pickle.loads(pickle.dumps(epochs))])
-def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
+def test_a_copy_starts_at_epoch_zero(twin_of: Any) -> None:
     bench = Bench()
     bench.run(1)
     twin = twin_of(bench.epochs)
@@ -269,7 +269,7 @@ def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
 @pytest.mark.parametrize(
     "twin_of", [Epochs.copy, copy.copy, copy.deepcopy, lambda epochs: pickle.loads(pickle.dumps(epochs))]
 )
-def test_a_copy_has_what_was_loaded_and_set(twin_of: Any) -> None:
+def test_a_copy_keeps_a_loaded_state_and_set_epoch(twin_of: Any) -> None:
     bench = Bench()
     bench.load(state_of(2, epoch=5))
     start = twin_of(bench.epochs).begin(bench.order)
@@ -280,7 +280,7 @@ def test_a_copy_has_what_was_loaded_and_set(twin_of: Any) -> None:
     assert twin_of(bench.epochs).begin(bench.order).epoch == 7
 
 
-def test_the_order_that_a_state_was_settled_with_is_kept_until_an_iteration_has_begun() -> None:
+def test_the_order_of_an_early_state_is_kept_until_an_iteration_starts() -> None:
     bench = Bench()
     kept = []
     for step in (Bench.state, Bench.begin):
@@ -295,6 +295,6 @@ def test_the_warning_points_to_the_loop(kind: Any) -> None:
     next(iter(loader))
     loader.load_state_dict(loader.state_dict())
     loader.set_epoch(7)
-    with pytest.warns(StateWarning) as told:
+    with pytest.warns(StateWarning) as warned:
         list(loader)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]

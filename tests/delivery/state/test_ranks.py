@@ -1,4 +1,4 @@
-"""States of several ranks, put together, and streams that go on with another number of ranks and workers."""
+"""Merging states of several ranks, and resuming streams with other numbers of ranks and workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.sample(5)
 
 WORLDS = [1, 2, 3, 4, 8]
 PLACES = [(ranks, workers) for ranks in WORLDS for workers in (0, 1, 3)]
-"""How many ranks, each with how many workers."""
+"""The number of ranks, and of workers per rank."""
 
 # Any, throughout: datasets, loaders and states.
 
@@ -72,7 +72,7 @@ def test_each_sample_comes_once_whatever_the_number_of_workers(
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", SPLIT)
-def test_each_sample_comes_once_for_all_pairs(
+def test_each_sample_comes_once_for_all_pairs_of_ranks_and_workers(
     sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources[name], monkeypatch)
@@ -83,7 +83,7 @@ def test_each_sample_comes_once_for_all_pairs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
-def test_parquet_ranks_step_together_and_any_state_serves_all(
+def test_parquet_ranks_step_together_and_any_state_works_for_all(
     sources: dict[str, Make], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["parquet"], monkeypatch)
@@ -93,7 +93,7 @@ def test_parquet_ranks_step_together_and_any_state_serves_all(
         after = world.rest((later, 0), state)
         came = Counter(flat(before) + after)
         assert came.keys() == set(range(COUNT)), f"{ranks} ranks, then {later}"
-        assert sum(came.values()) < COUNT + later  # ranks that have none left repeat one
+        assert sum(came.values()) < COUNT + later  # ranks without samples left repeat one
 
 
 places = st.sampled_from([(1, 0), (2, 0), (3, 0), (4, 0), (8, 0), (1, 1), (2, 3), (3, 1)])
@@ -103,7 +103,7 @@ legs = st.lists(st.tuples(places, st.lists(st.integers(0, 9), min_size=8, max_si
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(40))
 @given(name=st.sampled_from(SPLIT), legs=legs, last=places)
-def test_states_of_random_moments_and_of_states_again(
+def test_resuming_repeatedly_at_random_moments(
     sources: dict[str, Make], name: str, legs: list[tuple[Place, list[int]]], last: Place
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,7 @@ def test_states_of_random_moments_and_of_states_again(
 
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("place", [(1, 0), (3, 0), (2, 3)])
-def test_as_many_ranks_and_workers_go_on_with_exactly_the_same_batches(
+def test_the_same_ranks_and_workers_resume_with_exactly_the_same_batches(
     sources: dict[str, Make], name: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources[name], monkeypatch)
@@ -127,15 +127,13 @@ def test_as_many_ranks_and_workers_go_on_with_exactly_the_same_batches(
     before, state = world.go(place, None, lambda _: 2)
     after, _ = world.go(place, state, lambda _: None)
     assert [one + other for one, other in zip(before, after, strict=True)] == whole
-    for rank in range(place[0]):  # and each from its own
+    for rank in range(place[0]):  # also each from its own state
         loader = world.loader(rank, place)
         loader.load_state_dict(state["ranks"][rank] if "ranks" in state else state)
         assert [int(number) for batch in loader for number in batch] == after[rank]
 
 
-def test_states_that_were_resharded_go_on_exactly_too(
-    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resharded_states_resume_exactly_too(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(sources["tar"], monkeypatch)
     _, first = world.go((3, 0), None, lambda _: 2)
     whole, _ = world.go((2, 1), first, lambda _: None)
@@ -145,7 +143,7 @@ def test_states_that_were_resharded_go_on_exactly_too(
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_real_workers_and_the_drop_in(
+def test_a_merged_state_loads_into_a_torch_dataloader_with_real_workers(
     sources: dict[str, Make], engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch)
@@ -159,7 +157,9 @@ def test_real_workers_and_the_drop_in(
     assert sorted(found) == list(range(COUNT))
 
 
-def test_the_epoch_after_it_is_that_of_the_new_ranks(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_epoch_after_a_resumed_one_is_split_over_the_new_ranks(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(sources["tar"], monkeypatch)
     _, state = world.go((4, 0), None, lambda _: 2)
     for rank in range(2):
@@ -171,7 +171,7 @@ def test_the_epoch_after_it_is_that_of_the_new_ranks(sources: dict[str, Make], m
         assert others == expected[1:]
 
 
-def test_samples_that_are_left_out_stay_so(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_samples_stay_skipped(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(number: int) -> int:
         if number % 7 == 0:
             raise ValueError(number)
@@ -188,14 +188,16 @@ def test_samples_that_are_left_out_stay_so(sources: dict[str, Make], monkeypatch
     assert sorted(flat(before) + after) == [number for number in range(COUNT) if number % 7]
 
 
-def test_dropped_tails_are_those_of_parts(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_last_drops_at_most_one_incomplete_batch_per_rank(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(sources["tar"], monkeypatch, drop_last=True)
     before, state = world.go((2, 1), None, lambda _: 3)
     found = flat(before) + world.rest((3, 0), state)
     assert len(set(found)) == len(found) > COUNT - 3 * BATCH
 
 
-def test_virtual_epochs_keep_their_place(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_epochs_resume_at_their_place(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(sources["tar"], monkeypatch)
     came, states = list[int](), []
     for rank in range(2):
@@ -228,7 +230,9 @@ def test_a_state_stays_small_with_many_shards(tmp_path: Path, monkeypatch: pytes
             assert len(json.dumps(each)) < 1_000 + 4 * 50, each
 
 
-def test_ranks_have_to_be_all_there_and_in_order(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_needs_the_states_of_all_ranks_in_order(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(sources["tar"], monkeypatch)
     _, state = world.go((3, 0), None, lambda _: 2)
     states = state["ranks"]
@@ -246,7 +250,7 @@ def test_ranks_have_to_be_all_there_and_in_order(sources: dict[str, Make], monke
         iter(loader)
 
 
-def test_a_merged_state_that_nobody_has_begun_with_is_saved_as_it_is(
+def test_a_loaded_merged_state_is_saved_unchanged_before_iteration_starts(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch)
@@ -263,7 +267,7 @@ def test_a_merged_state_that_nobody_has_begun_with_is_saved_as_it_is(
     assert sorted(flat(before) + world.rest((2, 0), state)) == list(range(COUNT))
 
 
-def test_one_rank_alone_needs_no_merging(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_rank_needs_no_merging(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(sources["tar"], monkeypatch)
     loader = world.loader(0, (1, 3))
     found = [int(number) for batch in itertools.islice(loader, 4) for number in batch]
@@ -281,7 +285,7 @@ def test_a_state_before_the_first_batch_is_the_whole_epoch(
         assert sorted(world.rest((3, 0), state)) == list(range(COUNT))
 
 
-def test_ranks_in_different_epochs_are_not_shared_out_anew(
+def test_ranks_in_different_epochs_cannot_be_resharded(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(sources["tar"], monkeypatch)
@@ -301,7 +305,7 @@ def test_ranks_in_different_epochs_are_not_shared_out_anew(
     assert list(same)
 
 
-def test_states_that_skip_steps_cannot_be_shared_out(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_that_skip_steps_cannot_be_resharded(sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(sources["tar"], monkeypatch)
     world.loader(0, (1, 0))
     loader = DataLoader(sources["tar"](), BATCH, num_workers=1, engine="thread", snapshot_every_n_steps=4)
@@ -317,7 +321,7 @@ def test_states_that_skip_steps_cannot_be_shared_out(sources: dict[str, Make], m
     assert list(other)
 
 
-def test_other_datasets_that_split_themselves_keep_their_number(
+def test_other_datasets_that_split_themselves_need_the_same_number_of_ranks(
     sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(lambda: mix([sources["tar"](), list(range(1000, 1050))]), monkeypatch)
@@ -344,7 +348,7 @@ def test_ranks_of_one_order_have_one_state() -> None:
     assert feedline.merge_states([{**same, "draw_seed": 1}] * 2) == {**same, "draw_seed": 1}
 
 
-def test_ranks_of_one_order_that_are_not_level_fit_their_number_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_at_different_steps_need_the_same_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for rank in range(2):
         loader = DataLoader(range(20), 2, sampler=samplers.DistributedSampler(range(20), 2, rank, seed=1))
@@ -362,6 +366,6 @@ def test_ranks_of_one_order_that_are_not_level_fit_their_number_only(monkeypatch
 
 
 @pytest.mark.parametrize("damage", [[], [1], ["x"], None, [{"feedline": 2, "ranks": []}]])
-def test_damaged_ranks_are_refused(damage: Any) -> None:
+def test_damaged_merged_states_are_rejected(damage: Any) -> None:
     with pytest.raises(BadState):
         Loader([1, 2], 1).load_state_dict({"feedline": 2, "ranks": damage})

@@ -1,4 +1,4 @@
-"""What a saved state looks like, and which ones are refused."""
+"""What a saved state looks like, and which ones are rejected."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def through_pickle(state: Any) -> Any:
 
 
 def through_torch(state: Any) -> Any:
-    """As programs save it beside the model, and load it with torch's default: nothing but plain values."""
+    """Save it as programs do beside the model, and load it with torch's default, which allows only plain values."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -56,7 +56,7 @@ def through_torch(state: Any) -> Any:
 
 @pytest.mark.parametrize("through", [through_json, through_pickle])
 @given(snapshot=snapshots)
-def test_a_state_comes_back_as_it_was(through: Any, snapshot: Snapshot) -> None:
+def test_a_state_survives_saving_and_loading(through: Any, snapshot: Snapshot) -> None:
     state = snapshot.as_dict()
     assert through(state) == state
     assert Snapshot.from_dict(through(state)) == snapshot
@@ -77,11 +77,11 @@ USUAL = Snapshot(
 )
 
 
-def test_torch_saves_and_loads_it() -> None:
+def test_torch_can_save_and_load_a_state() -> None:
     assert Snapshot.from_dict(through_torch(USUAL.as_dict())) == USUAL
 
 
-def test_it_is_small() -> None:
+def test_a_state_is_small() -> None:
     state = USUAL.as_dict()
     assert len(json.dumps(state)) < 1024
     assert len(pickle.dumps(state)) < 1024
@@ -93,7 +93,7 @@ def test_the_turn_is_kept() -> None:
     assert Snapshot.from_dict(through_json(snapshot.as_dict())).turn == 1
 
 
-def test_a_snapshot_is_apart_from_what_it_was_read_from() -> None:
+def test_a_snapshot_does_not_share_objects_with_its_dictionary() -> None:
     order, stream = {"unit": "own batches", "consumed": 4}, {"dataset": 3, "iterator": None, "place": 1}
     state = Snapshot(3, draw_seed=1, order=dict(order), streams=(dict(stream),)).as_dict()
     snapshot = Snapshot.from_dict(state)
@@ -103,16 +103,16 @@ def test_a_snapshot_is_apart_from_what_it_was_read_from() -> None:
     assert snapshot.streams == (stream,)
 
 
-# -- what is refused ---
+# -- what is rejected ---
 
 
 @pytest.mark.parametrize("state", [None, 3, "state", [1, 2], Snapshot(1)])
-def test_what_is_no_state_at_all(state: Any) -> None:
+def test_objects_that_are_not_dictionaries_are_rejected(state: Any) -> None:
     with pytest.raises(BadState, match=f"not {type(state).__name__}"):
         Snapshot.from_dict(state)
 
 
-def test_the_state_of_something_else() -> None:
+def test_the_state_of_another_object_is_rejected() -> None:
     with pytest.raises(BadState, match=r"it has \['lr', 'momentum'\] but no 'feedline'") as refused:
         Snapshot.from_dict({"momentum": 0.9, "lr": 0.1})
     assert "torchdata" not in str(refused.value)
@@ -125,7 +125,7 @@ def test_a_state_of_torchdata_is_recognised(state: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [1, VERSION + 1, "2", True, None])
-def test_another_version(version: Any) -> None:
+def test_states_of_other_versions_are_rejected(version: Any) -> None:
     with pytest.raises(BadState, match=r"has format|no 'feedline'") as refused:
         Snapshot.from_dict({**USUAL.as_dict(), "feedline": version})
     if version is not None:
@@ -172,19 +172,19 @@ def test_another_version(version: Any) -> None:
         {"virtual": [1, 2, 3]},
     ],
 )
-def test_a_damaged_state(damage: dict[str, Any]) -> None:
+def test_damaged_states_are_rejected(damage: dict[str, Any]) -> None:
     with pytest.raises(BadState, match="damaged"):
         Snapshot.from_dict({**USUAL.as_dict(), **damage})
 
 
 @pytest.mark.parametrize("name", sorted(set(USUAL.as_dict()) - {"feedline"}))
-def test_a_state_of_which_something_is_missing(name: str) -> None:
+def test_the_error_names_a_missing_key(name: str) -> None:
     state = USUAL.as_dict()
     del state[name]
     with pytest.raises(BadState, match=f"damaged: it has no '{name}'"):
         Snapshot.from_dict(state)
 
 
-def test_what_is_not_known_is_passed_over() -> None:
-    """A later feedline may add what an earlier one can do without."""
+def test_unknown_keys_are_ignored() -> None:
+    """A later version may add optional keys."""
     assert Snapshot.from_dict({**USUAL.as_dict(), "colour": "blue"}) == USUAL

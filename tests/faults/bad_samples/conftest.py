@@ -1,4 +1,4 @@
-"""Both loaders, for every test of samples that fail."""
+"""Runs every test of failing samples with both loaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of samples that fail have in common."""
+"""Helpers for tests of failing samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cut(numbers: Iterable[int], size: int = 4) -> list[list[int]]:
 
 
 class Flaky(Numbers):
-    """Samples of `bad` fail so many times before they work."""
+    """Samples of `bad` fail `times` times before they work."""
 
     def __init__(self, once: Once, count: int, bad: Iterable[int], times: int) -> None:
         super().__init__(count, bad)

@@ -30,8 +30,8 @@ from tests.faults.loaders import (
 pytestmark = pytest.mark.sample(23)
 
 
-class Together(Numbers):
-    """Is asked for the samples of a batch at once."""
+class Bulk(Numbers):
+    """Has `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
@@ -39,15 +39,15 @@ class Together(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_datasets_that_make_batches_at_once(loader_kind: str, engine: str, policy: str) -> None:
+def test_bulk_fetches_fail_like_single_samples(loader_kind: str, engine: str, policy: str) -> None:
     bad = {2, 3, 9}
-    loader = make(loader_kind, Together(18, bad), on_error=policy, **on(engine))
+    loader = make(loader_kind, Bulk(18, bad), on_error=policy, **on(engine))
     same = make(loader_kind, Numbers(18, bad), on_error=policy)
     assert batches_of(loader) == batches_of(same)
     assert indices_of(loader.faults) == indices_of(same.faults)
 
 
-class AugmentedTogether(Augmented):
+class AugmentedBulk(Augmented):
     """The same, with random numbers."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
@@ -55,16 +55,16 @@ class AugmentedTogether(Augmented):
 
 
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_batches_that_are_made_one_by_one_draw_as_if_they_always_were(engine: str) -> None:
-    """What the attempt to make them at once has drawn is forgotten."""
+def test_after_a_failed_bulk_fetch_samples_draw_as_if_fetched_one_by_one(engine: str) -> None:
+    """Numbers drawn in the bulk fetch are discarded."""
     options: dict[str, Any] = {"on_error": "skip", "seed": 3}
     apart = batches_of(make("Loader", Augmented(16, {1, 9}), **options))
-    together = batches_of(make("Loader", AugmentedTogether(16, {1, 9}), **options, **on(engine, 1)))
+    together = batches_of(make("Loader", AugmentedBulk(16, {1, 9}), **options, **on(engine, 1)))
     assert [together[0], together[2]] == [apart[0], apart[2]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_indices_that_are_not_there(engine: str) -> None:
+def test_out_of_range_indices_are_skipped(engine: str) -> None:
     loader = make("Loader", np.arange(10), sampler=[0, 1, 99, 3, 4, 5, -77, 7], on_error="skip", **on(engine))
     batches = batches_of(loader)
     assert sorted(itertools.chain(*batches)) == [0, 1, 3, 4, 5, 7]
@@ -86,7 +86,7 @@ FORMS: dict[str, Callable[[list[int]], Any]] = {
 
 
 class Formed:
-    """A batch sampler whose batches are of another form than lists."""
+    """A batch sampler whose batches are not lists."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -107,7 +107,7 @@ class Plain(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("form", FORMS)
-def test_batches_of_any_form(loader_kind: str, engine: str, form: str) -> None:
+def test_policies_work_for_batches_of_any_form(loader_kind: str, engine: str, form: str) -> None:
     if (form, engine) == ("iterator", "process"):
         return  # such a batch cannot be sent
     for policy, middle in (("skip", [3, 5]), ("replace", [3, 5, 5])):
@@ -134,8 +134,8 @@ def test_indices_that_are_lists_are_one_sample_each(loader_kind: str, engine: st
     assert [4, 5] in loader.faults.quarantined
 
 
-class Shy(Exception):
-    """Cannot even be shown."""
+class Unprintable(Exception):
+    """Its `str` fails."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -151,7 +151,7 @@ def raise_local() -> None:
 
 
 def raise_shy() -> None:
-    raise Shy
+    raise Unprintable
 
 
 def raise_long() -> None:
@@ -178,7 +178,7 @@ class Odd(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("how", ODD)
-def test_odd_exceptions(loader_kind: str, engine: str, how: str) -> None:
+def test_unusual_exceptions_are_raised_and_logged(loader_kind: str, engine: str, how: str) -> None:
     first, *rest = outcomes_of(make(loader_kind, Odd(how), **on(engine, 1)))
     assert isinstance(first, Exception)
     assert "sample 3" in "\n".join(first.__notes__)

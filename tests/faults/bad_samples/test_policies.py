@@ -1,4 +1,4 @@
-"""What becomes of which samples, and how many may fail."""
+"""Which action applies to which sample, and how many may fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.sample(13)
 
 
 class Various(Numbers):
-    """Fails with one exception or another."""
+    """Samples fail with different exceptions."""
 
     def __getitem__(self, index: int) -> int:
         errors = {1: OSError("disk"), 4: ValueError("shape"), 6: KeyError("name"), 9: ZeroDivisionError()}
@@ -37,7 +37,7 @@ class Various(Numbers):
 
 
 @everywhere
-def test_policies_by_class(loader_kind: str, engine: str) -> None:
+def test_policies_choose_by_exception_class(loader_kind: str, engine: str) -> None:
     policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip()}, otherwise=Raise())
     loader = make(loader_kind, Various(15), 3, on_error=policy, **on(engine))
     outcomes = outcomes_of(loader)
@@ -52,7 +52,7 @@ def test_policies_by_class(loader_kind: str, engine: str) -> None:
 
 
 def decide(failure: Failure) -> Any:
-    """Skip odd ones, replace 4 by hand, try the rest again for ever so often."""
+    """Skip odd indices, replace 4, retry the rest a few times."""
     if failure.index % 2:
         return "skip"
     if failure.index == 4:
@@ -61,7 +61,7 @@ def decide(failure: Failure) -> Any:
 
 
 @everywhere
-def test_a_function_decides(loader_kind: str, engine: str) -> None:
+def test_a_function_can_be_a_policy(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(16, {3, 4, 8}), on_error=decide, **on(engine))
     outcomes = outcomes_of(loader)
     assert isinstance(outcomes.pop(2), Bad)
@@ -70,7 +70,7 @@ def test_a_function_decides(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str) -> None:
+def test_a_policy_function_that_fails_or_returns_nonsense_raises(loader_kind: str, engine: str) -> None:
     def fails(failure: Failure) -> Any:
         raise ArithmeticError("in the policy")
 
@@ -85,22 +85,22 @@ def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str
 
 
 @on_every_engine
-def test_a_budget_of_samples(loader_kind: str, engine: str, workers: int) -> None:
+def test_max_failures_limits_the_number_of_bad_samples(loader_kind: str, engine: str, workers: int) -> None:
     policy = Policy(otherwise="skip", max_failures=2)
     loader = make(loader_kind, Numbers(40, {2, 9, 20, 30}), on_error=policy, **on(engine, workers))
     batches = iter(loader)
     delivered: list[Any] = []
     with pytest.raises(TooManyBadSamples, match="max_failures=2") as caught:
         delivered.extend(plain(batch) for batch in batches)
-    assert len(delivered) == 5, "up to the batch that needs the third"
+    assert len(delivered) == 5, "up to the batch with the third bad sample"
     assert indices_of(caught.value.faults) == [2, 9, 20]
     with pytest.raises(TooManyBadSamples):
         next(batches)
 
 
 @everywhere
-def test_a_budget_is_for_an_epoch(loader_kind: str, engine: str) -> None:
-    """Streams meet the same bad samples in every epoch."""
+def test_the_budget_starts_anew_with_each_epoch(loader_kind: str, engine: str) -> None:
+    """Streams reach the same bad samples in every epoch."""
     policy = Policy(otherwise="skip", max_failures=2)
     stream = Stream(Numbers(12, {1, 5}), splits=False)
     loader = make(loader_kind, stream, 4, shard=True, on_error=policy, **on(engine))
@@ -109,7 +109,7 @@ def test_a_budget_is_for_an_epoch(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_a_budget_as_a_share(loader_kind: str, engine: str) -> None:
+def test_max_share_limits_the_share_of_bad_samples(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=0.1)
     bad = set(range(100, 120))
     loader = make(loader_kind, Numbers(400, bad), 10, on_error=policy, **on(engine))
@@ -122,7 +122,7 @@ def test_a_budget_as_a_share(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_a_short_epoch_is_judged_at_its_end(loader_kind: str, engine: str) -> None:
+def test_the_share_of_a_short_epoch_is_checked_at_its_end(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=0.1)
     loader = make(loader_kind, Numbers(16, {1, 2}), on_error=policy, **on(engine))
     delivered: list[Any] = []
@@ -134,7 +134,7 @@ def test_a_short_epoch_is_judged_at_its_end(loader_kind: str, engine: str) -> No
 @everywhere
 @pytest.mark.parametrize("kind", ["map", "own stream", "shared stream"])
 def test_the_share_counts_samples_that_worked(loader_kind: str, engine: str, kind: str) -> None:
-    """One in a hundred fails, and one in twenty may."""
+    """One in a hundred fails, one in twenty is allowed."""
     samples = Numbers(1200, range(50, 1200, 100))
     policy = Policy(otherwise="skip", max_share=0.05)
     dataset = samples if kind == "map" else Stream(samples, splits=False)

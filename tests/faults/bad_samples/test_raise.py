@@ -1,4 +1,4 @@
-"""Samples that fail are raised, as themselves, and the loop goes on."""
+"""The errors of failing samples are raised unchanged, and iteration continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.sample(23)
 
 
 class Unpicklable(Exception):
-    """Holds what cannot be sent."""
+    """Holds a lock, which cannot be pickled."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class Unpicklable(Exception):
 
 
 class Particular(Exception):
-    """Its constructor takes other arguments than its text."""
+    """Its constructor takes arguments other than its text."""
 
     def __init__(self, code: int, *, where: str) -> None:
         super().__init__(f"code {code} in {where}")
@@ -42,7 +42,7 @@ class Particular(Exception):
 
 
 class Hopeless(Exception):
-    """Cannot be sent, and cannot be made from its text either."""
+    """Cannot be pickled, nor rebuilt from its text."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
@@ -79,7 +79,7 @@ RAISERS: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
 
 
 class Raiser(Numbers):
-    """Sample 3 raises what it is told to."""
+    """Sample 3 raises the chosen exception."""
 
     def __init__(self, how: str) -> None:
         super().__init__(12)
@@ -93,11 +93,11 @@ class Raiser(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("how", RAISERS)
-def test_an_exception_comes_as_itself_with_notes(loader_kind: str, engine: str, how: str) -> None:
+def test_an_exception_is_raised_unchanged_with_notes(loader_kind: str, engine: str, how: str) -> None:
     loader = make(loader_kind, Raiser(how), **on(engine, 1))
     first, *rest = outcomes_of(loader)
     raiser, kind, text = RAISERS[how]
-    rebuilt = engine == "process" and how in ("other arguments", "neither")  # as torch does, and with its text
+    rebuilt = engine == "process" and how in ("other arguments", "neither")  # as torch does, keeping its text
     assert type(first) is (RuntimeError if rebuilt else kind)
     assert text in str(first)
     notes = "\n".join(first.__notes__)
@@ -106,11 +106,11 @@ def test_an_exception_comes_as_itself_with_notes(loader_kind: str, engine: str, 
     cause = "" if first.__cause__ is None else str(first.__cause__)
     assert raiser.__name__ in cause if engine == "process" else first.__traceback__ is not None
     assert ("worker 0" in notes) == (engine != "inline")
-    assert rest == [[4, 5, 6, 7], [8, 9, 10, 11]], "it goes on with the next batch"
+    assert rest == [[4, 5, 6, 7], [8, 9, 10, 11]], "iteration continues with the next batch"
     [fault] = loader.faults
     assert (fault.index, fault.action, fault.stage, fault.attempt) == (3, "raise", "fetch", 1)
     assert fault.worker == (None if engine == "inline" else 0)
-    assert fault.error.endswith(RAISERS[how][1].__name__), "what the sample raised, whatever became of it on its way"
+    assert fault.error.endswith(RAISERS[how][1].__name__), "the original exception, even if it was rebuilt"
     assert text in fault.message
 
 
@@ -145,7 +145,7 @@ def test_notes_name_the_stage(loader_kind: str, engine: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize("batch_size", [1, 3, None])
-def test_the_loop_goes_on_after_an_exception(loader_kind: str, engine: str, batch_size: int | None) -> None:
+def test_iteration_continues_after_an_exception(loader_kind: str, engine: str, batch_size: int | None) -> None:
     bad = {0, 4, 5, 11}
     loader = make(loader_kind, Numbers(12, bad), batch_size, **on(engine))
     outcomes = outcomes_of(loader)
@@ -160,7 +160,7 @@ def test_the_loop_goes_on_after_an_exception(loader_kind: str, engine: str, batc
 
 @everywhere
 @pytest.mark.parametrize("shard", [False, True])
-def test_the_loop_goes_on_after_an_exception_of_a_stream(loader_kind: str, engine: str, shard: bool) -> None:
+def test_iteration_continues_after_an_exception_of_a_stream(loader_kind: str, engine: str, shard: bool) -> None:
     stream = Stream(Numbers(12, {4}), splits=False)
     loader = make(loader_kind, stream, 3, shard=shard, **on(engine, 2 if shard else 1))
     outcomes = outcomes_of(loader)
@@ -180,15 +180,15 @@ class Unopened(Stream):
 
 
 @pytest.mark.parametrize("shard", [False, True])
-def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool) -> None:
-    """The exception has been through the training loop, and is not to hold it there for the worker that raised it."""
+def test_threads_end_even_if_their_dataset_failed(loader_kind: str, shard: bool) -> None:
+    """The exception references frames of the training loop and must not keep the iterator alive."""
     before = set(threading.enumerate())
 
     def train() -> None:
         batches = iter(make(loader_kind, Unopened(Numbers()), shard=shard, workers=1, engine="thread"))
         with pytest.raises(Bad, match="no such file"):
             next(batches)
-        # And is left, as a training loop does that gives up.
+        # Then the loop is left, as a failing training loop does.
 
     train()
     gc.collect()
@@ -206,7 +206,7 @@ def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool)
 def test_a_failed_iteration_is_freed_without_the_garbage_collector(
     loader_kind: str, engine: str, dataset: Any, options: dict[str, Any]
 ) -> None:
-    """Its exception refers to the frames of the worker that raised it; none of these may refer to the exception."""
+    """The exception references frames of the worker that raised it, and none of them may reference the exception."""
 
     def train() -> weakref.ref[Any]:
         batches = iter(make(loader_kind, dataset, **options, **on(engine)))

@@ -1,4 +1,4 @@
-"""Samples that fail on some ranks: all deliver as many batches."""
+"""Samples that fail on some ranks: all ranks deliver the same number of batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_rank(kind: str, dataset: Any, engine: str, batch_size: int | None = 4, ra
     "case",
     [name if name in ("some", "all") else pytest.param(name, marks=pytest.mark.slow) for name in LOST_BY_RANK_0],
 )
-def test_ranks_deliver_as_many_batches_as_each_other(loader_kind: str, engine: str, case: str) -> None:
+def test_all_ranks_deliver_the_same_number_of_batches(loader_kind: str, engine: str, case: str) -> None:
     bad = LOST_BY_RANK_0[case]
     delivered: dict[int, list[int]] = {}
     for rank in range(2):
@@ -58,13 +58,13 @@ def test_ranks_deliver_as_many_batches_as_each_other(loader_kind: str, engine: s
         assert sorted(indices_of(loader.faults)) == (sorted(bad) if rank == 0 else [])
     assert delivered[1] == list(range(1, 40, 2))
     own = set(delivered[0]) - set(delivered[1])
-    assert own == set(range(0, 40, 2)) - bad, "all of its own that work"
+    assert own == set(range(0, 40, 2)) - bad, "all its own samples that work"
     if case in ("some", "the last"):
-        assert len(delivered[0]) == len(own), "and no other"
+        assert len(delivered[0]) == len(own), "and no others"
 
 
 def with_neighbours(bad: set[int], batch_size: int = 4) -> list[list[int]]:
-    """Return what rank 0 of 2 delivers of 40 samples."""
+    """Return what rank 0 of 2 delivers from 40 samples."""
     batches = []
     for batch in cut(range(0, 40, 2), batch_size):
         left = [index for index in batch if index not in bad]
@@ -75,9 +75,7 @@ def with_neighbours(bad: set[int], batch_size: int = 4) -> list[list[int]]:
 
 @everywhere
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_batch_of_which_nothing_is_left_gets_the_next_sample_that_works(
-    loader_kind: str, engine: str, in_order: bool
-) -> None:
+def test_an_empty_batch_gets_the_next_sample_that_works(loader_kind: str, engine: str, in_order: bool) -> None:
     bad = {8, 10, 12, 14, 15, 16, 20, *range(32, 40), 0, 1}
     options = {} if in_order or engine == "inline" else {"in_order": False}
     loader = of_rank(loader_kind, Numbers(40, bad), engine, **options)
@@ -88,11 +86,11 @@ def test_a_batch_of_which_nothing_is_left_gets_the_next_sample_that_works(
         batches = batches_of(loader)
         assert (batches if in_order else sorted(batches)) == (expected if in_order else sorted(expected))
     asked = {index for index in bad if index % 2 == 0} | {15, 39, 1}
-    assert sorted(indices_of(loader.faults)) == sorted(asked), "each once: a neighbour is not asked for again either"
+    assert sorted(indices_of(loader.faults)) == sorted(asked), "each once, neighbours included"
 
 
 @everywhere
-def test_single_samples_of_ranks(loader_kind: str, engine: str) -> None:
+def test_ranks_without_batching_replace_bad_samples_by_neighbours(loader_kind: str, engine: str) -> None:
     bad = {4, 5, 10, 38, 39}
     loader = of_rank(loader_kind, Numbers(40, bad), engine, None)
     expected = [batch[0] for batch in with_neighbours(bad, 1)]
@@ -101,7 +99,7 @@ def test_single_samples_of_ranks(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_a_resumption_at_every_step(loader_kind: str, engine: str) -> None:
+def test_ranks_resume_from_every_step(loader_kind: str, engine: str) -> None:
     bad = {8, 10, 12, 14, 15, 16, *range(32, 40), 0, 1}
     expected = with_neighbours(bad)
     saved = of_rank(loader_kind, Numbers(40, bad), engine)
@@ -113,7 +111,7 @@ def test_a_resumption_at_every_step(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_if_too_many_neighbours_fail_the_batch_is_raised_and_the_next_one_comes(loader_kind: str, engine: str) -> None:
+def test_if_too_many_neighbours_fail_the_batch_raises_and_the_next_one_comes(loader_kind: str, engine: str) -> None:
     loader = of_rank(loader_kind, Numbers(40, range(8, 36)), engine)
     outcomes = outcomes_of(loader)
     assert len(outcomes) == 5
@@ -131,7 +129,7 @@ def test_a_batch_that_cannot_be_collated_is_raised(loader_kind: str, engine: str
 
 
 @everywhere
-def test_a_batch_of_a_stream_that_ranks_share_is_raised(
+def test_an_empty_batch_of_a_shared_stream_is_raised(
     loader_kind: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")

@@ -1,4 +1,4 @@
-"""Samples that fail are replaced."""
+"""Failing samples are replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sample(10)
 
 
 @everywhere
-def test_neighbours_take_the_place_of_samples(loader_kind: str, engine: str) -> None:
+def test_neighbours_replace_failing_samples(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12, {2, 3, 11}), on_error="replace", **on(engine))
     expected = [[0, 1, 4, 4], [4, 5, 6, 7], [8, 9, 10, 0]]
     assert batches_of(loader) == expected
@@ -28,7 +28,7 @@ def test_neighbours_take_the_place_of_samples(loader_kind: str, engine: str) -> 
         (3, 4, "replace"),
         (11, 0, "replace"),
     ]
-    assert batches_of(loader) == expected, "from now on without asking"
+    assert batches_of(loader) == expected, "from now on without requesting them"
     assert len(loader.faults) == 3
 
 
@@ -64,7 +64,7 @@ def test_a_function_names_the_replacement(loader_kind: str, engine: str) -> None
 
 
 @everywhere
-def test_no_neighbour_works(loader_kind: str, engine: str) -> None:
+def test_the_error_is_raised_if_no_neighbour_works(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(40, range(1, 40)), on_error="replace", **on(engine, 1))
     first = outcomes_of(loader)[0]
     assert type(first) is Bad

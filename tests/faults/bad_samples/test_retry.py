@@ -1,4 +1,4 @@
-"""Samples that fail are tried again."""
+"""Failing samples are retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.sample(15)
 
 
 @everywhere
-def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
+def test_a_sample_is_retried_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     dataset = Flaky(once, 12, {2, 7}, times=2)
     loader = make(loader_kind, dataset, on_error=Retry(3, wait_s=0.001), **on(engine))
@@ -45,13 +45,13 @@ def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -
 
 @everywhere
 @pytest.mark.parametrize("then", ["skip", "replace", "raise"])
-def test_retries_end(loader_kind: str, engine: str, then: str, tmp_path: Path) -> None:
+def test_after_the_last_retry_the_then_action_applies(loader_kind: str, engine: str, then: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     dataset = Flaky(once, 12, {5}, times=99)
     policy = Policy({ConnectionError: Retry(2, then=then, wait_s=0.001)})  # type: ignore[arg-type]  # one of the names
     loader = make(loader_kind, dataset, on_error=policy, **on(engine))
     outcomes = outcomes_of(loader)
-    assert once.count(5) == 3, "the first try and two further"
+    assert once.count(5) == 3, "the first attempt and two retries"
     [fault] = loader.faults
     assert (fault.index, fault.action, fault.attempt) == (5, then, 3)
     if then == "raise":
@@ -64,7 +64,7 @@ def test_retries_end(loader_kind: str, engine: str, then: str, tmp_path: Path) -
         assert fault.replacement == 6
 
 
-def test_waits_double(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_between_retries_double(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     pauses = WorkerPauses(waits)
     monkeypatch.setattr("feedline.delivery.driver.inline_batches.Runner", pauses)
@@ -76,7 +76,7 @@ def test_waits_double(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class WorkerPauses:
-    """Makes the worker of an inline loader, which notes how long it would wait and does not."""
+    """Makes the runner of an inline loader, which records waits instead of waiting."""
 
     def __init__(self, waits: list[float]) -> None:
         self._waits = waits
@@ -86,7 +86,7 @@ class WorkerPauses:
 
 
 def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
-    """A worker that waits for half an hour goes when nobody wants its batch any more."""
+    """A worker that waits for half an hour ends when its batch is no longer needed."""
     began = threading.Event()
 
     class Slow(Numbers):
@@ -100,11 +100,11 @@ def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
     assert plain(next(batches)) == [0, 1, 2, 3]
     assert began.wait(100)
     batches.close()
-    # The thread is gone: the fixture that watches over every test would tell.
+    # The thread is gone, which the leak check of every test verifies.
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
-def test_a_further_try_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
+def test_a_retry_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
     class FlakyAugmented(Augmented):
         def __init__(self, once: Once | None) -> None:
             super().__init__(12)

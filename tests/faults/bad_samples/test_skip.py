@@ -1,4 +1,4 @@
-"""Samples that fail are left out: their batches are smaller."""
+"""Failing samples are skipped, which makes their batches smaller."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ SKIPPING = {
         for name in SKIPPING
     ],
 )
-def test_samples_that_are_skipped_make_batches_smaller(loader_kind: str, engine: str, case: str) -> None:
+def test_skipped_samples_make_batches_smaller(loader_kind: str, engine: str, case: str) -> None:
     count, bad = SKIPPING[case]
     policy = Policy(otherwise="skip", max_share=1.0)
     loader = make(loader_kind, Numbers(count, bad), on_error=policy, **on(engine))
     for _ in range(2):
-        assert batches_of(loader) == left_of(cut(range(count), 4), bad), "each where it would have been, and none empty"
-    assert indices_of(loader.faults) == sorted(bad), "told once: from then on they are in quarantine"
+        assert batches_of(loader) == without_bad(cut(range(count), 4), bad), "every batch in its place, and none empty"
+    assert indices_of(loader.faults) == sorted(bad), "logged once, then quarantined"
     assert {fault.action for fault in loader.faults} == {"skip"}
     assert loader.faults.quarantined == bad
 
 
-def left_of(batches: Iterable[list[int]], bad: Collection[int]) -> list[list[int]]:
-    """Return the batches without the samples that are bad, and without those of which nothing is left."""
+def without_bad(batches: Iterable[list[int]], bad: Collection[int]) -> list[list[int]]:
+    """Return the batches without bad samples, and without batches that are left empty."""
     shorter = ([index for index in batch if index not in bad] for batch in batches)
     return [batch for batch in shorter if batch]
 
 
-class Awaited(Numbers):
-    """Samples that are awaited."""
+class AsyncNumbers(Numbers):
+    """Async samples."""
 
     async def __getitem__(self, index: int) -> Any:
         await asyncio.sleep(0)
@@ -75,33 +75,33 @@ class Awaited(Numbers):
 
 @everywhere
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_samples_that_are_awaited(loader_kind: str, engine: str, batch_size: int | None) -> None:
+def test_async_samples_are_skipped(loader_kind: str, engine: str, batch_size: int | None) -> None:
     bad = {1, 4, 5, 6, 7, 9}
-    loader = make(loader_kind, Awaited(15, bad), batch_size, on_error="skip", **on(engine))
+    loader = make(loader_kind, AsyncNumbers(15, bad), batch_size, on_error="skip", **on(engine))
     expected: list[Any] = [index for index in range(15) if index not in bad]
     for _ in range(2):
-        assert batches_of(loader) == (expected if batch_size is None else left_of(cut(range(15), 4), bad))
+        assert batches_of(loader) == (expected if batch_size is None else without_bad(cut(range(15), 4), bad))
     assert indices_of(loader.faults) == sorted(bad)
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("thread", 3), ("process", 2)])
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
-def test_batches_that_come_as_they_are_ready(loader_kind: str, engine: str, workers: int) -> None:
+def test_samples_are_skipped_without_order(loader_kind: str, engine: str, workers: int) -> None:
     bad = {*range(8, 16), 21, 33}
     loader = make(loader_kind, Numbers(40, bad), on_error="skip", in_order=False, **on(engine, workers))
     for _ in range(2):
-        assert sorted(batches_of(loader)) == left_of(cut(range(40), 4), bad)
+        assert sorted(batches_of(loader)) == without_bad(cut(range(40), 4), bad)
     assert loader.faults.quarantined == bad
 
 
 @everywhere
-def test_a_resumption_at_every_step(loader_kind: str, engine: str) -> None:
+def test_skipping_resumes_from_every_step(loader_kind: str, engine: str) -> None:
     bad = {1, *range(4, 8), 9, *range(16, 24), 29}
 
     def loader(engine: str) -> Any:
         return make(loader_kind, Numbers(32, bad), on_error="skip", **on(engine))
 
-    expected = left_of(cut(range(32), 4), bad)
+    expected = without_bad(cut(range(32), 4), bad)
     saved = loader(engine)
     states = [saved.state_dict() for _ in saved]
     assert len(states) == len(expected)
@@ -117,16 +117,16 @@ def test_a_resumption_at_every_step(loader_kind: str, engine: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize("policy", [Policy(otherwise="skip", max_failures=5), Policy(otherwise="skip", max_share=0.3)])
-def test_the_budget_counts_what_is_skipped(loader_kind: str, engine: str, policy: Policy) -> None:
+def test_the_budget_counts_skipped_samples(loader_kind: str, engine: str, policy: Policy) -> None:
     for bad, spent in (({1, *range(4, 8)}, False), ({1, *range(4, 8), 13, 15}, True)):
         loader = make(loader_kind, Numbers(20, bad), on_error=policy, **on(engine))
-        for _ in range(2):  # in the second epoch they are known, and count as before
+        for _ in range(2):  # in the second epoch they are known, but still count
             with pytest.raises(TooManyBadSamples) if spent else contextlib.nullcontext():
                 batches_of(loader)
 
 
 def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options: Any) -> tuple[Any, Any, Any]:
-    """Return what two epochs deliver, and the samples in the log."""
+    """Return the batches of two epochs, and the samples in the log."""
     loader = make(kind, dataset, **options, **on(engine, workers))
     try:
         first = batches_of(loader)
@@ -179,8 +179,10 @@ def test_both_loaders_agree() -> None:
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 1), ("process", 2)])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_repeated_indices(engine: str, workers: int, policy: str, in_order: bool) -> None:
-    """A sampler may yield a sample that failed again, before and after its failure is known."""
+def test_a_bad_sample_that_the_sampler_repeats_is_logged_once(
+    engine: str, workers: int, policy: str, in_order: bool
+) -> None:
+    """A sampler may yield a failing sample again, before and after its failure is known."""
     sampler = [0, 1, 2, 3, 2, 5, 6, 7, 8, 2, 10, 11, 12, 13, 14, 2, 16, 2]
     options = {} if in_order or engine == "inline" else {"in_order": False}
     loader = make("Loader", Numbers(20, {2}), sampler=sampler, on_error=policy, **options, **on(engine, workers))
@@ -190,19 +192,19 @@ def test_repeated_indices(engine: str, workers: int, policy: str, in_order: bool
         assert delivered == sorted(index for index in sampler if index != 2)
     else:
         assert delivered == sorted(3 if index == 2 else index for index in sampler)
-    assert indices_of(loader.faults) == [2], "told once: from then on it is in quarantine"
+    assert indices_of(loader.faults) == [2], "logged once, then quarantined"
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("thread", 2), ("process", 1), ("process", 3)])
 def test_large_epochs_with_many_failures(engine: str, workers: int) -> None:
     bad = {index for index in range(900) if index % 3 == 0 or 400 < index < 460}
-    expected = left_of(cut(range(900), 4), bad)
+    expected = without_bad(cut(range(900), 4), bad)
     assert batches_of(make("Loader", Numbers(900, bad), on_error="skip")) == expected
     assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == expected
 
 
 @everywhere
-def test_everything_fails(loader_kind: str, engine: str) -> None:
+def test_if_every_sample_fails_too_many_bad_samples_is_raised(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, range(10)), on_error="skip", **on(engine))
     for _ in range(3):
         delivered = []
@@ -214,7 +216,7 @@ def test_everything_fails(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> None:
+def test_every_sample_may_fail_with_max_share_1(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=1.0)
     loader = make(loader_kind, Numbers(10, range(10)), on_error=policy, **on(engine))
     assert batches_of(loader) == []
@@ -222,7 +224,7 @@ def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> 
 
 
 @everywhere
-def test_batches_of_a_batch_sampler(loader_kind: str, engine: str) -> None:
+def test_samples_of_a_batch_sampler_are_skipped(loader_kind: str, engine: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
     loader = make(loader_kind, Numbers(8, {1, 5}), batch_sampler=batch_sampler, on_error="skip", **on(engine))
     assert batches_of(loader) == [[0], [2, 3, 4], [6, 7]]
@@ -230,7 +232,7 @@ def test_batches_of_a_batch_sampler(loader_kind: str, engine: str) -> None:
 
 
 @everywhere
-def test_single_samples(loader_kind: str, engine: str) -> None:
+def test_single_samples_are_skipped(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, {0, 3, 4, 9}), None, on_error="skip", **on(engine))
     for _ in range(2):
         assert batches_of(loader) == [1, 2, 5, 6, 7, 8]
@@ -239,18 +241,18 @@ def test_single_samples(loader_kind: str, engine: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize(("count", "bad"), [(20, {3}), (18, {17}), (17, {0}), (20, {1, 2, 3, 4, 17})])
-def test_drop_last_leaves_out_the_last_batch_of_the_order_only(
+def test_drop_last_drops_only_the_last_batch_of_the_order(
     loader_kind: str, engine: str, count: int, bad: set[int]
 ) -> None:
     loader = make(loader_kind, Numbers(count, bad), on_error="skip", drop_last=True, **on(engine))
-    assert batches_of(loader) == left_of(cut(range(count // 4 * 4), 4), bad)
+    assert batches_of(loader) == without_bad(cut(range(count // 4 * 4), 4), bad)
 
 
 @everywhere
-def test_a_batch_that_cannot_be_collated_is_left_out(loader_kind: str, engine: str) -> None:
+def test_a_batch_that_cannot_be_collated_is_skipped(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12), collate_fn=refuse_five, on_error="skip", **on(engine))
     assert batches_of(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
     [fault] = loader.faults
     assert (fault.index, fault.stage, fault.action) == ([4, 5, 6, 7], "collate", "skip")
-    assert not loader.faults.quarantined, "it says nothing of the samples"
+    assert not loader.faults.quarantined, "its samples are not blamed"
     loader.close()

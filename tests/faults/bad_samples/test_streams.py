@@ -1,4 +1,4 @@
-"""Samples of streams that fail."""
+"""Failing samples of streams."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ pytestmark = pytest.mark.sample(16)
 
 
 @on_every_engine
-def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
+def test_streams_continue_past_skipped_samples(loader_kind: str, engine: str, workers: int) -> None:
     bad = {0, 5, 6, 7, 19}
     loader = make(loader_kind, Stream(Numbers(20, bad)), 3, shard=False, on_error="skip", **on(engine, workers))
     batches = batches_of(loader)
-    # Only torch's loader tells a dataset which worker it is in; without that each worker reads a copy.
+    # Only with torch's loader can a dataset know its worker; otherwise each worker reads a copy.
     copies = max(1, workers) if loader_kind == "Loader" else 1
     assert sorted(itertools.chain(*batches)) == sorted([*(set(range(20)) - bad)] * copies)
     short = [batch for batch in batches if len(batch) < 3]
-    assert len(short) <= max(1, workers), "only the last of each stream"
+    assert len(short) <= max(1, workers), "only the last batch of each stream"
     assert [] not in batches
     assert len(loader.faults) == len(bad) * copies
     assert {fault.message for fault in loader.faults} == {f"sample {index} is bad" for index in bad}
@@ -46,7 +46,7 @@ def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
 
 @on_every_engine
 @pytest.mark.parametrize("batch_size", [3, None])
-def test_shared_streams_leave_batches_short(
+def test_skipped_samples_of_shared_streams_make_batches_shorter(
     loader_kind: str, engine: str, workers: int, batch_size: int | None
 ) -> None:
     bad = {0, 5, 9, 10, 11, 19}
@@ -74,7 +74,7 @@ def test_a_generator_ends_with_its_first_exception(loader_kind: str, engine: str
 
 
 @everywhere
-def test_a_stream_that_fails_altogether(loader_kind: str, engine: str) -> None:
+def test_a_stream_whose_samples_all_fail_raises(loader_kind: str, engine: str) -> None:
     for shard in (False, True):
         stream = Stream(Numbers(12, range(12)), splits=not shard)
         loader = make(loader_kind, stream, 4, shard=shard, on_error="skip", **on(engine))
@@ -83,7 +83,7 @@ def test_a_stream_that_fails_altogether(loader_kind: str, engine: str) -> None:
 
 
 class FlakyReader(Iterator[int]):
-    """Its iterator does not move on when a sample fails."""
+    """Does not advance when a sample fails."""
 
     def __init__(self, samples: Flaky) -> None:
         self.samples = samples
@@ -103,7 +103,7 @@ class FlakyStream(Stream):
 
 
 @everywhere
-def test_a_stream_is_asked_again(loader_kind: str, engine: str, tmp_path: Path) -> None:
+def test_a_failing_sample_of_a_stream_is_retried(loader_kind: str, engine: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     stream = FlakyStream(Flaky(once, 10, {3, 9}, 2))
     loader = make(loader_kind, stream, 4, shard=False, on_error=Retry(3, wait_s=0.001), **on(engine, 1))
@@ -111,7 +111,7 @@ def test_a_stream_is_asked_again(loader_kind: str, engine: str, tmp_path: Path) 
     assert [(fault.action, fault.attempt) for fault in loader.faults] == [("retry", 3), ("retry", 3)]
 
 
-def test_streams_have_no_samples_to_replace_others(loader_kind: str) -> None:
+def test_replace_is_rejected_for_streams(loader_kind: str) -> None:
     with pytest.raises(BadOption, match="iterable"):
         make(loader_kind, Stream(Numbers()), on_error="replace")
     with pytest.raises(BadOption, match="iterable"):

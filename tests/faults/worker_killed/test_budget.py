@@ -1,4 +1,4 @@
-"""How many workers may be replaced."""
+"""The limit on replaced workers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.faults.loaders import (
     indices_of,
     kill_worker,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     pids_of,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("kind", ["map", "stream", "shared stream"])
-def test_the_budget_is_exceeded(loader_kind: str, kind: str, tmp_path: Path) -> None:
+def test_exceeding_the_budget_raises(loader_kind: str, kind: str, tmp_path: Path) -> None:
     dataset: Any = Deadly(COUNT, {5, 13, 21, 29}, once=Once(tmp_path))
     if kind != "map":
         dataset = Stream(dataset, splits=False)
@@ -56,18 +56,18 @@ def test_the_budget_is_exceeded(loader_kind: str, kind: str, tmp_path: Path) -> 
     assert named is not None
     assert int(named[1]) in pids
     assert are_gone(pids)
-    # What had arrived together with the last death is not delivered any more.
+    # Batches that arrived together with the last death are not delivered.
     assert [int(sample[0]) for sample in delivered] == list(range(len(delivered)))
     assert len(delivered) in (12, 16, 20)
     assert loader.stats()["restarted_workers"] == 2
     with pytest.raises(WorkerDied):
         next(batches)
-    assert sum(map(len, batches_of(loader))) == COUNT, "and the next epoch has a budget of its own"
+    assert sum(map(len, batches_of(loader))) == COUNT, "the next epoch has its own budget"
 
 
-@the_other_of_both
+@mostly_dataloader
 def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> None:
-    # One batch at a time: a worker that had answered for the whole epoch already would be missed in the next one only.
+    # One batch at a time, since the death of a worker with no task left would be noticed only in the next epoch.
     loader = make(loader_kind, Numbers(COUNT), workers=2, persistent=True, restarts=1, prefetch=1)
     for _ in range(4):
         iterator = iter(loader)
@@ -78,19 +78,19 @@ def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> N
     loader.close()
 
 
-@one_of_both
-def test_every_worker_dies_at_once_again_and_again(loader_kind: str) -> None:
-    """A machine without memory: it ends, with an error and without anybody left."""
+@mostly_loader
+def test_if_all_workers_keep_dying_the_death_is_raised(loader_kind: str) -> None:
+    """Like a machine without memory: there is an error, and no worker is left."""
     loader = make(loader_kind, Deadly(COUNT, range(COUNT)), workers=2, restarts=5)
     with pytest.raises(WorkerDied):
         list(loader)
     assert loader.stats()["restarted_workers"] == 5
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.slow
-def test_a_long_night(loader_kind: str) -> None:
-    """Workers killed at any moment, for many epochs, with samples that fail and samples that kill among them."""
+def test_random_kills_over_many_epochs_lose_no_sample(loader_kind: str) -> None:
+    """Workers are killed at any moment, while some samples fail and others kill."""
     bad, fatal = {3, 50, 51, 120}, {7, 90}
     expected = make(loader_kind, Augmented(160, bad | fatal), on_error="skip", seed=7, shuffle=True)
     dataset = Deadly(160, fatal, bad=bad)

@@ -1,4 +1,4 @@
-"""Workers that are killed, crash or leave, with restarts=0: an error says so, and nobody is left behind."""
+"""Workers that are killed, crash or exit with restarts=0 raise an error, and none is left behind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.faults.loaders import (
     Stream,
     are_gone,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     pids_of,
-    the_other_of_both,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(7)]
@@ -59,8 +59,8 @@ def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order
         next(batches)
 
 
-@one_of_both
-def test_batches_from_before_stay_valid_and_the_loader_can_be_used_again(loader_kind: str) -> None:
+@mostly_loader
+def test_earlier_batches_stay_valid_and_the_loader_can_be_used_again(loader_kind: str) -> None:
     dataset = Deadly(64, {20})
     loader = make(loader_kind, dataset, workers=2, restarts=0)
     batches: list[Any] = []
@@ -74,8 +74,8 @@ def test_batches_from_before_stay_valid_and_the_loader_can_be_used_again(loader_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [0, 8])
-def test_deaths_use_up_no_memory(restarts: int) -> None:
-    """Slots of batches that had arrived when a worker died come back, and those of its tasks."""
+def test_deaths_leak_no_slots(restarts: int) -> None:
+    """Slots of batches that had arrived when a worker died are released, and so are those of its tasks."""
     loader = Loader(Deadly(64, {30}), 1, workers=2, in_order=False, prefetch=4, restarts=restarts, on_error="skip")
     for _ in range(2 if restarts else 5):
         if restarts:
@@ -87,7 +87,7 @@ def test_deaths_use_up_no_memory(restarts: int) -> None:
     assert free_slots(loader) == run_of(loader).resources.arena().slot_count  # type: ignore[union-attr]  # it has one
 
 
-# Any: the loader's memory is its own affair, and not public.
+# Any: the loader's memory is not public.
 def free_slots(loader: Any) -> int:
     arena = run_of(loader).resources.arena()
     assert arena is not None
@@ -110,7 +110,7 @@ class Held(Numbers):
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_worker_killed_from_outside_while_it_works(tmp_path: Path, in_order: bool) -> None:
+def test_a_busy_worker_killed_from_outside_raises(tmp_path: Path, in_order: bool) -> None:
     with Gate(tmp_path / "gate") as gate:
         batches = iter(Loader(Held(gate), 1, workers=2, in_order=in_order, restarts=0))
         gate.wait_until_reached(2)
@@ -121,7 +121,7 @@ def test_a_worker_killed_from_outside_while_it_works(tmp_path: Path, in_order: b
         assert are_gone(pids)
 
 
-def test_a_persistent_worker_killed_between_epochs() -> None:
+def test_a_persistent_worker_killed_between_epochs_raises() -> None:
     loader = Loader(Numbers(64), 4, workers=2, persistent=True, restarts=0)
     batches = iter(loader)
     assert len(list(batches)) == 16
@@ -130,20 +130,20 @@ def test_a_persistent_worker_killed_between_epochs() -> None:
     with pytest.raises(WorkerDied, match=str(pids[1])):
         list(loader)
     assert are_gone(pids)
-    assert len(list(loader)) == 16, "with workers of its own"
+    assert len(list(loader)) == 16, "with new workers"
     loader.close()
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("restarts", [0, 32])
-def test_a_worker_that_dies_while_it_starts(loader_kind: str, restarts: int) -> None:
+def test_a_worker_that_dies_while_starting_is_started_only_a_few_times(loader_kind: str, restarts: int) -> None:
     loader = make(loader_kind, Numbers(10), 2, workers=2, worker_init=lambda _: os._exit(5), restarts=restarts)
     with pytest.raises(WorkerDied, match="exit code 5"):
         list(loader)
-    assert loader.stats()["restarted_workers"] <= 4, "two further starts each, not all of the budget"
+    assert loader.stats()["restarted_workers"] <= 4, "two more starts each, not the whole budget"
 
 
-def test_the_only_worker_dies_and_nobody_waits_for_ever() -> None:
+def test_the_death_of_the_only_worker_does_not_hang() -> None:
     batches = iter(Loader(Deadly(64, {5}), 2, workers=1, restarts=0))
     with pytest.raises(WorkerDied):
         list(batches)

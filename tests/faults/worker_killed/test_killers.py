@@ -1,4 +1,4 @@
-"""Samples that always kill their worker are found."""
+"""Finding samples that always kill their worker."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.faults.loaders import (
     indices_of,
     kill_worker,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     outcomes_of,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(10)]
@@ -48,7 +48,7 @@ FATAL_POLICIES: dict[str, Any] = {"skip": "skip", "replace": "replace"}
 
 @functools.cache
 def without_deaths(kind: str, policy: str, case: str, batch_size: int | None) -> tuple[Any, ...]:
-    """What comes of samples that raise instead of killing."""
+    """Return the outcome if the samples raised instead of killing."""
     loader = make(kind, Augmented(COUNT, FATAL[case]), batch_size, seed=7, on_error=FATAL_POLICIES[policy])
     return batches_of(loader), batches_of(loader), sorted(indices_of(loader.faults))
 
@@ -62,7 +62,7 @@ QUICK = {
     (None, "skip", "two in one batch"),
     (None, "replace", "one"),
 }
-"""Of the forty combinations below; the others are left to the slow tests."""
+"""The fast ones of the forty combinations below; the others are slow tests."""
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ QUICK = {
         for grid in itertools.product([1, 8, 33, None], FATAL_POLICIES, FATAL)
     ],
 )
-def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, case: str, batch_size: int | None) -> None:
+def test_a_sample_that_kills_is_handled_like_one_that_raises(policy: str, case: str, batch_size: int | None) -> None:
     kind = "Loader" if batch_size in (1, 33) else "DataLoader"
     loader = make(
         kind, Deadly(COUNT, FATAL[case]), batch_size, workers=2, seed=7, on_error=FATAL_POLICIES[policy], restarts=64
@@ -82,16 +82,16 @@ def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, cas
     restarted = loader.stats()["restarted_workers"]
     second = batches_of(loader)
     assert (first, second, sorted(indices_of(loader.faults))) == without_deaths(kind, policy, case, batch_size)
-    assert loader.stats()["restarted_workers"] == restarted, "it is not asked for again"
+    assert loader.stats()["restarted_workers"] == restarted, "it is not requested again"
     assert {fault.stage for fault in loader.faults} == {"worker"}
     assert all(fault.error == "feedline.errors.WorkerDied" for fault in loader.faults)
     assert loader.faults.quarantined == FATAL[case]
 
 
 @pytest.mark.slow
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
-def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None:
+def test_the_error_names_a_sample_that_kills(loader_kind: str, batch_size: int) -> None:
     loader = make(loader_kind, Deadly(COUNT, {20, 44}), batch_size, workers=2, seed=7, restarts=64)
     outcomes = outcomes_of(loader)
     expected = batches_of(make(loader_kind, Augmented(COUNT), batch_size, seed=7))
@@ -109,9 +109,9 @@ def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None
     assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.slow
-def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
+def test_policies_decide_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
     def decide(failure: Failure) -> Any:
         once.times(failure.stage)
         assert isinstance(failure.error, WorkerDied)
@@ -128,11 +128,11 @@ def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: 
     assert len(batches_of(by_class)) == 4
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "nonsense", "same sample", "no neighbour"])
-def test_policies_that_fail_over_a_sample_that_kills(loader_kind: str, how: str) -> None:
-    """The exception comes with the batch, and the loop goes on."""
+def test_a_policy_that_fails_for_a_sample_that_kills_raises(loader_kind: str, how: str) -> None:
+    """The exception is raised in place of the batch, and iteration continues."""
 
     def decide(failure: Failure) -> Any:
         if how == "raises":
@@ -156,24 +156,24 @@ def test_policies_that_fail_over_a_sample_that_kills(loader_kind: str, how: str)
 
 
 class Named(Deadly):
-    """Its indices are names."""
+    """Its indices are strings."""
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(int(index.split()[1]))
 
 
-@the_other_of_both
-def test_names_that_kill(loader_kind: str) -> None:
+@mostly_dataloader
+def test_string_indices_that_kill_are_found(loader_kind: str) -> None:
     sampler = [f"name {index}" for index in range(16)]
     loader = make(loader_kind, Named(16, {6}), sampler=sampler, workers=2, on_error="skip", restarts=64)
     assert len(list(itertools.chain(*batches_of(loader)))) == 15
     assert indices_of(loader.faults) == ["name 6"]
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.slow
-def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> None:
-    """Each further try costs workers; then what comes after it."""
+def test_a_sample_that_kills_is_retried_and_then_skipped(loader_kind: str, tmp_path: Path) -> None:
+    """Each retry costs workers."""
     policy = Retry(1, then="skip", wait_s=0.001)
     loader = make(loader_kind, Deadly(16, {6}), workers=2, on_error=policy, restarts=64)
     assert len(list(itertools.chain(*batches_of(loader)))) == 15
@@ -182,8 +182,8 @@ def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@the_other_of_both
-def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
+@mostly_dataloader
+def test_samples_of_a_batch_sampler_that_kill_are_skipped(loader_kind: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
     loader = make(loader_kind, Deadly(8, {3, 5}), batch_sampler=batch_sampler, workers=2, on_error="skip", restarts=64)
     assert [[int(sample[0]) for sample in batch] for batch in batches_of(loader)] == [[0, 1], [2, 4], [6, 7]]
@@ -191,9 +191,9 @@ def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
 
 
 @pytest.mark.slow
-@one_of_both
-def test_samples_that_kill_and_samples_that_raise(loader_kind: str, tmp_path: Path) -> None:
-    """In one batch; and a worker that dies once over a batch of which others are left out."""
+@mostly_loader
+def test_samples_that_kill_and_samples_that_raise_are_skipped(loader_kind: str, tmp_path: Path) -> None:
+    """In one batch; and a worker dies once over a batch with skipped samples."""
     bad, fatal = {1, 2, 20, 33}, {3, 21, 40, 41}
     expected = batches_of(make(loader_kind, Augmented(COUNT, bad | fatal), on_error="skip", seed=7))
     loader = make(loader_kind, Deadly(COUNT, fatal, bad=bad), workers=2, on_error="skip", seed=7, restarts=64)
@@ -206,8 +206,8 @@ def test_samples_that_kill_and_samples_that_raise(loader_kind: str, tmp_path: Pa
     assert sorted(indices_of(loader.faults)) == sorted(bad)
 
 
-def test_too_much_together_is_no_sample_to_blame(tmp_path: Path) -> None:
-    """A batch that kills twice although each of its samples can be made is made again, as a whole."""
+def test_no_sample_is_blamed_if_only_the_whole_batch_kills(tmp_path: Path) -> None:
+    """A batch that kills twice although each of its samples works is made again as a whole."""
 
     class Together(Numbers):
         def __getitems__(self, indices: list[int]) -> list[int]:
@@ -236,9 +236,9 @@ def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
 
 
 @pytest.mark.slow
-@one_of_both
-def test_an_iteration_that_is_left_while_the_sample_is_looked_for(loader_kind: str) -> None:
-    """Half of the search belongs to nobody; the next iteration begins its own."""
+@mostly_loader
+def test_leaving_an_epoch_during_the_search_for_a_killer(loader_kind: str) -> None:
+    """The unfinished search is dropped; the next iteration starts its own."""
     loader = make(
         loader_kind,
         Deadly(100, {5}),
@@ -262,7 +262,7 @@ def test_an_iteration_that_is_left_while_the_sample_is_looked_for(loader_kind: s
 
 
 class Interrupting(Numbers):
-    """Sample 5 raises what no policy may catch."""
+    """Sample 5 raises an exception that no policy may catch."""
 
     def __getitem__(self, index: int) -> int:
         if index == 5:
@@ -270,17 +270,17 @@ class Interrupting(Numbers):
         return index
 
 
-@the_other_of_both
-def test_what_is_no_exception_ends_its_worker(loader_kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+@mostly_dataloader
+def test_a_base_exception_ends_its_worker(loader_kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     loader = make(loader_kind, Interrupting(12), workers=1, on_error="skip")
     assert sorted(itertools.chain(*batches_of(loader))) == [0, 1, 2, 3, 4, *range(6, 12)]
     [fault] = loader.faults
     assert (fault.index, fault.stage) == (5, "worker")
-    assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker says why it goes"
+    assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker prints why it ends"
 
 
-@one_of_both
-def test_memory_that_is_not_there_is_an_exception_like_any_other(loader_kind: str) -> None:
+@mostly_loader
+def test_running_out_of_memory_is_an_exception_like_any_other(loader_kind: str) -> None:
     def limit(_: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
@@ -300,7 +300,7 @@ class Hungry(Numbers):
 
 
 class Slow(Deadly):
-    """Somebody has the time to kill a worker in the middle of a sample."""
+    """So slow that a worker can be killed in the middle of a sample."""
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.004)
@@ -309,8 +309,8 @@ class Slow(Deadly):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", [Skip(), Policy({Exception: Retry(2, wait_s=0.0, then="skip")})])
-def test_samples_are_not_blamed_for_workers_that_somebody_kills(on_error: Any) -> None:
-    """Somebody kills workers all the time; one sample kills as well, and is found. `test_recovery.py` throws dice."""
+def test_samples_are_not_blamed_for_workers_killed_from_outside(on_error: Any) -> None:
+    """Workers are killed all the time; one sample kills too, and is found. See also `test_recovery.py`."""
     loader = make("Loader", Slow(80, {33}), 4, workers=2, on_error=on_error, restarts=10**6)
     batches = iter(loader)
     over = threading.Event()
@@ -318,7 +318,7 @@ def test_samples_are_not_blamed_for_workers_that_somebody_kills(on_error: Any) -
 
     def kill() -> None:
         while not over.wait(draw.uniform(0.01, 0.05)):
-            with contextlib.suppress(IndexError, ValueError):  # one has just been replaced, or all have left
+            with contextlib.suppress(IndexError, ValueError):  # one has just been replaced, or all have ended
                 kill_worker(batches, draw.randrange(2))
 
     killer = threading.Thread(target=kill, name="feedline-test")

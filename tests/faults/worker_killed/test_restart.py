@@ -1,6 +1,6 @@
-"""Workers that are killed, crash or leave: others take their places, and nothing is lost.
+"""Workers that are killed, crash or exit are replaced, and nothing is lost.
 
-What is delivered is compared, to the bit, with what a loader without workers makes of the same seed.
+Batches are compared, to the bit, with those of a loader without workers and the same seed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.faults.loaders import (
     indices_of,
     kill_worker,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     outcomes_of,
     pids_of,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
@@ -46,26 +46,26 @@ pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"
 
 @functools.cache
 def clean(kind: str, batch_size: int | None = 4, count: int = COUNT, epochs: int = 1) -> Any:
-    """What a loader without workers delivers of samples that all work."""
+    """Return what a loader without workers delivers if all samples work."""
     loader = make(kind, Augmented(count), batch_size, seed=7, shuffle=True)
     return [batches_of(loader) for _ in range(epochs)]
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_path: Path) -> None:
+def test_nothing_is_lost_however_a_worker_dies(loader_kind: str, way: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11, 30}, way=way, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True)
     with pytest.warns(WorkerWarning, match=re.escape(WAYS[way][1])):
         batches = batches_of(loader)
     assert [batches] == clean(loader_kind)
     assert loader.stats()["restarted_workers"] == 2
-    assert len(loader.faults) == 0, "no sample was to blame"
+    assert len(loader.faults) == 0, "no sample is blamed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 3), (7, 1), (None, 2)])
-def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: int, tmp_path: Path) -> None:
+def test_nothing_is_lost_for_any_batch_size(batch_size: int | None, workers: int, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, range(0, COUNT, 9), once=Once(tmp_path))
     loader = make("Loader", dataset, batch_size, workers=workers, seed=7, shuffle=True)
     assert [batches_of(loader)] == clean("Loader", batch_size)
@@ -74,10 +74,10 @@ def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fatal", [(801,), (1000, 1200, 1201)])
-def test_nothing_is_lost_or_repeated_of_short_tasks_that_travel_together(
+def test_nothing_is_lost_or_repeated_if_tasks_are_sent_together(
     fatal: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # whatever else this machine is doing
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # however busy this machine is
     together: list[int] = []
     submit = ProcessEngine.submit_together
 
@@ -89,11 +89,11 @@ def test_nothing_is_lost_or_repeated_of_short_tasks_that_travel_together(
     loader = make("Loader", Deadly(1600, fatal, once=Once(tmp_path)), workers=2, seed=7, shuffle=False)
     assert batches_of(loader) == batches_of(make("Loader", Augmented(1600), seed=7, shuffle=False))
     assert loader.stats()["restarted_workers"] == len(fatal)
-    assert len(loader.faults) == 0, "no sample was to blame"
+    assert len(loader.faults) == 0, "no sample is blamed"
     assert max(together) == 8, "half a window for two workers"
 
 
-@the_other_of_both
+@mostly_dataloader
 def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Deadly(12, {6}, once=Once(tmp_path)), workers=1)
     batches = iter(loader)
@@ -108,8 +108,8 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shard", [False, True])
-def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, tmp_path: Path) -> None:
-    """Its tasks say how many samples, or which step: neither is a sample."""
+def test_the_warning_about_a_stream_names_no_samples(shard: bool, tmp_path: Path) -> None:
+    """Its tasks hold the number of samples or the step, neither of which is a sample."""
     stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
     with pytest.warns(WorkerWarning) as caught:
         list(Loader(stream, 4, workers=1, shard=shard))
@@ -119,8 +119,8 @@ def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, 
 
 
 @pytest.mark.slow
-@one_of_both
-def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
+@mostly_loader
+def test_warnings_turned_into_errors_lose_no_batch(loader_kind: str, tmp_path: Path) -> None:
     fatal = {0, 6, 17, 44}
     for kind in ("map", "stream", "shared stream", "persistent"):
         folder = tmp_path / kind
@@ -141,9 +141,9 @@ def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path)
         loader.close()
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.slow
-def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
+def test_repeatedly_killing_workers_from_outside_loses_nothing(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(COUNT), 2, workers=2, seed=7, shuffle=True, restarts=100)
     batches: list[Any] = []
     iterator = iter(loader)
@@ -154,8 +154,8 @@ def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
     assert [batches] == clean(loader_kind, 2)
 
 
-@one_of_both
-def test_all_workers_killed_at_once(loader_kind: str) -> None:
+@mostly_loader
+def test_killing_all_workers_at_once_loses_nothing(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(COUNT), workers=3, seed=7, shuffle=True)
     iterator = iter(loader)
     batches = [plain(next(iterator))]
@@ -165,9 +165,9 @@ def test_all_workers_killed_at_once(loader_kind: str) -> None:
     assert [batches] == clean(loader_kind)
 
 
-@the_other_of_both
-def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> None:
-    """The slots of what it keeps are not given to the worker that comes next."""
+@mostly_dataloader
+def test_kept_batches_are_not_overwritten_by_new_workers(loader_kind: str) -> None:
+    """Their slots are not given to the next worker."""
     loader = make(loader_kind, Augmented(COUNT), 1, workers=2, prefetch=1, seed=7, shuffle=True, restarts=100)
     kept = []
     iterator = iter(loader)
@@ -178,16 +178,16 @@ def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> Non
     assert [[plain(batch) for batch in kept]] == clean(loader_kind, 1)
 
 
-@one_of_both
-def test_in_no_order(loader_kind: str, tmp_path: Path) -> None:
+@mostly_loader
+def test_deaths_without_order_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {3, 11, 30}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=3, in_order=False, seed=7, shuffle=True)
     assert sorted(batches_of(loader)) == sorted(clean(loader_kind)[0])
     assert loader.stats()["restarted_workers"] == 3
 
 
-@the_other_of_both
-def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_path: Path) -> None:
+@mostly_dataloader
+def test_killing_persistent_workers_in_and_between_epochs_loses_nothing(loader_kind: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, persistent=True, seed=7, shuffle=True)
     expected = clean(loader_kind, epochs=4)
@@ -205,9 +205,9 @@ def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_p
     loader.close()
 
 
-@one_of_both
-def test_persistent_workers_killed_after_an_epoch_was_left(loader_kind: str, tmp_path: Path) -> None:
-    """What they were at belongs to nobody any more: it is dropped, not made again."""
+@mostly_loader
+def test_killing_persistent_workers_after_an_abandoned_epoch_loses_nothing(loader_kind: str, tmp_path: Path) -> None:
+    """Their tasks are obsolete, so they are dropped rather than made again."""
     with Gate(tmp_path / "gate") as gate:
 
         class HeldAtTen(Augmented):
@@ -231,7 +231,7 @@ def test_persistent_workers_killed_after_an_epoch_was_left(loader_kind: str, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
+def test_workers_that_are_not_forked_are_replaced(start_method: str, tmp_path: Path) -> None:
     expected = batches_of(Loader(Mortal(COUNT), 4, seed=7, shuffle=True))
     dataset = Mortal(COUNT, frozenset({11}), Once(tmp_path))
     loader = Loader(dataset, 4, workers=1, start_method=start_method, seed=7, shuffle=True)
@@ -239,8 +239,8 @@ def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
     assert loader.stats()["restarted_workers"] == 1
 
 
-class TaskNotes(Numbers):
-    """Adds what it was told; dies over sample 20 once."""
+class Adding(Numbers):
+    """Adds the numbers of all calls to `add`; dies over sample 20 once."""
 
     def __init__(self, once: Once, count: int = 40) -> None:
         super().__init__(count)
@@ -260,13 +260,13 @@ class TaskNotes(Numbers):
         return index + 1000 * self.epoch + self.extra
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_new_worker_knows_what_the_others_were_told(
+def test_a_new_worker_has_the_calls_of_the_others(
     loader_kind: str, persistent: bool, start_method: str, tmp_path: Path
 ) -> None:
-    loader = make(loader_kind, TaskNotes(Once(tmp_path)), workers=2, persistent=persistent, start_method=start_method)
+    loader = make(loader_kind, Adding(Once(tmp_path)), workers=2, persistent=persistent, start_method=start_method)
     assert batches_of(loader)[0] == [0, 1, 2, 3]
     loader.broadcast("add", 500)
     loader.set_epoch(3)
@@ -277,18 +277,18 @@ def test_a_new_worker_knows_what_the_others_were_told(
     loader.close()
 
 
-@one_of_both
+@mostly_loader
 def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path: Path) -> None:
-    """The new worker's dataset has heard it; it must not hear it twice."""
+    """The new worker's dataset already has the call, and must not get it twice."""
     with Gate(tmp_path / "gate") as gate:
 
-        class HeldTold(TaskNotes):
+        class HeldAdding(Adding):
             def __getitem__(self, index: int) -> int:
                 if index == 4 and self.once("held"):
                     gate.pass_through()
                 return super().__getitem__(index)
 
-        loader = make(loader_kind, HeldTold(Once(tmp_path)), 1, workers=1, prefetch=2, persistent=True)
+        loader = make(loader_kind, HeldAdding(Once(tmp_path)), 1, workers=1, prefetch=2, persistent=True)
         iterator = iter(loader)
         first = [plain(next(iterator))[0] for _ in range(4)]
         gate.wait_until_reached()
@@ -303,8 +303,8 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
 
 
 @pytest.mark.slow
-def test_two_loaders_at_once() -> None:
-    """The new worker of one is a fork that has seen the sockets of the other."""
+def test_deaths_in_two_loaders_at_once_lose_nothing() -> None:
+    """The new worker of one loader inherits the sockets of the other."""
     kinds = ("Loader", "DataLoader")
     loaders = [make(kind, Augmented(COUNT), 3, workers=2, seed=7, restarts=100) for kind in kinds]
     iterators = [iter(loader) for loader in loaders]
@@ -319,8 +319,8 @@ def test_two_loaders_at_once() -> None:
         assert list(iterators[number]) == []
 
 
-@one_of_both
-def test_an_iteration_that_is_left_right_after_a_death(loader_kind: str) -> None:
+@mostly_loader
+def test_leaving_an_iteration_right_after_a_death_leaves_no_worker(loader_kind: str) -> None:
     for number in range(3):
         loader = make(loader_kind, Numbers(400), workers=2)
         iterator = iter(loader)
@@ -332,9 +332,11 @@ def test_an_iteration_that_is_left_right_after_a_death(loader_kind: str) -> None
 
 
 @pytest.mark.slow
-@the_other_of_both
-def test_the_system_without_an_arena(loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The engine of other systems replaces workers, too."""
+@mostly_dataloader
+def test_the_portable_engine_replaces_workers_too(
+    loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is used on other systems."""
     monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
     dataset = Deadly(COUNT, {11, 30}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True, start_method="fork")

@@ -1,4 +1,4 @@
-"""Workers that are killed while they read a stream: each sample comes once."""
+"""Each sample comes once if workers are killed while they read a stream."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.faults.loaders import (
     indices_of,
     kill_worker,
     make,
-    one_of_both,
+    mostly_dataloader,
+    mostly_loader,
     pids_of,
     plain,
-    the_other_of_both,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(12)]
@@ -54,13 +54,13 @@ def test_each_sample_of_a_stream_comes_once(kind: str, workers: int, batch_size:
     assert loader.stats()["restarted_workers"] == 5
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("kind", STREAMS)
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, workers: int, tmp_path: Path) -> None:
     stream = STREAMS[kind](Augmented(COUNT), splits=False)
     expected = batches_of(make(loader_kind, stream, shard=True, seed=7))
-    # Every worker reads all samples: each death is that of the first that comes there.
+    # Every worker reads all samples, so the first one to reach a fatal sample dies.
     stream = STREAMS[kind](Deadly(COUNT, {0, 13, 40, 44}, once=Once(tmp_path)), splits=False)
     loader = make(loader_kind, stream, shard=True, workers=workers, seed=7)
     assert batches_of(loader) == expected
@@ -69,8 +69,8 @@ def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, pytest.param(0, marks=pytest.mark.slow)])
-def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
-    """What was read since the last state is read again, and left out."""
+def test_each_sample_comes_once_with_infrequent_states(every: int, tmp_path: Path) -> None:
+    """Samples read since the last state are read again and dropped."""
     expected = batches_of(make("DataLoader", StatefulStream(Augmented(COUNT)), 3, workers=2, seed=7))
     stream = StatefulStream(Deadly(COUNT, {3, 14, 30, 44}, once=Once(tmp_path)))
     loader = make("DataLoader", stream, 3, workers=2, seed=7, snapshot_every_n_steps=every)
@@ -79,7 +79,7 @@ def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STREAMS)
-def test_persistent_streams_killed_between_epochs(kind: str) -> None:
+def test_killing_persistent_stream_workers_between_epochs_loses_nothing(kind: str) -> None:
     options: dict[str, Any] = {"workers": 2, "persistent": True, "seed": 7}
     undisturbed = make("DataLoader", STREAMS[kind](Augmented(COUNT)), **options)
     expected = [batches_of(undisturbed) for _ in range(3)]
@@ -93,9 +93,9 @@ def test_persistent_streams_killed_between_epochs(kind: str) -> None:
     loader.close()
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.slow
-def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> None:
+def test_killing_stream_workers_while_samples_fail_loses_nothing(loader_kind: str) -> None:
     bad = {2, 3, 20, 30, 31}
     for shard in (False, True):
         stream = Stream(Augmented(COUNT, bad), splits=False)
@@ -111,9 +111,9 @@ def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> Non
         assert indices_of(loader.faults) == indices_of(same.faults)
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("shard", [False, True])
-def test_a_stream_that_always_kills(loader_kind: str, shard: bool) -> None:
+def test_a_stream_that_always_kills_its_worker_raises(loader_kind: str, shard: bool) -> None:
     stream = Stream(Deadly(COUNT, {20}), splits=False)
     loader = make(loader_kind, stream, shard=shard, workers=1, on_error="skip")
     batches = iter(loader)
@@ -123,7 +123,7 @@ def test_a_stream_that_always_kills(loader_kind: str, shard: bool) -> None:
     assert len(delivered) == 5
     with pytest.raises(WorkerDied):
         next(batches)
-    assert loader.stats()["restarted_workers"] < 32, "it does not take the whole budget to see that"
+    assert loader.stats()["restarted_workers"] < 32, "not the whole budget is used"
 
 
 class Counting(Numbers):
@@ -148,12 +148,12 @@ class Counting(Numbers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@the_other_of_both
-def test_a_dataset_with_a_state_goes_on(loader_kind: str, workers: int, tmp_path: Path) -> None:
+@mostly_dataloader
+def test_a_stateful_dataset_continues_after_deaths(loader_kind: str, workers: int, tmp_path: Path) -> None:
     loader = make(loader_kind, Counting(COUNT, Once(tmp_path)), workers=workers)
     samples = list(itertools.chain(*batches_of(loader)))
     assert [index for index, _ in samples] == list(range(COUNT))
-    counts = Counter(made for _, made in samples)  # each worker counts its own, without a gap and without repeating
+    counts = Counter(made for _, made in samples)  # each worker counts its own samples, without gaps or repetitions
     assert [counts[made] for made in range(1, max(counts) + 1)] == sorted(counts.values(), reverse=True)
     assert max(counts.values()) == workers
     assert loader.stats()["restarted_workers"] == 2

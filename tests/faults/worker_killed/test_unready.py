@@ -1,4 +1,4 @@
-"""Workers that do not get ready."""
+"""Workers that fail to start."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.faults.loaders import (
     Numbers,
     batches_of,
     make,
-    one_of_both,
-    the_other_of_both,
+    mostly_dataloader,
+    mostly_loader,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(5)]
 
 
 class Init:
-    """Fails so many times in all."""
+    """Fails `times` times in total."""
 
     def __init__(self, once: Once, times: int) -> None:
         self.once = once
@@ -37,9 +37,9 @@ class Init:
             raise Bad(f"worker {worker} finds no disk")
 
 
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_an_init_that_works_at_the_second_start(loader_kind: str, engine: str, tmp_path: Path) -> None:
+def test_an_init_function_that_works_at_the_second_start(loader_kind: str, engine: str, tmp_path: Path) -> None:
     init = Init(Once(tmp_path), 1)
     loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=init)
     with pytest.warns(WorkerWarning, match="finds no disk"):
@@ -47,9 +47,9 @@ def test_an_init_that_works_at_the_second_start(loader_kind: str, engine: str, t
     assert loader.stats()["restarted_workers"] == 1
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
+def test_an_init_function_that_never_works_raises_its_error(loader_kind: str, engine: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=Init(Once(tmp_path), 999))
     batches = iter(loader)
     with pytest.raises(Bad, match="finds no disk") as caught:
@@ -62,8 +62,8 @@ def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path)
         list(loader)
 
 
-@the_other_of_both
-def test_an_init_that_fails_without_restarts(loader_kind: str, tmp_path: Path) -> None:
+@mostly_dataloader
+def test_an_init_function_that_fails_without_restarts_raises_at_once(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=2, worker_init=Init(Once(tmp_path), 1), restarts=0)
     with pytest.raises(Bad, match="finds no disk"):
         list(loader)
@@ -77,26 +77,26 @@ def be_killed(worker: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@one_of_both
+@mostly_loader
 @pytest.mark.parametrize(
     ("init", "restarts", "times", "how"),
     [(leave, 10**6, 3, "exit code 3"), (be_killed, 11, 12, "SIGKILL"), (be_killed, None, 10, "SIGKILL")],
 )
-def test_a_worker_that_never_gets_ready_is_given_up_and_it_is_said_why(
+def test_a_worker_that_never_starts_is_given_up_and_the_error_says_why(
     loader_kind: str, init: Any, restarts: int | None, times: int, how: str
 ) -> None:
-    """One that is killed is replaced as often as the user's `restarts` allows: another process may kill at random."""
+    """A worker that is killed is replaced as often as the user's `restarts` allows, since the cause may be external."""
     loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=restarts)
     with pytest.raises(WorkerDied, match=how) as caught:
         list(loader)
-    told = str(caught.value)
-    assert f"has ended {times} times in a row before it was ready to work" in told
-    assert "worker_init_fn, unpickling the dataset" in told
+    message = str(caught.value)
+    assert f"has ended {times} times in a row before it was ready to work" in message
+    assert "worker_init_fn, unpickling the dataset" in message
     assert loader.stats()["restarted_workers"] == times - 1
 
 
 class Killed:
-    """An init function of workers that are killed as they start, the first so many times."""
+    """An init function that kills its worker the first `times` times."""
 
     def __init__(self, once: Once, times: int) -> None:
         self.once, self.times = once, times
@@ -107,18 +107,16 @@ class Killed:
 
 
 @pytest.mark.slow
-@the_other_of_both
+@mostly_dataloader
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
-def test_signals_that_hit_workers_as_they_start_end_nothing_while_restarts_are_left(
-    loader_kind: str, tmp_path: Path
-) -> None:
+def test_workers_killed_while_starting_are_replaced_while_restarts_are_left(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=1, worker_init=Killed(Once(tmp_path), 15), restarts=10**6)
     assert list(itertools.chain(*batches_of(loader))) == list(range(20))
     assert loader.stats()["restarted_workers"] == 15
 
 
-@the_other_of_both
-def test_an_exception_that_keeps_workers_from_getting_ready_says_how_often(loader_kind: str, tmp_path: Path) -> None:
+@mostly_dataloader
+def test_the_error_of_an_init_function_says_how_often_it_failed(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=1, worker_init=Init(Once(tmp_path), 999), restarts=10**6)
     with pytest.raises(Bad) as caught:
         list(loader)

@@ -1,4 +1,4 @@
-"""Strings that are packed come back as they were."""
+"""Packed strings are read back unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paths(count: int) -> list[str]:
 
 @settings(max_examples=examples(60))
 @given(values=some)
-def test_text_comes_back(values: list[str]) -> None:
+def test_text_is_read_back_unchanged(values: list[str]) -> None:
     packed = Packed(values, is_text=True)
     assert len(packed) == len(values)
     assert [packed.get(place) for place in range(len(values))] == values
@@ -50,14 +50,14 @@ def test_text_comes_back(values: list[str]) -> None:
 
 @settings(max_examples=examples(60))
 @given(values=st.lists(st.binary(max_size=40), max_size=80))
-def test_bytes_come_back(values: list[bytes]) -> None:
+def test_bytes_are_read_back_unchanged(values: list[bytes]) -> None:
     packed = Packed(values, is_text=False)
     assert list(packed.each(range(len(values)))) == values
     assert [packed.get(place) for place in range(len(values))] == values
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 64, 32768, 32769, 40_000])
-def test_blocks_and_chunks_end_where_they_should(count: int) -> None:
+def test_sizes_around_the_ends_of_blocks_and_chunks(count: int) -> None:
     values = paths(count)
     packed = Packed(iter(values), is_text=True)
     assert list(packed.each(range(count))) == values
@@ -75,7 +75,7 @@ def test_paths_take_a_fifth_of_a_list_in_any_order(shuffled: bool) -> None:
     assert [packed.get(place) for place in range(0, 50_000, 11)] == values[::11]
 
 
-def test_strings_with_nothing_in_common_take_little_more_than_themselves() -> None:
+def test_strings_with_nothing_in_common_have_little_overhead() -> None:
     values = [np.random.default_rng(number).bytes(100) for number in range(1000)]
     assert Packed(values, is_text=False).nbytes < 1000 * 106
 
@@ -94,7 +94,7 @@ def test_packed_strings_can_be_pickled_and_stored() -> None:
 
 
 def test_stored_strings_are_checked_with_little_memory() -> None:
-    """A listing of a million files is checked whenever it is read from the cache."""
+    """A list of a million files is checked whenever it is read from the cache."""
     count = 100_000
     shuffled = paths(count)
     np.random.default_rng(0).shuffle(shuffled)
@@ -106,7 +106,7 @@ def test_stored_strings_are_checked_with_little_memory() -> None:
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 5 * count  # a copy of all lengths or places takes eight bytes for each
+        assert peak < 5 * count  # a copy of all lengths or places would take eight bytes each
 
 
 WRONG: dict[str, Any] = {
@@ -128,7 +128,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_arrays_that_do_not_belong_together_are_refused(what: str) -> None:
+def test_arrays_that_do_not_belong_together_are_rejected(what: str) -> None:
     values = paths(1000)
     np.random.default_rng(1).shuffle(values)
     arrays = Packed(values, is_text=True).arrays()
@@ -137,8 +137,8 @@ def test_arrays_that_do_not_belong_together_are_refused(what: str) -> None:
         Packed.of_arrays({**arrays, **WRONG[what](arrays)})
 
 
-def test_the_buffers_of_packed_strings_cross_out_of_band() -> None:
-    """So that an engine can send them once for all workers."""
+def test_the_buffers_of_packed_strings_are_pickled_out_of_band() -> None:
+    """So that an engine can send them once to all workers."""
     packed = Packed(paths(100_000), is_text=True)
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)

@@ -1,4 +1,4 @@
-"""What was shared looks like the original, also in workers."""
+"""Shared values look like the originals, also in workers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_dict_looks_like_the_original(original: dict[Any, Any]) -> None:
 
 
 def assert_alike(found: Any, expected: Any) -> None:
-    """Long lists are shared themselves, wherever they are: they are compared as what they look like."""
+    """Compare as plain values, since nested long lists are shared themselves."""
     assert_same(plain(found), plain(expected))
 
 
@@ -159,7 +159,7 @@ nested = st.recursive(
 
 @settings(max_examples=examples(60))
 @given(values=st.lists(nested, max_size=12))
-def test_any_list_comes_back(values: list[Any]) -> None:
+def test_any_list_is_read_back_unchanged(values: list[Any]) -> None:
     shared = feedline.share(values)
     assert_alike(list(shared), values)
     assert shared == values
@@ -175,7 +175,7 @@ keys = st.one_of(
 
 @settings(max_examples=examples(50))
 @given(original=st.dictionaries(keys, nested, max_size=12), other=keys)
-def test_any_dict_comes_back(original: dict[Any, Any], other: Any) -> None:
+def test_any_dict_is_read_back_unchanged(original: dict[Any, Any], other: Any) -> None:
     shared = feedline.share(original)
     assert_alike(dict(shared.items()), original)
     assert all(shared[key] == value for key, value in original.items())
@@ -189,14 +189,14 @@ def test_keys_are_equal_as_in_a_dict() -> None:
     assert shared[np.str_("a")] == "letter"
 
 
-def test_keys_with_the_same_number_are_told_apart() -> None:
+def test_keys_with_the_same_checksum_are_distinguished() -> None:
     # crc32("plumless") == crc32("buckeroo")
     shared = feedline.share({"plumless": 1, "buckeroo": 2})
     assert (shared["plumless"], shared["buckeroo"]) == (1, 2)
     assert "buckeroo" not in feedline.share({"plumless": 1})
 
 
-def test_what_is_read_is_a_copy() -> None:
+def test_values_are_returned_as_copies() -> None:
     shared = feedline.share([np.zeros(3), np.ones(3)])
     shared[0][:] = 7
     assert shared[0].tolist() == [0, 0, 0]
@@ -214,23 +214,23 @@ def test_tensors_are_kept_as_tensors() -> None:
     assert shared == [torch.arange(3), torch.ones(2, dtype=torch.bfloat16)]
 
 
-def test_what_is_shared_anyway_comes_back_as_it_is() -> None:
+def test_arrays_tensors_and_shared_values_are_returned_as_they_are() -> None:
     for value in (np.zeros(3), torch.zeros(3), feedline.share([1]), feedline.share({})):
         assert feedline.share(value) is value
 
 
-def test_other_sequences_and_mappings_are_taken() -> None:
+def test_other_sequences_and_mappings_are_accepted() -> None:
     assert feedline.share(range(5)) == [0, 1, 2, 3, 4]
     assert feedline.share(OrderedDict(b=1, a=2)) == {"b": 1, "a": 2}
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", 3, None, {1, 2}, iter([1])])
-def test_what_is_no_list_is_refused(value: Any) -> None:
+def test_other_types_are_rejected(value: Any) -> None:
     with pytest.raises(TypeError, match="takes a list, tuple or dict"):
         feedline.share(value)
 
 
-def test_what_no_record_can_hold_is_refused_by_its_type() -> None:
+def test_values_that_a_record_cannot_hold_are_rejected() -> None:
     for values in ([object()], [1, {"a": [object()]}], {"a": object()}, [np.array([object()], object)]):
         with pytest.raises(TypeError, match="object"):
             feedline.share(values)
@@ -246,21 +246,21 @@ def test_large_arrays_of_different_shapes_are_not_copied_and_cannot_be_written_t
     for array in (*shared, *feedline.share({"a": originals[0], "b": originals[2]}).values()):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 5
-    originals[0][0] = 1  # they themselves can still be written to
+    originals[0][0] = 1  # the originals can still be written to
     assert originals[0].flags.writeable
 
 
-def test_short_lists_beside_long_ones_are_copies() -> None:
+def test_short_lists_next_to_long_ones_are_copies() -> None:
     shared = feedline.share({"train": list(range(2000)), "classes": ["cat", "dog"], "seed": 1})
     shared["classes"].append("cow")
     assert shared["classes"] == ["cat", "dog"]
 
 
-def test_short_values_beside_long_ones_are_as_they_were_when_they_were_shared() -> None:
+def test_short_values_next_to_long_ones_do_not_change_after_sharing() -> None:
     tensor, array, names, classes = torch.zeros(3), np.zeros(3), ["cat"], {0: "cat", (1, 2): "dog"}
     values = {"paths": list(range(2000)), "t": tensor, "a": array, "names": names, "classes": classes, "none": None}
     shared = feedline.share(values)
-    for change in (shared["t"], shared["a"], tensor, array):  # what was read, and what was given
+    for change in (shared["t"], shared["a"], tensor, array):  # the values read, and the originals
         change[0] = 7
     shared["names"].append("dog")
     names.append("cow")
@@ -272,7 +272,7 @@ def test_short_values_beside_long_ones_are_as_they_were_when_they_were_shared() 
 
 
 class Weights:
-    """A dataset that writes into what it reads from a shared dict."""
+    """A dataset that writes to values that it reads from a shared dict."""
 
     def __init__(self) -> None:
         self.shared = feedline.share({"long": list(range(2000)), "weights": torch.zeros(3)})
@@ -288,13 +288,13 @@ class Weights:
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "thread"}, {"workers": 2, "engine": "process"}])
-def test_writing_to_a_tensor_that_was_read_changes_nothing_for_anybody(options: dict[str, Any]) -> None:
+def test_writing_to_a_tensor_that_was_read_has_no_effect_elsewhere(options: dict[str, Any]) -> None:
     dataset = Weights()
     dataset.shared["weights"][0] = 9
     assert [batch.tolist() for batch in feedline.Loader(dataset, 2, **options)] == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("odd", [{1, 2}, object()])
-def test_what_cannot_be_shared_is_refused_beside_long_values_as_well(odd: Any) -> None:
+def test_values_that_cannot_be_shared_are_rejected_next_to_long_ones_too(odd: Any) -> None:
     with pytest.raises(TypeError, match="which a record cannot hold"):
         feedline.share([list(range(2000)), odd])

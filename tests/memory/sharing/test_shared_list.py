@@ -1,4 +1,4 @@
-"""Workers read what was shared. Apart from the rest, because spawned workers import this file, and torch takes long."""
+"""Workers read shared values. A separate file without torch, since spawned workers import it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lengths:
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_workers_read_what_was_shared(start_method: str) -> None:
+def test_workers_read_shared_values(start_method: str) -> None:
     paths = [f"a/{number:03d}.jpg" for number in range(40)]
     labels = {path: number * number for number, path in enumerate(paths)}
     dataset = Lengths(feedline.share(paths), feedline.share(labels))

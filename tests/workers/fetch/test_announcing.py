@@ -1,4 +1,4 @@
-"""What a dataset learns about the samples that come next, on every engine."""
+"""Announcing upcoming samples to a dataset, on every engine."""
 
 from __future__ import annotations
 
@@ -44,51 +44,51 @@ def test_all_batches_but_the_first_two_are_announced(engine: Any, tmp_path: Path
     loader = DataLoader(Expecting(tmp_path), 4, num_workers=1, engine=engine, prefetch_factor=4)
     iterator = iter(loader)
     for batch in range(10):
-        (tmp_path / str(batch)).touch()  # the tasks of the three batches after it are on their way already
+        (tmp_path / str(batch)).touch()  # the tasks of the next three batches have already been sent
         indices, announced = next(iterator)
         assert indices.tolist() == list(range(4 * batch, 4 * batch + 4))
         assert all(announced.tolist()) or batch < 2, batch
     assert next(iterator, None) is None
 
 
-class Told(AheadSource):
+class AnnouncedIndices(AheadSource):
     fetches_ahead = True
 
     def __init__(self) -> None:
-        self.told: list[list[int]] = []
+        self.announced_batches: list[list[int]] = []
 
     def fetch_ahead(self, indices: Any) -> None:
         assert indices.dtype == np.int64
-        self.told.append(indices.tolist())
+        self.announced_batches.append(indices.tolist())
 
 
-def test_indices_of_any_form_are_told_as_an_array() -> None:
-    dataset = Told()
+def test_indices_of_any_form_are_announced_as_an_array() -> None:
+    dataset = AnnouncedIndices()
     announcer = announcer_of(dataset)
     assert announcer is not None
     contents = [IndexBlock(np.arange(3)), [4, 5], 7, np.int64(8), torch.tensor([1, 2]), ["a"], [[1, 2]], Call("close")]
     announcer.announce(Task(0, indices) for indices in contents)
-    assert dataset.told == [[0, 1, 2], [4, 5], [7], [8], [1, 2]]
+    assert dataset.announced_batches == [[0, 1, 2], [4, 5], [7], [8], [1, 2]]
 
 
-def test_indices_of_subsets_are_told_as_those_of_the_dataset() -> None:
-    dataset = Told()
+def test_indices_into_a_subset_are_announced_as_indices_into_its_dataset() -> None:
+    dataset = AnnouncedIndices()
     inner: Any = torch.utils.data.Subset(dataset, [10, 20, 30, 40])  # type: ignore[arg-type]
     announcer = announcer_of(torch.utils.data.Subset(inner, range(3, 0, -1)))
     assert announcer is not None
     announcer.announce([Task(0, [0, 2])])
-    assert dataset.told == [[40, 20]]
+    assert dataset.announced_batches == [[40, 20]]
 
 
-def test_a_dataset_that_has_nothing_to_gain_is_left_alone() -> None:
-    dataset = Told()
+def test_nothing_is_announced_to_datasets_that_do_not_fetch_ahead() -> None:
+    dataset = AnnouncedIndices()
     dataset.fetches_ahead = False
     assert announcer_of(dataset) is None
     assert announcer_of([1, 2]) is None
 
 
-def test_a_dataset_that_fails_is_left_alone_after_a_warning() -> None:
-    class Failing(Told):
+def test_after_fetch_ahead_fails_it_warns_and_announces_nothing_more() -> None:
+    class Failing(AnnouncedIndices):
         def fetch_ahead(self, indices: Any) -> None:
             super().fetch_ahead(indices)
             raise OSError("no route")
@@ -99,4 +99,4 @@ def test_a_dataset_that_fails_is_left_alone_after_a_warning() -> None:
     with pytest.warns(FeedlineWarning, match="no route"):
         announcer.announce([Task(0, [0])])
     announcer.announce([Task(0, [1])])
-    assert dataset.told == [[0]]
+    assert dataset.announced_batches == [[0]]

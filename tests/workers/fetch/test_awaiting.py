@@ -24,8 +24,8 @@ ENGINES: list[Any] = [("inline", 0, {}), ("thread", 2, {}), ("process", 2, {})]
 engines = pytest.mark.parametrize(("engine", "workers", "options"), ENGINES, ids=lambda value: str(value))
 
 
-class Met:
-    """Samples wait for each other: a batch is complete only if all of them are under way at once."""
+class WaitForEachOther:
+    """Samples wait for each other: a batch completes only if all of them run concurrently."""
 
     def __init__(self, count: int = 24, together: int = 8) -> None:
         self.count = count
@@ -49,10 +49,8 @@ class Met:
 
 
 @engines
-def test_the_samples_of_a_batch_are_under_way_at_once(
-    engine: EngineName, workers: int, options: dict[str, Any]
-) -> None:
-    batches = list(feedline.Loader(Met(), 8, workers=workers, engine=engine, **options))
+def test_the_samples_of_a_batch_run_concurrently(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
+    batches = list(feedline.Loader(WaitForEachOther(), 8, workers=workers, engine=engine, **options))
     assert [index for batch in batches for index in batch["index"]] == list(range(24))
     assert max(int(batch["peak"].max()) for batch in batches) == 8
 
@@ -61,28 +59,28 @@ class Counting:
     max_concurrency: Any = 3
 
     def __init__(self) -> None:
-        self.under_way = 0
+        self.running = 0
         self.peak = 0
 
     def __len__(self) -> int:
         return 20
 
     async def __getitem__(self, index: int) -> int:
-        self.under_way += 1
-        self.peak = max(self.peak, self.under_way)
+        self.running += 1
+        self.peak = max(self.peak, self.running)
         await asyncio.sleep(0.001)
-        self.under_way -= 1
+        self.running -= 1
         return index
 
 
-def test_a_limit_is_kept() -> None:
+def test_max_concurrency_limits_how_many_samples_run_at_once() -> None:
     dataset = Counting()
     assert np.concatenate(list(feedline.Loader(dataset, 20))).tolist() == list(range(20))
     assert dataset.peak == 3
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "3", True])
-def test_a_limit_that_is_none(limit: Any) -> None:
+def test_an_invalid_max_concurrency_is_rejected(limit: Any) -> None:
     dataset = Counting()
     dataset.max_concurrency = limit
     with pytest.raises(BadOption, match="max_concurrency"):
@@ -90,7 +88,7 @@ def test_a_limit_that_is_none(limit: Any) -> None:
 
 
 class Drawing:
-    """Draws before and after it has waited, for a time that depends on who else is under way."""
+    """Draws before and after waiting; the order in which samples finish differs from the order of indices."""
 
     def __len__(self) -> int:
         return 40
@@ -117,7 +115,7 @@ def numbers(dataset: Any, **options: Any) -> Any:
 
 @engines
 def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
-    """The same that it would draw if it were not asynchronous."""
+    """The same numbers as without async."""
     assert numbers(Drawing(), workers=workers, engine=engine, **options) == numbers(Plain())
 
 
@@ -126,7 +124,7 @@ class Globals(Plain):
         return random.random()
 
 
-def test_generators_of_the_process_are_shared_and_that_is_told() -> None:
+def test_drawing_from_the_global_generators_warns() -> None:
     with pytest.warns(DataWarning, match=r"feedline\.rng\(\)"):
         list(feedline.Loader(Globals(), 10, seed=1))
 
@@ -149,14 +147,16 @@ class Failing:
 
 
 @engines
-def test_the_first_sample_that_failed_is_raised(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
-    """First by its place, not by the clock."""
+def test_the_error_of_the_first_failed_sample_is_raised(
+    engine: EngineName, workers: int, options: dict[str, Any]
+) -> None:
+    """First by its position in the batch, not by time."""
     with pytest.raises(KeyError, match="no 5") as raised:
         list(feedline.Loader(Failing(), 20, workers=workers, engine=engine, **options))
     assert any("About sample 5" in note for note in raised.value.__notes__)
 
 
-def test_batches_after_one_that_failed() -> None:
+def test_iteration_continues_after_a_failed_batch() -> None:
     batches = iter(feedline.Loader(Failing(), 5))
     found = []
     for _ in range(4):
@@ -169,7 +169,7 @@ def test_batches_after_one_that_failed() -> None:
 
 @engines
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_policies(
+def test_error_policies_work_as_with_a_synchronous_dataset(
     on_error: Literal["skip", "replace"], engine: EngineName, workers: int, options: dict[str, Any]
 ) -> None:
     class Sync(Failing):
@@ -184,7 +184,7 @@ def test_policies(
     assert sorted(fault.index for fault in loader.faults) == [5, 11]
 
 
-def test_a_sample_is_tried_again_alone() -> None:
+def test_only_the_failed_samples_are_retried() -> None:
     dataset = Failing(times=2)
     loader = feedline.Loader(dataset, 6, on_error=feedline.faults.Retry(4, wait_s=0))
     assert np.concatenate(list(loader)).tolist() == list(range(20))
@@ -211,7 +211,7 @@ class Together:
         return [10 * index for index in indices]
 
 
-def test_several_samples_in_one_call() -> None:
+def test_async_getitems_gets_a_whole_batch_in_one_call() -> None:
     dataset = Together()
     assert np.concatenate(list(feedline.Loader(dataset, 5))).tolist() == [10 * index for index in range(12)]
     assert dataset.calls == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
@@ -220,11 +220,11 @@ def test_several_samples_in_one_call() -> None:
     assert np.concatenate(list(skipped)).tolist() == [10 * index for index in range(12) if index != 7]
 
 
-def test_single_samples() -> None:
+def test_single_samples_without_batching() -> None:
     assert list(feedline.Loader(Counting(), None)) == list(range(20))
 
 
-def test_subsets_are_as_asynchronous_as_their_datasets() -> None:
+def test_subsets_of_async_datasets_are_async() -> None:
     parts = feedline.split(Counting(), [0.5, 0.5], seed=1)
     counting: Any = Counting()
     subset: Any = torch.utils.data.Subset(counting, [3, 5, 7])
@@ -235,13 +235,13 @@ def test_subsets_are_as_asynchronous_as_their_datasets() -> None:
     assert not is_awaited([1, 2])
 
 
-def test_the_drop_in() -> None:
+def test_async_datasets_work_with_the_torch_dataloader() -> None:
     counting: Any = Counting()
     loader: Any = feedline.DataLoader(counting, batch_size=5, num_workers=2)
     assert torch.cat(list(loader)).tolist() == list(range(20))
 
 
-def test_inside_of_a_running_event_loop() -> None:
+def test_a_loader_works_inside_a_running_event_loop() -> None:
     async def notebook() -> list[int]:
         return [int(index) for batch in feedline.Loader(Counting(), 6) for index in batch]
 
@@ -249,7 +249,7 @@ def test_inside_of_a_running_event_loop() -> None:
 
 
 class Session:
-    """Opens something that belongs to the loop, and closes it."""
+    """Opens a resource that belongs to the event loop, and closes it."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -277,18 +277,18 @@ class Session:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
-def test_what_belongs_to_the_loop_is_closed_on_it(engine: EngineName, workers: int, tmp_path: Path) -> None:
+def test_aclose_runs_on_the_event_loop_of_the_dataset(engine: EngineName, workers: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     loader = feedline.Loader(Session(log), 2, workers=workers, engine=engine)
     for _ in range(2):
         assert np.concatenate(list(loader)).tolist() == list(range(6))
     del loader
-    lines = _settled(log)
+    lines = _logged_words(log)
     assert lines.count("open") == lines.count("close") == (1 if engine == "inline" else 2)
 
 
-def _settled(log: Path) -> list[str]:
-    """Return what was written, once every worker has ended."""
+def _logged_words(log: Path) -> list[str]:
+    """Return the logged words after every worker has ended."""
     import gc
     import multiprocessing
 
@@ -308,7 +308,7 @@ class Exiting(Failing):
         return index
 
 
-def test_an_interrupt_raised_inside_does_not_hang() -> None:
+def test_a_keyboard_interrupt_raised_by_a_sample_does_not_hang() -> None:
     with pytest.raises(KeyboardInterrupt, match="from inside"):
         list(feedline.Loader(Exiting(), 5))
 
@@ -353,17 +353,17 @@ def program() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_wait(program: subprocess.Popen[str]) -> None:
+def test_ctrl_c_interrupts_the_wait(program: subprocess.Popen[str]) -> None:
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"
     program.send_signal(signal.SIGINT)
-    rest = program.stdout.read()  # of two threads, whose lines may meet
+    rest = program.stdout.read()  # written by two threads, so lines may be interleaved
     assert program.wait() == 0
     assert rest.count("interrupted") == 1
     assert rest.count("cancelled") == 4
 
 
-def test_a_policy_of_timeouts_is_the_datasets_own() -> None:
+def test_a_dataset_can_time_out_its_own_samples() -> None:
     class Slow(Failing):
         async def __getitem__(self, index: int) -> int:
             if index == 2:
@@ -374,7 +374,7 @@ def test_a_policy_of_timeouts_is_the_datasets_own() -> None:
     assert len(np.concatenate(list(loader))) == 19
 
 
-def test_a_worker_that_is_stuck_is_told_of() -> None:
+def test_a_stuck_worker_raises_worker_timeout() -> None:
     class Stuck(Failing):
         async def __getitem__(self, index: int) -> int:
             await asyncio.sleep(3600)
@@ -384,7 +384,7 @@ def test_a_worker_that_is_stuck_is_told_of() -> None:
         list(feedline.Loader(Stuck(), 5, workers=1, timeout_s=0.5))
 
 
-def test_async_getitems_alone_cannot_make_single_samples() -> None:
+def test_async_getitems_with_a_synchronous_getitem_is_rejected_without_batching() -> None:
     class Half:
         def __len__(self) -> int:
             return 3

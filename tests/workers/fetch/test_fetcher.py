@@ -1,4 +1,4 @@
-"""Indices in, batch out."""
+"""The fetcher turns indices into a batch."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ class NoBulk(Echo):
 
 
 @pytest.mark.parametrize("indices", [[3, 1], (2, 2), ["a", ("b", 1)], [np.int64(4)], [], "xyz"])
-def test_samples_are_asked_for_one_by_one_by_whatever_the_sampler_yields(indices: Any) -> None:
+def test_samples_are_requested_one_by_one_with_the_samplers_own_index_objects(indices: Any) -> None:
     fetched = make(Echo())(indices)
     assert fetched == list(indices)
     assert all(mine is theirs for mine, theirs in zip(fetched, indices, strict=True))
 
 
-def test_a_block_of_feedlines_own_reaches_the_dataset_as_plain_integers() -> None:
+def test_an_index_block_reaches_the_dataset_as_plain_integers() -> None:
     assert [type(index) for index in make(Echo())(block(1, 2))] == [int, int]
     assert type(make(Echo(), batched=False, collate=lambda sample: sample)(block(1, 2))) is list
 
 
-def test_several_samples_are_asked_for_at_once_where_the_dataset_can() -> None:
+def test_getitems_is_used_where_the_dataset_has_it() -> None:
     assert make(Bulk())([1, 2]) == ["bulk", [1, 2]]
     assert make(Bulk())(block(1, 2)) == ["bulk", [1, 2]]
     assert make(NoBulk())([1, 2]) == [1, 2]
 
 
-def test_without_batches_each_sample_is_converted() -> None:
+def test_without_batching_each_sample_is_converted() -> None:
     fetch = make(Bulk(), batched=False, collate=lambda sample: ("converted", sample))
     assert fetch(4) == ("converted", 4)
     assert fetch("key") == ("converted", "key")
@@ -98,7 +98,7 @@ def sample_by_sample(indices: Any) -> Any:
         [np.int16(3)],
     ],
 )
-def test_a_vectorised_batch_is_the_same_as_sample_by_sample(indices: Any) -> None:
+def test_a_vectorised_batch_equals_one_made_sample_by_sample(indices: Any) -> None:
     fetched = make(TABLE, collate=default)(indices)
     expected = sample_by_sample(indices)
     for name in ("x", "y"):
@@ -116,7 +116,7 @@ def outcome(make_batch: Callable[[Any], Any], indices: Any) -> Any:
 
 
 @given(st.lists(st.integers(-12, 12), min_size=1, max_size=6))
-def test_errors_of_indices_are_the_datasets_own(indices: list[int]) -> None:
+def test_index_errors_are_the_datasets_own(indices: list[int]) -> None:
     assert outcome(make(TABLE, collate=default), indices) == outcome(sample_by_sample, indices)
 
 
@@ -136,7 +136,7 @@ def test_errors_of_indices_are_the_datasets_own(indices: list[int]) -> None:
         [True],
     ],
 )
-def test_strange_indices_end_as_they_would_sample_by_sample(indices: Any) -> None:
+def test_unusual_indices_behave_as_they_do_sample_by_sample(indices: Any) -> None:
     assert outcome(make(TABLE, collate=default), indices) == outcome(sample_by_sample, indices)
 
 
@@ -145,20 +145,20 @@ def test_strange_indices_end_as_they_would_sample_by_sample(indices: Any) -> Non
 
 def take_all(fetch: Fetcher, size: int) -> list[Any]:
     batches = []
-    with pytest.raises(StopIteration):  # noqa: PT012  the last call of many
+    with pytest.raises(StopIteration):  # noqa: PT012  the last of many calls raises
         while True:
             batches.append(fetch(size))
     return batches
 
 
 @given(st.integers(0, 20), st.integers(1, 7), st.booleans())
-def test_a_stream_in_batches(count: int, size: int, drop_last: bool) -> None:
+def test_a_stream_is_cut_into_batches(count: int, size: int, drop_last: bool) -> None:
     batches = take_all(make(Numbers(count), streams=True, drop_last=drop_last), size)
     numbers = list(range(count // size * size if drop_last else count))
     assert batches == [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
-def test_a_stream_is_read_no_further_than_asked() -> None:
+def test_a_stream_is_read_no_further_than_needed() -> None:
     stream = Numbers(100)
     fetch = make(stream, streams=True)
     assert stream.read == 0
@@ -166,9 +166,9 @@ def test_a_stream_is_read_no_further_than_asked() -> None:
     assert stream.read == 3
 
 
-def test_a_stream_that_has_ended_is_not_asked_again() -> None:
+def test_next_is_not_called_again_after_a_stream_ended() -> None:
     class Restless:
-        """Goes on after it has ended, which iterators must not do."""
+        """Continues after StopIteration, which iterators must not do."""
 
         def __init__(self) -> None:
             self.calls = 0

@@ -1,4 +1,4 @@
-"""What a worker does about samples that fail."""
+"""How a worker handles samples that fail."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ pytestmark = pytest.mark.usefixtures("generators_as_they_were")
 
 
 class Flaky:
-    """Sample i is `(i, a number it drew)`; the first `fails[i]` attempts at it draw as well, and raise."""
+    """Sample i is `(i, a random number)`; its first `fails[i]` attempts also draw, then raise."""
 
     def __init__(self, fails: dict[int, int] | None = None, count: int = 10, draw: Callable[[], float] | None = None):
         self.fails = dict(fails or {})
         self.count = count
         self.draw = draw or (lambda: 0.0)
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[int, float]:
-        self.asked.append(index)
+        self.requested.append(index)
         drawn = self.draw()
         if self.fails.get(index, 0) > 0:
             self.fails[index] -= 1
@@ -58,8 +58,8 @@ class Flaky:
         return index, drawn
 
 
-class Together(Flaky):
-    """The same, asked for many at once."""
+class FlakyBulk(Flaky):
+    """The same with `__getitems__`."""
 
     def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
         return [self[index] for index in indices]
@@ -69,7 +69,7 @@ ALWAYS = 1 << 30
 
 
 class Bench:
-    """A fetcher with a guard, as a worker has one."""
+    """A fetcher with a guard, as in a worker."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class Bench:
         self.guard.begin(skip)
         return self._inside(lambda: self.fetch(indices))
 
-    def make_nothing(self, indices: Any, **how: Any) -> None:
-        """Ask for a batch of which no sample is left."""
+    def make_empty(self, indices: Any, **how: Any) -> None:
+        """Request a batch that is left without samples."""
         with pytest.raises(NothingLeft):
             self.make(indices, **how)
 
     @property
-    def told(self) -> list[tuple[Any, str, int]]:
+    def reported(self) -> list[tuple[Any, str, int]]:
         return [(fault.index, fault.action, fault.attempt) for fault in self.guard.faults]
 
 
@@ -121,7 +121,7 @@ def fault_of(bench: Bench) -> Fault:
 
 
 def drawn(place: int, draw: str, first: int = 0) -> float:
-    """Return the first number of the sample at a place, by definition."""
+    """Return the first number that the sample at this place must draw."""
     scope = Scope()
     scope.begin(Draw(KEY, first))
     scope.place = place
@@ -142,51 +142,51 @@ DRAWS: dict[str, Callable[[], float]] = {
 # -- retry ---
 
 
-def test_a_sample_that_works_in_the_end_is_in_its_batch() -> None:
+def test_a_sample_that_succeeds_on_retry_is_in_its_batch() -> None:
     bench = Bench(Flaky({2: 2}), Retry(3, wait_s=1.0))
     assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
-    assert bench.told == [(2, "retry", 3)]
+    assert bench.reported == [(2, "retry", 3)]
     assert 0.5 <= bench.waits[0] < 1.5
     assert 1.0 <= bench.waits[1] < 3.0
     fault = fault_of(bench)
     assert (fault.error, fault.message, fault.stage, fault.worker) == ("KeyError", "2", "fetch", 3)
 
 
-def test_a_sample_that_fails_once_too_often_is_raised_as_itself() -> None:
+def test_the_original_error_is_raised_when_retries_run_out() -> None:
     dataset = Flaky({2: ALWAYS})
     bench = Bench(dataset, Retry(2, wait_s=0.0))
     with pytest.raises(KeyError, match="2"):
         bench.make([1, 2, 3])
-    assert dataset.asked == [1, 2, 2, 2]
-    assert bench.told == []
+    assert dataset.requested == [1, 2, 2, 2]
+    assert bench.reported == []
     assert bench.guard.attempts == 3
 
 
-def test_a_retry_that_nobody_waits_for_any_more_is_not_made() -> None:
+def test_no_retry_is_made_if_the_pause_was_cut_short() -> None:
     dataset = Flaky({2: 1})
     bench = Bench(dataset, "retry", pause=lambda _: True)
     with pytest.raises(KeyError):
         bench.make([2])
-    assert dataset.asked == [2]
+    assert dataset.requested == [2]
 
 
 @pytest.mark.parametrize("then", ["skip", "replace"])
-def test_after_the_last_attempt_comes_what_the_policy_says(then: Any) -> None:
+def test_after_the_last_attempt_the_then_action_applies(then: Any) -> None:
     dataset = Flaky({2: ALWAYS})
     bench = Bench(dataset, Retry(2, then=then, wait_s=0.0))
     batch = bench.make([1, 2])
-    assert dataset.asked[:4] == [1, 2, 2, 2]
+    assert dataset.requested[:4] == [1, 2, 2, 2]
     assert batch == ([(1, 0.0)] if then == "skip" else [(1, 0.0), (3, 0.0)])
-    assert bench.told[0][:2] == (2, then)
+    assert bench.reported[0][:2] == (2, then)
 
 
-@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("batched", [True, False])
-def test_an_attempt_draws_what_the_first_one_drew(draw: str, kind: type[Flaky], batched: bool) -> None:
+def test_a_retry_draws_the_same_numbers_as_the_first_attempt(draw: str, kind: type[Flaky], batched: bool) -> None:
     bench = Bench(kind({5: 2}, draw=DRAWS[draw]), Retry(3, wait_s=0.0), seeded=draw != "rng", batched=batched)
     batch = bench.make([4, 5, 6] if batched else 5)
-    assert bench.told == [(5, "retry", 3 if kind is Flaky or not batched else 2)]
+    assert bench.reported == [(5, "retry", 3 if kind is Flaky or not batched else 2)]
     if batched:
         assert batch == [(index, drawn(place, draw)) for place, index in enumerate((4, 5, 6))]
     else:
@@ -196,46 +196,46 @@ def test_an_attempt_draws_what_the_first_one_drew(draw: str, kind: type[Flaky], 
 # -- skip ---
 
 
-def test_samples_that_are_left_out_make_a_smaller_batch() -> None:
+def test_skipped_samples_make_the_batch_smaller() -> None:
     bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), "skip")
     assert bench.make([0, 1, 2, 3]) == [(0, 0.0), (2, 0.0)]
-    assert bench.told == [(1, "skip", 1), (3, "skip", 1)]
+    assert bench.reported == [(1, "skip", 1), (3, "skip", 1)]
 
 
-@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
 @pytest.mark.parametrize("seeded", [True, False])
-def test_samples_that_are_known_to_fail_are_not_asked_for_and_not_told_again(kind: type[Flaky], seeded: bool) -> None:
+def test_known_bad_samples_are_neither_requested_nor_reported_again(kind: type[Flaky], seeded: bool) -> None:
     dataset = kind()
     bench = Bench(dataset, "skip", seeded=seeded)
     assert bench.make([0, 1, 2], skip=(1,)) == [(0, 0.0), (2, 0.0)]
-    assert dataset.asked == [0, 2]
-    bench.make_nothing([0, 1], skip=(0, 1))
-    assert dataset.asked == [0, 2]
-    assert bench.told == []
+    assert dataset.requested == [0, 2]
+    bench.make_empty([0, 1], skip=(0, 1))
+    assert dataset.requested == [0, 2]
+    assert bench.reported == []
 
 
-@pytest.mark.parametrize("kind", [Flaky, Together])
-def test_a_batch_of_which_nothing_is_left_is_not_made(kind: type[Flaky]) -> None:
+@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
+def test_a_batch_without_samples_is_not_collated(kind: type[Flaky]) -> None:
     def collate(samples: Any) -> Any:
         raise AssertionError("there is nothing to collate")
 
     bench = Bench(kind({0: ALWAYS, 1: ALWAYS}), "skip", collate=collate)
-    bench.make_nothing([0, 1])
-    assert len(bench.told) == 2
+    bench.make_empty([0, 1])
+    assert len(bench.reported) == 2
 
 
-def test_a_single_sample_that_is_left_out_makes_no_batch() -> None:
+def test_a_skipped_single_sample_makes_no_batch() -> None:
     bench = Bench(Flaky({4: ALWAYS}), "skip", batched=False)
     assert bench.make(3) == [3, 0.0]
-    bench.make_nothing(4)
-    assert bench.told == [(4, "skip", 1)]
+    bench.make_empty(4)
+    assert bench.reported == [(4, "skip", 1)]
 
 
-def test_an_empty_batch_is_as_the_collate_function_has_it() -> None:
+def test_an_empty_batch_goes_through_the_collate_function() -> None:
     assert Bench(Flaky(), "skip").make([]) == []
 
 
-def test_a_sample_may_be_anything() -> None:
+def test_a_sample_may_be_none_or_an_array() -> None:
     class Odd:
         def __getitem__(self, index: int) -> Any:
             return np.arange(3) if index else None
@@ -247,8 +247,8 @@ def test_a_sample_may_be_anything() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("seeded", [True, False])
-def test_what_is_no_exception_of_a_sample_is_not_caught(kind: type[BaseException], seeded: bool) -> None:
-    class Interrupted(Together):
+def test_interrupts_and_exits_are_not_caught(kind: type[BaseException], seeded: bool) -> None:
+    class Interrupted(FlakyBulk):
         def __getitem__(self, index: int) -> Any:
             raise kind
 
@@ -262,39 +262,39 @@ def test_what_is_no_exception_of_a_sample_is_not_caught(kind: type[BaseException
 
 @settings(deadline=None)
 @given(bad=st.sets(st.integers(0, 9), max_size=9), index=st.integers(0, 9), seeded=st.booleans())
-def test_the_first_neighbour_that_works_takes_the_place(bad: set[int], index: int, seeded: bool) -> None:
+def test_the_next_sample_that_works_replaces_a_bad_one(bad: set[int], index: int, seeded: bool) -> None:
     bench = Bench(Flaky(dict.fromkeys(bad, ALWAYS)), "replace", seeded=seeded)
     other = next(step % 10 for step in range(index, index + 10) if step % 10 not in bad)
     assert bench.make([index]) == [(other, 0.0)]
     if other == index:
-        assert bench.told == []
+        assert bench.reported == []
     else:
         fault = fault_of(bench)
         assert (fault.index, fault.action, fault.replacement) == (index, "replace", other)
 
 
-def test_a_replacement_draws_what_the_sample_would_have_drawn() -> None:
+def test_a_replacement_draws_the_numbers_of_the_sample_it_replaces() -> None:
     bench = Bench(Flaky({5: ALWAYS}, draw=DRAWS["rng"]), "replace")
     assert bench.make([4, 5]) == [(4, drawn(0, "rng")), (6, drawn(1, "rng"))]
 
 
-def test_neighbours_are_not_looked_for_without_end() -> None:
+def test_the_search_for_a_replacement_is_bounded() -> None:
     dataset = Flaky(dict.fromkeys(range(100), ALWAYS), count=100)
     bench = Bench(dataset, "replace")
     with pytest.raises(KeyError) as caught:
         bench.make([50])
-    assert dataset.asked == list(range(50, 51 + _MOST_REPLACEMENTS))
+    assert dataset.requested == list(range(50, 51 + _MOST_REPLACEMENTS))
     assert any("in place of 50" in note for note in caught.value.__notes__)
 
 
-def test_the_user_may_say_what_replaces_a_sample() -> None:
+def test_the_user_can_choose_the_replacement() -> None:
     bench = Bench(Flaky({5: ALWAYS, 3: ALWAYS}), Replace(by=lambda index: index - 2))
     assert bench.make([5]) == [(1, 0.0)]
     assert fault_of(bench).replacement == 1
 
 
 @pytest.mark.parametrize("index", ["cat", (1, 2), 2.5])
-def test_an_index_that_is_no_number_has_no_neighbour(index: Any) -> None:
+def test_an_index_that_is_not_an_integer_has_no_neighbour(index: Any) -> None:
     bench = Bench({}, "replace", batched=False)
     with pytest.raises(KeyError) as caught:
         bench.make(index)
@@ -311,16 +311,16 @@ def test_a_dataset_without_length_has_no_neighbours() -> None:
     assert any("has no length" in note for note in caught.value.__notes__)
 
 
-def test_numbers_of_numpy_have_neighbours_too() -> None:
+def test_numpy_integers_have_neighbours_too() -> None:
     bench = Bench(Flaky({9: ALWAYS}), "replace")
     assert bench.make(np.array([8, 9])) == [(8, 0.0), (0, 0.0)]
 
 
-# -- asked for together ---
+# -- getitems ---
 
 
-def test_a_batch_that_is_asked_for_at_once_and_works_is_asked_for_once() -> None:
-    class Once(Together):
+def test_a_bulk_fetch_that_works_is_made_once() -> None:
+    class Once(FlakyBulk):
         def __getitem__(self, index: int) -> Any:
             return index
 
@@ -331,24 +331,24 @@ def test_a_batch_that_is_asked_for_at_once_and_works_is_asked_for_once() -> None
     assert Bench(Once(), "skip").make(IndexBlock(np.array([4, 2]))) == [4.5, 2.5]
 
 
-def test_if_many_at_once_fail_the_one_that_does_is_found_one_by_one() -> None:
-    dataset = Together({2: ALWAYS})
+def test_after_a_failed_bulk_fetch_samples_are_tried_one_by_one() -> None:
+    dataset = FlakyBulk({2: ALWAYS})
     bench = Bench(dataset, "skip")
     assert bench.make([1, 2, 3]) == [(1, 0.0), (3, 0.0)]
-    assert dataset.asked == [1, 2, 1, 2, 3]
-    assert bench.told == [(2, "skip", 1)]
+    assert dataset.requested == [1, 2, 1, 2, 3]
+    assert bench.reported == [(2, "skip", 1)]
 
 
-def test_if_each_works_alone_that_is_told_of_all() -> None:
-    bench = Bench(Together({2: 1}), "skip")
+def test_a_failed_bulk_fetch_whose_samples_all_work_is_reported_as_a_retry() -> None:
+    bench = Bench(FlakyBulk({2: 1}), "skip")
     assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
-    assert bench.told == [([1, 2, 3], "retry", 2)]
+    assert bench.reported == [([1, 2, 3], "retry", 2)]
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_what_a_sample_draws_does_not_depend_on_what_is_known_of_the_others(draw: str) -> None:
+def test_what_a_sample_draws_does_not_depend_on_skipped_samples(draw: str) -> None:
     def bench() -> Bench:
-        return Bench(Together({2: ALWAYS}, draw=DRAWS[draw]), "skip", seeded=draw != "rng")
+        return Bench(FlakyBulk({2: ALWAYS}, draw=DRAWS[draw]), "skip", seeded=draw != "rng")
 
     batch = bench().make([1, 2, 3])
     assert batch == bench().make([1, 2, 3], skip=(1,))
@@ -359,7 +359,7 @@ def test_what_a_sample_draws_does_not_depend_on_what_is_known_of_the_others(draw
 
 
 class Picky:
-    """A collate function that fails so many times, and draws."""
+    """A collate function that draws, and fails the first `fails` times."""
 
     def __init__(self, fails: int = 0) -> None:
         self.fails = fails
@@ -372,30 +372,30 @@ class Picky:
         return number
 
 
-def test_a_collate_function_may_be_tried_again_and_draws_the_same_numbers() -> None:
+def test_a_retried_collate_function_draws_the_same_numbers() -> None:
     bench = Bench(Flaky(), Retry(3, wait_s=0.0), collate=Picky(2), seeded=True)
     batch = bench.make([1, 2])
     assert fault_of(bench).stage == "collate"
-    assert bench.told == [([1, 2], "retry", 3)]
+    assert bench.reported == [([1, 2], "retry", 3)]
     assert batch == Bench(Flaky(), "retry", collate=Picky(), seeded=True).make([1, 2])
 
 
-def test_a_batch_that_cannot_be_collated_may_be_left_out() -> None:
+def test_a_batch_that_cannot_be_collated_can_be_skipped() -> None:
     bench = Bench(Flaky(), "skip", collate=Picky(ALWAYS))
-    bench.make_nothing([1, 2])
-    assert bench.told == [([1, 2], "skip", 1)]
+    bench.make_empty([1, 2])
+    assert bench.reported == [([1, 2], "skip", 1)]
 
 
 @pytest.mark.parametrize("on_error", ["replace", Retry(2, wait_s=0.0), Policy({KeyError: "skip"})])
-def test_otherwise_what_the_collate_function_raised_is_raised(on_error: Any) -> None:
+def test_collate_errors_are_raised_under_policies_that_do_not_skip_them(on_error: Any) -> None:
     with pytest.raises(ValueError, match="ragged"):
         Bench(Flaky(), on_error, collate=Picky(ALWAYS)).make([1, 2])
 
 
-# -- the policy is asked ---
+# -- calls to the policy ---
 
 
-def test_a_policy_is_told_which_attempt_at_which_sample_it_is_about() -> None:
+def test_a_policy_gets_the_sample_the_attempt_and_the_worker() -> None:
     seen: list[tuple[Any, str, int, int | None, int]] = []
 
     def ask(failure: Any) -> Any:
@@ -406,27 +406,27 @@ def test_a_policy_is_told_which_attempt_at_which_sample_it_is_about() -> None:
     assert bench.make([4, 5], first=30) == [(4, 0.0), (8, 0.0)]
     key = mix(KEY, 31)
     assert seen == [(5, "fetch", attempt, 3, key) for attempt in (1, 2, 3)] + [(8, "fetch", 1, 3, key)]
-    assert bench.told == [(5, "replace", 3)]
+    assert bench.reported == [(5, "replace", 3)]
     assert fault_of(bench).replacement == 8
 
 
-def test_a_policy_that_says_nonsense_is_told_so() -> None:
+def test_an_invalid_answer_of_a_policy_is_rejected() -> None:
     with pytest.raises(BadOption, match="not an action"):
         Bench(Flaky({5: 1}), lambda failure: "ignore").make([5])
 
 
-def test_a_policy_gets_its_chance_from_nobody_elses_generator() -> None:
+def test_asking_a_policy_leaves_the_global_generators_alone() -> None:
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), GlobalStates.now()
-    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).make_nothing([5])
+    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).make_empty([5])
     assert (random.getstate(), GlobalStates.now()) == before
 
 
-# -- gathers, and generators of the process ---
+# -- vectorised fetches, and the global generators ---
 
 
-def test_a_vectorised_fetch_is_given_up_for_a_batch_with_a_sample_that_fails() -> None:
+def test_a_vectorised_fetch_falls_back_to_single_samples_when_one_fails() -> None:
     dataset = ArrayDataset(np.arange(5) * 10)
     bench = Bench(dataset, "skip", collate=default)
     assert bench.make(IndexBlock(np.array([1, 2]))).tolist() == [10, 20]
@@ -435,13 +435,15 @@ def test_a_vectorised_fetch_is_given_up_for_a_batch_with_a_sample_that_fails() -
 
 
 @pytest.mark.parametrize("draws", [True, False])
-@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("kind", [Flaky, FlakyBulk])
 @pytest.mark.parametrize("action", ["skip", "replace", "retry"])
-def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kind: type[Flaky], draws: bool) -> None:
+def test_faults_are_reported_once_when_a_seeded_batch_is_made_twice(
+    action: str, kind: type[Flaky], draws: bool
+) -> None:
     state = {"drawing": False}
     dataset = kind(draw=lambda: random.random() if state["drawing"] else 0.0, count=100)
     bench = Bench(dataset, Retry(1, wait_s=0.0) if action == "retry" else action, seeded=True)
-    for number in range(_LOOKS + 1):  # by now it is believed to draw nothing
+    for number in range(_LOOKS + 1):  # by now the fetcher assumes that it draws nothing
         bench.make([number])
     state["drawing"] = draws
     dataset.fails = {50: 1 if action == "retry" else ALWAYS}
@@ -450,9 +452,9 @@ def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kin
         action, ([0, 1, 2], [49, 50, 51])
     )
     assert [index for index, _ in batch] == indices
-    assert len(bench.told) <= 1
-    assert bench.told == [(50, action, 1)] or action == "retry"
-    if kind is Flaky or action != "retry":  # asked for together, all draw in one go unless one fails
+    assert len(bench.reported) <= 1
+    assert bench.reported == [(50, action, 1)] or action == "retry"
+    if kind is Flaky or action != "retry":  # in a bulk fetch all draw in one go, unless one fails
         assert [number for _, number in batch] == [drawn(place, "random") if draws else 0.0 for place in places]
 
 
@@ -461,11 +463,11 @@ def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kin
     indices=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
     fails=st.dictionaries(st.integers(0, 9), st.sampled_from([1, 2, ALWAYS]), max_size=5),
     attempts=st.integers(1, 3),
-    kind=st.sampled_from([Flaky, Together]),
+    kind=st.sampled_from([Flaky, FlakyBulk]),
     draw=st.sampled_from(["rng", "random"]),
     known=st.sets(st.integers(0, 5), max_size=2),
 )
-def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_told_of_once(
+def test_samples_with_a_successful_attempt_are_delivered_and_each_failure_is_reported_once(
     indices: list[int],
     fails: dict[int, int],
     attempts: int,
@@ -477,41 +479,41 @@ def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_tol
     bench = Bench(kind(fails, draw=DRAWS[draw]), policy, seeded=draw != "rng")
     skip = tuple(place for place in known if place < len(indices))
     left = {place: fails.get(index, 0) for place, index in enumerate(indices) if place not in skip}
-    at_once = kind is Together and not skip
+    at_once = kind is FlakyBulk and not skip
     first = next((place for place, count in left.items() if count), None)
     if at_once and first is not None:
-        left[first] -= 1  # in the question for all of them
+        left[first] -= 1  # failed in the bulk fetch
     lost = [place for place, count in left.items() if count > attempts]
     there = {place: (indices[place], drawn(place, draw)) for place in left if place not in lost}
     if not there:
-        bench.make_nothing(indices, skip=skip)
+        bench.make_empty(indices, skip=skip)
     else:
         batch = bench.make(indices, skip=skip)
         assert [index for index, _ in batch] == [index for index, _ in there.values()]
         if not at_once or first is not None:  # otherwise all draw in one go
             assert batch == list(there.values())
-    told: list[tuple[Any, str]] = [
+    reported: list[tuple[Any, str]] = [
         (indices[place], "skip" if place in lost else "retry") for place, count in left.items() if count
     ]
-    if at_once and first is not None and not told:
-        told = [(indices, "retry")]
-    assert [(index, action) for index, action, _ in bench.told] == told
+    if at_once and first is not None and not reported:
+        reported = [(indices, "retry")]
+    assert [(index, action) for index, action, _ in bench.reported] == reported
 
 
 # -- streams ---
 
 
-class Reels:
-    """An iterable whose iterator is no generator: it goes on after an exception."""
+class Continuing:
+    """An iterable whose iterator is not a generator, so it continues after an exception."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
 
     def __iter__(self) -> Iterator[Any]:
-        return Reel(self.items)
+        return ContinuingIterator(self.items)
 
 
-class Reel(Iterator[Any]):
+class ContinuingIterator(Iterator[Any]):
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = iter(items)
 
@@ -523,7 +525,7 @@ class Reel(Iterator[Any]):
 
 
 class Generated:
-    """An iterable whose iterator is a generator: it ends with the first exception."""
+    """An iterable whose iterator is a generator, so it ends with the first exception."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
@@ -535,7 +537,7 @@ class Generated:
             yield item
 
 
-def stream(items: Sequence[Any], on_error: Any, *, kind: Any = Reels, **how: Any) -> Bench:
+def stream(items: Sequence[Any], on_error: Any, *, kind: Any = Continuing, **how: Any) -> Bench:
     return Bench(kind(items), on_error, kind=DatasetKind.ITERABLE, **how)
 
 
@@ -551,40 +553,40 @@ def batches_of(bench: Bench, count: int = 2) -> list[Any]:
 BAD = OSError("torn")
 
 
-def test_a_stream_reads_on_past_samples_that_are_left_out() -> None:
+def test_a_stream_continues_past_skipped_samples() -> None:
     bench = stream([0, BAD, 2, BAD, BAD, 5, 6], "skip")
     assert bench.make(2) == [0, 2]
-    assert bench.told == [(1, "skip", 1)]
+    assert bench.reported == [(1, "skip", 1)]
     assert bench.make(2) == [5, 6]
-    assert bench.told == [(3, "skip", 1), (4, "skip", 1)]
+    assert bench.reported == [(3, "skip", 1), (4, "skip", 1)]
     with pytest.raises(StopIteration):
         bench.make(2)
-    assert bench.told == []
+    assert bench.reported == []
 
 
-def test_samples_left_out_at_the_end_of_a_stream_are_told_with_its_end() -> None:
+def test_samples_skipped_at_the_end_of_a_stream_are_reported_with_its_end() -> None:
     bench = stream([0, 1, BAD], "skip")
     assert bench.make(2) == [0, 1]
     with pytest.raises(StopIteration):
         bench.make(2)
-    assert bench.told == [(2, "skip", 1)]
+    assert bench.reported == [(2, "skip", 1)]
 
 
-def test_single_samples_of_a_stream_are_left_out_as_well() -> None:
+def test_single_samples_of_a_stream_can_be_skipped() -> None:
     bench = stream([[0], BAD, [2]], "skip", batched=False)
     assert batches_of(bench) == [[0], [2]]
 
 
-def test_an_iterator_that_is_asked_again_may_have_the_sample_after_all() -> None:
+def test_retrying_calls_next_on_the_iterator_again() -> None:
     bench = stream([0, BAD, BAD, 1, 2], Retry(2, wait_s=1.0))
     assert bench.make(2) == [0, 1]
-    assert bench.told == [(1, "retry", 3)]
+    assert bench.reported == [(1, "retry", 3)]
     assert len(bench.waits) == 2
     assert bench.make(2) == [2]
 
 
 class Tape(Repeatable, Iterator[Any]):
-    """Goes on after an exception, unless it is told to try again."""
+    """Continues after an exception, unless `try_again` is called."""
 
     def __init__(self, dataset: Flaky) -> None:
         self._dataset = dataset
@@ -610,73 +612,73 @@ class Tapes:
 
 
 @pytest.mark.parametrize(
-    ("on_error", "missing", "told"),
+    ("on_error", "missing", "reported"),
     [
         (Retry(2, wait_s=0.0), set(), [(1, "retry", 3), (4, "retry", 2)]),
         (Retry(1, then="skip", wait_s=0.0), {1}, [(1, "skip", 2), (4, "retry", 2)]),
         ("skip", {1, 4}, [(1, "skip", 1), (4, "skip", 1)]),
     ],
 )
-def test_an_iterator_that_can_is_told_to_try_again(on_error: Any, missing: set[int], told: Any) -> None:
+def test_try_again_is_called_on_iterators_that_have_it(on_error: Any, missing: set[int], reported: Any) -> None:
     bench = Bench(Tapes(Flaky({1: 2, 4: 1}, count=6)), on_error, kind=DatasetKind.ITERABLE)
     assert bench.make(6) == [number for number in range(6) if number not in missing]
-    assert bench.told == told
+    assert bench.reported == reported
 
 
-def test_an_iterator_that_fails_once_too_often_is_raised() -> None:
+def test_the_error_of_an_iterator_is_raised_when_retries_run_out() -> None:
     bench = stream([0, BAD, BAD, BAD, 1], Retry(2, wait_s=0.0))
     with pytest.raises(OSError, match="torn"):
         bench.make(2)
 
 
-@pytest.mark.parametrize(("then", "told"), [("raise", None), ("skip", [(1, "skip", 1)])])
-def test_a_failure_is_not_forgotten_if_the_stream_ends_while_it_is_tried_again(then: Any, told: Any) -> None:
+@pytest.mark.parametrize(("then", "reported"), [("raise", None), ("skip", [(1, "skip", 1)])])
+def test_a_failure_is_not_lost_if_the_stream_ends_during_a_retry(then: Any, reported: Any) -> None:
     bench = stream([0, BAD], Retry(3, then=then, wait_s=0.0))
     if then == "raise":
         with pytest.raises(OSError, match="torn"):
             bench.make(2)
     else:
         assert bench.make(2) == [0]
-        assert bench.told == told
+        assert bench.reported == reported
 
 
 @pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0.0)])
-def test_a_generator_has_nothing_after_its_first_exception_and_says_so(on_error: Any) -> None:
+def test_a_generator_that_raised_cannot_continue_and_a_note_says_so(on_error: Any) -> None:
     bench = stream([0, 1, OSError("torn"), 3], on_error, kind=Generated)
     assert bench.make(2) == [0, 1]
     with pytest.raises(OSError, match="torn") as caught:
         bench.make(2)
-    assert bench.told == []
+    assert bench.reported == []
     assert any("generator" in note and "__next__" in note for note in caught.value.__notes__)
     with pytest.raises(StopIteration):
         bench.make(2)
 
 
-def test_of_a_stream_that_all_workers_read_a_sample_is_left_out_of_its_batch() -> None:
+def test_a_bad_sample_of_a_stream_that_all_workers_read_is_skipped_from_its_batch() -> None:
     sharding = StreamSharding(2, Share(0, 2))
     bench = stream([0, 1, OSError("torn"), 3, BAD, BAD, BAD], "skip", sharding=sharding)
     assert bench.make(Span(0)) == [0]
-    assert bench.told == [(2, "skip", 1)]
-    bench.make_nothing(Span(1))
-    assert [place for place, _, _ in bench.told] == [4, 6]
+    assert bench.reported == [(2, "skip", 1)]
+    bench.make_empty(Span(1))
+    assert [place for place, _, _ in bench.reported] == [4, 6]
 
 
-def test_a_sample_of_such_a_stream_is_not_tried_again() -> None:
+def test_a_sample_of_a_stream_that_all_workers_read_is_not_retried() -> None:
     bench = stream([0, OSError("torn")], "retry", sharding=StreamSharding(2, Share()))
     with pytest.raises(OSError, match="torn"):
         bench.make(Span(0))
     assert bench.waits == []
 
 
-# -- what is left in memory ---
+# -- references ---
 
 
 class Witness:
-    """Can be seen to go."""
+    """An object whose release can be observed."""
 
 
-class Holding(Together):
-    """Its frames hold a witness when it fails."""
+class Holding(FlakyBulk):
+    """Its frames hold a `Witness` when it fails."""
 
     witness: weakref.ref[Witness] | None = None
 
@@ -705,14 +707,14 @@ WAYS = ("together", "single", "seeded", "collate", "stream")
     ("policy", "how"),
     [(policy, how) for policy in POLICIES for how in WAYS if policy != "replace" or how not in ("collate", "stream")],
 )
-def test_what_failed_is_let_go_without_the_garbage_collector(policy: str, how: str) -> None:
+def test_a_failure_keeps_no_reference_cycle(policy: str, how: str) -> None:
     dataset = Holding({} if how == "collate" else dict.fromkeys(range(30), ALWAYS), count=30)
     bench = Bench(
         dataset,
         POLICIES[policy],
         batched=how != "single",
         seeded=how == "seeded",
-        collate=dataset.__getitem__ if how == "collate" else list,  # of a list of samples: it fails
+        collate=dataset.__getitem__ if how == "collate" else list,  # called with a list of samples, it fails
         kind=DatasetKind.ITERABLE if how == "stream" else DatasetKind.MAP,
     )
     gc.collect()

@@ -1,4 +1,4 @@
-"""Event loops that belong to datasets."""
+"""The event loop of a dataset."""
 
 import asyncio
 import gc
@@ -12,12 +12,12 @@ from feedline.workers.fetch.loop import Loop, loop_of
 
 
 class Dataset:
-    def __init__(self, heard: list[str]) -> None:
-        self.heard = heard
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
 
     async def aclose(self) -> None:
         await asyncio.sleep(0)
-        self.heard.append("closed")
+        self.events.append("closed")
 
 
 async def answer(value: Any) -> Any:
@@ -40,61 +40,61 @@ def test_coroutines_run_on_another_thread() -> None:
     assert not loop.is_alive
 
 
-def test_what_is_under_way_is_cancelled() -> None:
+def test_closing_the_loop_cancels_running_tasks() -> None:
     loop = Loop()
-    heard: list[str] = []
+    events: list[str] = []
 
     async def wait() -> None:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            heard.append("cancelled")
+            events.append("cancelled")
             raise
 
     async def begin() -> None:
-        heard.append("begun")
+        events.append("begun")
         tasks.append(asyncio.ensure_future(wait()))
         await asyncio.sleep(0)
 
     tasks: list[Any] = []
     loop.run(begin())
     loop.close()
-    assert heard == ["begun", "cancelled"]
+    assert events == ["begun", "cancelled"]
 
 
-def test_a_dataset_has_one_loop_and_takes_it_along() -> None:
-    heard: list[str] = []
-    dataset = Dataset(heard)
+def test_a_dataset_has_one_loop_which_closes_with_it() -> None:
+    events: list[str] = []
+    dataset = Dataset(events)
     loop = loop_of(dataset)
     assert loop_of(dataset) is loop
-    other = Dataset(heard)
+    other = Dataset(events)
     assert loop_of(other) is not loop
     del dataset
     gc.collect()
-    assert heard == ["closed"]
+    assert events == ["closed"]
     assert not loop.is_alive
     del other
     gc.collect()
-    assert heard == ["closed", "closed"]
+    assert events == ["closed", "closed"]
 
 
-def test_an_error_in_aclose_ends_the_loop_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_ends_even_if_aclose_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Dataset):
         async def aclose(self) -> None:
             raise RuntimeError("cannot close")
 
-    told: list[Any] = []
-    monkeypatch.setattr("sys.unraisablehook", told.append)
-    monkeypatch.setattr("sys.excepthook", lambda *exc: told.append(exc))
+    reported: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", reported.append)
+    monkeypatch.setattr("sys.excepthook", lambda *exc: reported.append(exc))
     dataset = Failing([])
     loop = loop_of(dataset)
     del dataset
     gc.collect()
     assert not loop.is_alive
-    assert told
+    assert reported
 
 
-def test_a_forked_process_begins_another() -> None:
+def test_a_forked_process_starts_its_own_loop() -> None:
     dataset = Dataset([])
     loop = loop_of(dataset)
     assert loop.run(answer(1)) == 1

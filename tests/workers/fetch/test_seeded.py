@@ -1,4 +1,4 @@
-"""Seeding the generators of the process, and leaving it out where nobody draws: the batches are the same."""
+"""Seeding the global generators only where samples draw from them does not change the batches."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DRAWS: dict[str, Callable[[], float]] = {
 
 
 class Sometimes:
-    """Draws for some indices only; counts how often it is asked."""
+    """Draws for some indices only; counts requests."""
 
     def __init__(self, drawing: set[int], draw: Callable[[], float] = random.random) -> None:
         self.drawing = drawing
         self.draw = draw
-        self.asked = 0
+        self.requests = 0
 
     def __getitem__(self, index: int) -> tuple[int, float]:
-        self.asked += 1
+        self.requests += 1
         return index, self.draw() if index in self.drawing else 0.0
 
 
@@ -53,7 +53,7 @@ class Bench:
         self.fetch = SeededFetcher(Asking(dataset.__getitem__, list, join, join_draws), self.scope)
 
     def batch(self, number: int, size: int = 2) -> Any:
-        """Make the batch of this number, of the indices from `number * size` on."""
+        """Make batch `number`, which has `size` indices from `number * size` on."""
         self.scope.begin(Draw(7, number * size))
         before = enter(self.scope)
         try:
@@ -63,7 +63,7 @@ class Bench:
 
 
 def expected(dataset: Sometimes, index: int) -> tuple[int, float]:
-    """Return a sample as it is after its own seeding."""
+    """Return a sample made right after its own seeding."""
     seed_globals(mix(7, index))
     return index, dataset.draw() if index in dataset.drawing else 0.0
 
@@ -72,14 +72,14 @@ def expected(dataset: Sometimes, index: int) -> tuple[int, float]:
 @pytest.mark.parametrize("keeps", [True, False])
 @settings(deadline=None, max_examples=examples(12))
 @given(drawing=st.sets(st.integers(0, 39), max_size=5), disturbing=st.booleans())
-def test_batches_are_the_same_whoever_draws_and_however_rarely(
+def test_batches_are_the_same_however_rarely_samples_draw(
     name: str, keeps: bool, drawing: set[int], disturbing: bool
 ) -> None:
     dataset = Sometimes(drawing, DRAWS[name])
     bench = Bench(dataset, keeps=keeps)
     for number in range(20):
         batch = bench.batch(number)
-        if disturbing and keeps:  # the training loop draws, too, from generators that are its own
+        if disturbing and keeps:  # the training loop draws too, from its own generators
             DRAWS[name]()
         state = random.getstate(), np.random.get_state(), torch.get_rng_state()
         assert batch == [expected(dataset, index) for index in (2 * number, 2 * number + 1)]
@@ -89,14 +89,14 @@ def test_batches_are_the_same_whoever_draws_and_however_rarely(
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("in_store", [0, 1])
+@pytest.mark.parametrize("buffered", [0, 1])
 @pytest.mark.parametrize("rare", [{0}, {13}, set()])
-def test_the_callers_generators_are_given_back(name: str, in_store: int, rare: set[int]) -> None:
-    """Also the second of two normal numbers, which Python and NumPy keep in store."""
+def test_the_callers_generators_are_restored(name: str, buffered: int, rare: set[int]) -> None:
+    """Including the second of two normal numbers, which Python and NumPy buffer."""
 
     def own_numbers(dataset: Sometimes | None) -> list[tuple[float, ...]]:
         seed_globals(1)
-        for _ in range(in_store):
+        for _ in range(buffered):
             random.gauss(0, 1)
             np.random.randn()
         bench = None if dataset is None else Bench(dataset, keeps=True)
@@ -110,7 +110,7 @@ def test_the_callers_generators_are_given_back(name: str, in_store: int, rare: s
     assert own_numbers(Sometimes(rare, DRAWS[name])) == own_numbers(None)
 
 
-def test_the_callers_generators_are_given_back_after_a_failure() -> None:
+def test_the_callers_generators_are_restored_after_a_failure() -> None:
     class Broken(Sometimes):
         def __getitem__(self, index: int) -> tuple[int, float]:
             if index == 13:
@@ -129,7 +129,7 @@ def test_the_callers_generators_are_given_back_after_a_failure() -> None:
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == undisturbed
 
 
-def test_seeding_ends_when_nobody_draws_and_costs_one_batch_when_somebody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeding_stops_if_no_sample_draws_and_resumes_when_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     seeded = 0
 
     def count(key: int) -> None:
@@ -143,17 +143,17 @@ def test_seeding_ends_when_nobody_draws_and_costs_one_batch_when_somebody_does(m
     for number in range(30):
         bench.batch(number)
     assert seeded == 2 * _LOOKS, "for the first few batches only"
-    assert dataset.asked == 60
+    assert dataset.requests == 60
     bench.batch(30)
-    assert dataset.asked == 64, "the batch with sample 61 was made again"
+    assert dataset.requests == 64, "the batch with sample 61 was made again"
     seeded = 0
     for number in range(31, 41):
         bench.batch(number)
-    assert seeded == 20, "and from then on every sample is seeded"
-    assert dataset.asked == 84
+    assert seeded == 20, "from then on every sample is seeded"
+    assert dataset.requests == 84
 
 
-def test_a_batch_that_is_made_again_asks_for_its_own_generator_again() -> None:
+def test_a_batch_made_again_starts_with_fresh_generators() -> None:
     class Both(Sometimes):
         def __getitem__(self, index: int) -> tuple[int, float]:
             mine = rng().random()
@@ -171,7 +171,7 @@ def test_a_batch_that_is_made_again_asks_for_its_own_generator_again() -> None:
     ]
 
 
-def test_making_the_batch_may_draw_as_well() -> None:
+def test_the_collate_function_may_draw_too() -> None:
     def join(samples: list[Any]) -> tuple[list[Any], float]:
         return samples, np.random.rand() if samples[0][0] >= 16 else 0.0
 

@@ -1,4 +1,4 @@
-"""A stream that every worker of every rank reads as a whole: each sample once, and ranks end together."""
+"""Sharing a stream that every worker of every rank reads in full: each sample once, and ranks end together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class World:
 
 @dataclass
 class Run:
-    """What the ranks delivered, and where they were after each step."""
+    """The batches of all ranks, and the position after each step."""
 
     batches: list[list[Any]]
     """By rank."""
@@ -140,10 +140,10 @@ def test_each_sample_is_delivered_once_and_ranks_end_together(world: World, tota
         left_out = Counter(range(total)) - delivered
         assert delivered <= Counter(range(total))
         assert left_out.total() < world.world_size
-        assert set(left_out) == set(range(delivered.total(), total)), "those at the end"
+        assert set(left_out) == set(range(delivered.total(), total)), "the last samples"
     else:
         assert set(delivered) == set(range(total))
-        assert delivered.total() - total < world.world_size, "the fewest that go round"
+        assert delivered.total() - total < world.world_size, "as few as possible"
     if result.consumed:
         assert result.consumed[-1] <= total
 
@@ -164,7 +164,7 @@ def test_the_batches_do_not_depend_on_the_number_of_workers(world: World, total:
 
 
 class Skippable(StreamSource):
-    """0, 1, ..., of which others than one's own need not be read."""
+    """0, 1, ...; samples of other workers need not be read."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -184,7 +184,7 @@ class SkippingIterator(Counting):
 
 @settings(deadline=None)
 @given(worlds, totals)
-def test_what_can_be_skipped_makes_the_same_batches(world: World, total: int) -> None:
+def test_a_stream_that_can_skip_makes_the_same_batches(world: World, total: int) -> None:
     assert run_or_skip(world, lambda: Skippable(total)).batches == run(world, lambda: Numbers(total)).batches
 
 
@@ -224,12 +224,12 @@ def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
     assert result.batches == [[[0, 3], [6]], [[1, 4], [6]], [[2, 5], [6]]], "a rank without any has the step's first"
 
 
-def test_exact_says_what_cannot_be_kept() -> None:
+def test_exact_raises_if_a_rank_would_have_no_sample() -> None:
     with pytest.raises(BadOption, match="tail='exact' is not possible"):
         run(World(2, 3, 1, "exact"), lambda: Numbers(2))
 
 
-def test_one_rank_that_is_exact_looks_for_nothing_ahead() -> None:
+def test_exact_does_not_read_ahead_with_one_rank() -> None:
     dataset = Numbers(100)
     World(4, 1, 1, "exact").fetcher(0, dataset)(Span(0))
     assert dataset.read == 4
@@ -246,7 +246,7 @@ def test_the_stream_is_read_no_further_than_the_step_needs(tail: str, ahead: int
     assert dataset.read == 18 + ahead
 
 
-def test_what_belongs_to_others_is_not_kept() -> None:
+def test_samples_of_other_ranks_are_not_kept() -> None:
     fetch = World(2, 3, 2, "exact").fetcher(1, Numbers(1000))
     for number in range(0, 100, 2):
         fetch(Span(number))
@@ -256,7 +256,7 @@ def test_what_belongs_to_others_is_not_kept() -> None:
     assert len(fetch._held) <= 3
 
 
-def test_a_stream_that_was_read_further_cannot_go_back() -> None:
+def test_a_stream_cannot_go_back_to_an_earlier_step() -> None:
     fetch = World().fetcher(0, Numbers(100))
     fetch(Span(5))
     with pytest.raises(InternalError, match="cannot go back to 0"):
@@ -268,17 +268,21 @@ def test_a_stream_that_was_read_further_cannot_go_back() -> None:
 
 @settings(deadline=None)
 @given(worlds, worlds, totals, st.data())
-def test_others_go_on_by_reading_again(world: World, other: World, total: int, data: st.DataObject) -> None:
-    check_the_rest(world, other, total, data, Numbers)
+def test_other_worker_and_rank_counts_resume_by_reading_again(
+    world: World, other: World, total: int, data: st.DataObject
+) -> None:
+    check_resumption(world, other, total, data, Numbers)
 
 
 @settings(deadline=None)
 @given(worlds, worlds, totals, st.data())
-def test_others_go_on_from_a_state_of_the_stream(world: World, other: World, total: int, data: st.DataObject) -> None:
-    check_the_rest(world, other, total, data, Counting)
+def test_other_worker_and_rank_counts_resume_from_a_state_of_the_stream(
+    world: World, other: World, total: int, data: st.DataObject
+) -> None:
+    check_resumption(world, other, total, data, Counting)
 
 
-def check_the_rest(world: World, other: World, total: int, data: st.DataObject, kind: Any) -> None:
+def check_resumption(world: World, other: World, total: int, data: st.DataObject, kind: Any) -> None:
     before = run_or_skip(world, lambda: kind(total))
     done = data.draw(st.integers(0, before.steps()))
     consumed = before.consumed[done - 1] if done else 0
@@ -306,7 +310,7 @@ def check_the_rest(world: World, other: World, total: int, data: st.DataObject, 
 
 @settings(deadline=None)
 @given(worlds, totals, st.data())
-def test_the_same_ranks_go_on_as_they_would_have(world: World, total: int, data: st.DataObject) -> None:
+def test_the_same_ranks_resume_exactly(world: World, total: int, data: st.DataObject) -> None:
     before = run_or_skip(world, lambda: Numbers(total))
     done = data.draw(st.integers(0, before.steps()))
     consumed = before.consumed[done - 1] if done else 0
@@ -339,7 +343,7 @@ def drawn_by(world: World) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_what_a_sample_draws_follows_from_its_place_in_the_stream(tail: str) -> None:
+def test_what_a_sample_draws_depends_only_on_its_place_in_the_stream(tail: str) -> None:
     alone = drawn_by(World(4, 1, 1, tail))
     assert len(set(alone.values())) == 24
     assert drawn_by(World(2, 3, 1, tail)) == alone
@@ -350,7 +354,7 @@ def test_what_a_sample_draws_follows_from_its_place_in_the_stream(tail: str) -> 
 
 
 class Torn:
-    """A generator that has only so many samples, and should have had more."""
+    """A generator that fails after `count` samples."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -361,7 +365,7 @@ class Torn:
 
 
 class Vanishing(Repeatable):
-    """Fails, and has nothing more to say when it is asked again."""
+    """Fails after `count` samples, and ends when it is retried."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -390,10 +394,10 @@ def guarded(world: World, rank: int, dataset: Any, on_error: Any) -> SpanFetcher
 
 @settings(deadline=None)
 @given(worlds, st.integers(0, 20), st.sampled_from(["skip", "retry", None]), st.booleans())
-def test_a_stream_that_breaks_off_ends_for_nobody_in_silence(
+def test_every_worker_of_every_rank_raises_the_error_of_a_broken_stream(
     world: World, count: int, on_error: Any, drop_last: bool
 ) -> None:
-    """Each worker of each rank may be the only one for whom it does."""
+    """Each worker of each rank may be the only one that reaches it."""
     world = dataclasses.replace(world, drop_last=drop_last)
     for rank in range(world.world_size):
         for worker in range(world.worker_count):
@@ -407,12 +411,12 @@ def test_a_stream_that_breaks_off_ends_for_nobody_in_silence(
                 number += world.worker_count
             step = count // ((world.batch_size or 1) * world.world_size)  # the one in which it breaks off
             assert step <= number <= step + world.worker_count
-            with pytest.raises(StopIteration):  # it is raised once, and then that is the end
+            with pytest.raises(StopIteration):  # raised once, then the stream has ended
                 fetcher(Span(number + world.worker_count, 0))
 
 
 @pytest.mark.parametrize("count", range(5))
-def test_a_stream_that_ends_while_a_sample_is_tried_again(count: int) -> None:
+def test_the_error_is_raised_if_the_stream_ends_during_a_retry(count: int) -> None:
     fetcher = guarded(World(), 0, Vanishing(count), "retry")
     for number in range(count // 2):
         assert fetcher(Span(number, 0)) == [2 * number, 2 * number + 1]
@@ -420,7 +424,7 @@ def test_a_stream_that_ends_while_a_sample_is_tried_again(count: int) -> None:
         fetcher(Span(count // 2, 0))
 
 
-def test_what_is_left_out_in_the_end_is_not_raised_if_the_stream_ends() -> None:
+def test_a_skipped_error_is_not_raised_if_the_stream_ends_during_a_retry() -> None:
     fetcher = guarded(World(), 0, Vanishing(3), Retry(2, then="skip"))
     assert [fetcher(Span(number, 0)) for number in range(2)] == [[0, 1], [2]]
     with pytest.raises(StopIteration):

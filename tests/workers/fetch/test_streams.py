@@ -1,4 +1,4 @@
-"""The samples of an iterable dataset, and how reading goes on after a resumption."""
+"""Reading samples of an iterable dataset, also after a resumption."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plain:
 @pytest.mark.parametrize(
     "numbers", [range(9), list(range(9)), tuple(range(9)), dict.fromkeys(range(9)), bytes(range(9))]
 )
-def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_seeding_for_builtin_iterators_which_cannot_draw(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     monkeypatch.setattr("feedline.workers.fetch.streams.seed_globals", seeds.append)
     fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
@@ -69,7 +69,7 @@ def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypat
     assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
 
 
-def test_a_collate_function_that_draws_is_seeded_whatever_the_stream_is() -> None:
+def test_a_collate_function_is_seeded_even_for_builtin_iterators() -> None:
     def draw(samples: Any) -> Any:
         return random.random()
 
@@ -80,7 +80,7 @@ def test_a_collate_function_that_draws_is_seeded_whatever_the_stream_is() -> Non
     assert [first(4), first(4)] == [second(4), second(4)]
 
 
-def test_samples_that_nobody_makes_are_passed_over_together() -> None:
+def test_builtin_iterators_skip_many_samples_at_once() -> None:
     stream = Stream(Plain(range(9)), Scope(), None)
     stream.skip_to(5)
     assert (stream.place, stream.read()) == (5, 5)
@@ -90,7 +90,7 @@ def test_samples_that_nobody_makes_are_passed_over_together() -> None:
         stream.read()
 
 
-def test_a_stream_knows_how_far_it_is() -> None:
+def test_a_stream_knows_its_position() -> None:
     stream = Stream(Numbers(3), Scope(), None)
     seen = []
     for place in range(3):
@@ -109,7 +109,7 @@ class DrawsPerSample:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_what_a_sample_draws_follows_from_its_place_in_the_stream(size: int) -> None:
+def test_what_a_sample_draws_depends_only_on_its_place_in_the_stream(size: int) -> None:
     def draw(size: int) -> list[tuple[float, float]]:
         scope = Scope(seeds_globals=True, keeps_globals=True)
         fetch = fetcher(DrawsPerSample(), scope=scope)
@@ -128,7 +128,7 @@ def test_what_a_sample_draws_follows_from_its_place_in_the_stream(size: int) -> 
     assert len(set(mine)) == 12
 
 
-def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
+def test_each_batch_of_a_stream_collates_with_its_own_random_numbers() -> None:
     def collate(samples: list[int]) -> tuple[list[int], float, float]:
         return samples, rng().random(), random.random()
 
@@ -148,7 +148,7 @@ def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_a_stream_that_skips_to_its_place_collates_with_the_numbers_of_that_place(done: int) -> None:
+def test_after_a_skip_collating_draws_the_numbers_of_the_new_place(done: int) -> None:
     def drawn(fetch: StreamFetcher, count: int) -> list[float]:
         before = enter(scope)
         try:
@@ -191,7 +191,7 @@ class FailsAt:
 
 @pytest.mark.parametrize("is_generator", [True, False])
 @pytest.mark.parametrize("place", [0, 2, 3, 7])
-def test_a_failure_among_many_samples_is_that_of_its_place(place: int, is_generator: bool) -> None:
+def test_a_failure_while_reading_many_samples_has_the_right_place(place: int, is_generator: bool) -> None:
     scope = Scope()
     fetch = fetcher(FailsAt(place, OSError("torn"), is_generator=is_generator), scope=scope)
     for number in range(place // 3):
@@ -204,7 +204,7 @@ def test_a_failure_among_many_samples_is_that_of_its_place(place: int, is_genera
     assert [sample for batch in rest_of(fetch, 3) for sample in batch] == rest
 
 
-def test_what_was_read_before_an_interrupt_is_in_the_batch_that_is_made_then() -> None:
+def test_samples_read_before_an_interrupt_are_in_the_next_batch() -> None:
     dataset = FailsAt(5, KeyboardInterrupt(), is_generator=False)
     fetch = fetcher(dataset)
     assert fetch(3) == [0, 1, 2]
@@ -212,7 +212,7 @@ def test_what_was_read_before_an_interrupt_is_in_the_batch_that_is_made_then() -
         fetch(3)
     assert fetch.stream.place == 5
     dataset.place = -1
-    assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has gone past the one that it was interrupted in"
+    assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has moved past the sample that was interrupted"
 
 
 def test_a_generator_that_was_interrupted_says_so() -> None:
@@ -224,8 +224,8 @@ def test_a_generator_that_was_interrupted_says_so() -> None:
         fetch(3)
 
 
-def test_an_interrupt_that_left_the_generator_alone_ends_nothing() -> None:
-    """It came between two samples: the generator has not seen it."""
+def test_an_interrupt_between_two_samples_does_not_end_the_stream() -> None:
+    """The generator does not see such an interrupt."""
 
     class Interrupting(list[Any]):
         def extend(self, samples: Any) -> None:
@@ -242,8 +242,8 @@ def test_an_interrupt_that_left_the_generator_alone_ends_nothing() -> None:
     assert (more, stream.place) == ([3, 4], 5)
 
 
-def test_an_iterator_is_asked_for_itself_once() -> None:
-    """What `iter` does to an iterator is its own affair: this one begins anew."""
+def test_iter_is_called_once() -> None:
+    """A second `iter` would restart this iterator."""
 
     class Restarting(Numbers):
         def __iter__(self) -> Iterator[int]:
@@ -259,8 +259,8 @@ def test_an_iterator_is_asked_for_itself_once() -> None:
     assert rest_of(fetcher(Restarting(5)), 2) == [[0, 1], [2, 3], [4]]
 
 
-def test_every_sample_of_many_knows_its_place() -> None:
-    """A list that is extended grows sample by sample: `Scope.reading` counts on it."""
+def test_scope_place_is_right_for_every_sample_read_in_bulk() -> None:
+    """`list.extend` appends sample by sample; `Scope.reading` relies on that."""
     scope = Scope()
 
     class Places:
@@ -287,7 +287,7 @@ def test_every_sample_of_many_knows_its_place() -> None:
         (BothHaveState, {"name": "fresh"}, {"place": 2}, False),
     ],
 )
-def test_the_states_of_dataset_and_iterator_are_noted(
+def test_notes_hold_the_states_of_dataset_and_iterator(
     kind: Any, dataset_state: Any, iterator_state: Any, is_one: bool
 ) -> None:
     stream = Stream(kind(5), Scope(), None)
@@ -303,8 +303,8 @@ counts, sizes, batches_done = st.integers(0, 20), st.integers(1, 6), st.integers
 KINDS = [Numbers, Counting, IteratorHasState, DatasetHasState, BothHaveState]
 
 
-def go(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple[StreamFetcher, int]:
-    """Return a fetcher from which some batches were taken, and how many they were."""
+def advance(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple[StreamFetcher, int]:
+    """Return a fetcher that has made up to `done` batches, and their number."""
     fetch = fetcher(kind(count), drop_last=drop_last)
     for taken in range(done):
         try:
@@ -316,8 +316,8 @@ def go(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
-def test_a_stream_goes_on_from_its_states(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
-    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+def test_a_stream_resumes_from_its_states(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = advance(kind, count, size, done, drop_last=drop_last)
     notes = fetch.stream.notes()
     if notes.dataset is None and notes.iterator is None:
         resume = Resume(skip=taken * size)
@@ -333,16 +333,16 @@ def test_a_stream_goes_on_from_its_states(kind: Any, count: int, size: int, done
 
 @pytest.mark.parametrize("kind", [Numbers, IteratorHasState])
 @given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
-def test_a_stream_goes_on_by_being_read_again(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
-    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+def test_a_stream_resumes_by_being_read_again(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = advance(kind, count, size, done, drop_last=drop_last)
     again = fetcher(kind(count), Resume(skip=taken * size), drop_last=drop_last)
     assert rest_of(again, size) == rest_of(fetch, size)
 
 
 @given(count=st.integers(4, 20), size=sizes, noted_at=st.integers(0, 3), since=st.integers(0, 3))
-def test_a_stream_goes_on_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
-    """States that come with every n-th batch only: what was delivered since is read and left out."""
-    fetch, _ = go(Counting, count, size, noted_at, drop_last=False)
+def test_a_stream_resumes_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
+    """If only every n-th batch has a state, samples delivered since then are read again and dropped."""
+    fetch, _ = advance(Counting, count, size, noted_at, drop_last=False)
     notes = fetch.stream.notes()
     for _ in range(since):
         try:
@@ -353,7 +353,7 @@ def test_a_stream_goes_on_from_an_older_state(count: int, size: int, noted_at: i
     assert rest_of(again, size) == rest_of(fetch, size)
 
 
-def test_a_replay_waits_until_a_batch_is_wanted() -> None:
+def test_a_replay_starts_with_the_first_requested_batch() -> None:
     dataset = Numbers(100)
     fetch = fetcher(dataset, Resume(skip=50))
     assert dataset.read == 0
@@ -361,18 +361,18 @@ def test_a_replay_waits_until_a_batch_is_wanted() -> None:
     assert fetch.stream.place == 52
 
 
-def test_a_replay_beyond_the_end_is_an_empty_rest() -> None:
+def test_a_replay_beyond_the_end_yields_nothing() -> None:
     assert rest_of(fetcher(Numbers(5), Resume(skip=50)), 2) == []
 
 
-def test_the_dataset_is_restored_before_it_is_asked_for_its_iterator() -> None:
+def test_the_dataset_is_restored_before_iter_is_called() -> None:
     dataset = DatasetHasState(10)
     fetch = fetcher(dataset, Resume({"place": 7}, None, 7))
     assert fetch(2) == [7, 8]
     assert fetch.stream.place == 9
 
 
-def test_a_resumed_stream_draws_by_its_places() -> None:
+def test_a_resumed_stream_draws_the_numbers_of_its_places() -> None:
     scope = Scope()
     fetch = fetcher(DrawsPerSample(), Resume(skip=4), scope)
     before = enter(scope)
@@ -404,8 +404,8 @@ def test_the_first_sample_is_remembered_by_its_digest() -> None:
     assert digest_of([1, 2], watched=False) is None
 
 
-def test_equal_samples_have_the_same_digest_wherever_they_lie() -> None:
-    """The pickle of a tensor tells where it lies in memory, and that of two equal strings whether they are one."""
+def test_equal_samples_have_the_same_digest_wherever_they_are_in_memory() -> None:
+    """The pickle of a tensor contains its address, and that of two equal strings shows whether they are one object."""
 
     def sample(number: float) -> Any:
         parts = ["image", "".join(["im", "age"])]
@@ -424,8 +424,8 @@ def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:
     assert digest_of([lambda: None, 2]) is None
 
 
-def test_a_generator_that_fails_while_it_is_read_again_is_raised() -> None:
-    """It did not when its batch came: the samples after it cannot be had, and the stream has not ended."""
+def test_a_generator_that_fails_during_a_replay_raises() -> None:
+    """It did not fail the first time. The samples after the failure are lost, so the stream must not just end."""
 
     class Torn:
         def __iter__(self) -> Iterator[int]:

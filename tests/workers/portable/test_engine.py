@@ -1,4 +1,4 @@
-"""Workers that are processes, with what every system has: the contract under every start method, deaths, endings."""
+"""Worker processes with portable means only: the contract under every start method, deaths, closing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def mapped_segments() -> int:
     return sum("/dev/shm/feedline_" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
-# -- what travels ------------------------------------------------------------------------------------------------------
+# -- transport ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_large_batch_can_be_kept_and_changed() -> None:
@@ -128,7 +128,7 @@ def test_a_large_batch_can_be_kept_and_changed() -> None:
 
 
 @pytest.mark.slow
-def test_batches_outgrow_the_room_of_the_ones_before() -> None:
+def test_batches_may_be_larger_than_earlier_ones() -> None:
     with at_work(Large()) as engine:
         for number, count in enumerate([1, 100, 3, 300]):
             batch = batch_of(answer(engine, Task(number, list(range(count)))))
@@ -154,11 +154,11 @@ def test_without_shared_memory_batches_go_through_the_pipe(monkeypatch: pytest.M
         for number in range(3):
             batch = batch_of(answer(engine, Task(number, [number, 9])))
             assert batch[:, 7].tolist() == [number, 9]
-            batch += 1  # it is the consumer's own
+            batch += 1  # the consumer owns it
 
 
-class Carrying:
-    """A collate function that keeps the batches it made and gives the oldest of them once more."""
+class KeepsBatches:
+    """A collate function that keeps the batches it made and returns the oldest of them again."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -169,7 +169,7 @@ class Carrying:
 
 
 def test_what_a_collate_function_keeps_is_not_overwritten() -> None:
-    with at_work(Large(), collate=Carrying()) as engine:
+    with at_work(Large(), collate=KeepsBatches()) as engine:
         batches = [batch_of(answer(engine, Task(number, [number]))) for number in range(12)]
     assert [new[0, 0] for new, _ in batches] == list(range(12))
     assert [(old.min(), old.max()) for _, old in batches] == [(max(0, i - 5), max(0, i - 5)) for i in range(12)]
@@ -188,7 +188,7 @@ def local_function(samples: Any) -> Any:
     return lambda: samples
 
 
-def test_what_cannot_be_pickled_says_so_and_the_worker_goes_on() -> None:
+def test_unpicklable_batches_raise_and_the_worker_continues() -> None:
     with at_work(Numbers(), collate=local_function) as engine:
         with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*sampler"):
             engine.submit(0, Task(0, [lambda: 1]))
@@ -198,7 +198,7 @@ def test_what_cannot_be_pickled_says_so_and_the_worker_goes_on() -> None:
             assert type(result.payload) is BatchNotPicklable
 
 
-def test_a_batch_that_cannot_be_taken_over_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_cannot_be_received_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_work(Large()) as engine:
         answer(engine, Task(0, [0]))
         opened = segments._open_segment
@@ -218,7 +218,7 @@ def test_a_batch_that_cannot_be_taken_over_is_a_failure(monkeypatch: pytest.Monk
 # -- deaths ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_death_is_reported_once_after_what_the_worker_said() -> None:
+def test_a_death_is_reported_once_after_the_workers_last_results() -> None:
     with at_work(Deadly()) as engine:
         (pid,) = engine.pids
         for number, index in enumerate([1, 2, 13, 3]):
@@ -233,16 +233,16 @@ def test_a_death_is_reported_once_after_what_the_worker_said() -> None:
         assert f"(pid(s) {pid}) exited unexpectedly" in str(death)
         assert "SIGKILL" in str(death)
         assert engine.collect(0.05) == []
-        assert engine.revoke(0) == 3, "what it had waiting can still be given to another"
+        assert engine.revoke(0) == 3, "its pending task can still be given to another worker"
 
 
-def test_the_other_workers_go_on_after_a_death() -> None:
+def test_the_other_workers_continue_after_a_death() -> None:
     with at_work(Deadly(), 2) as engine:
         assert answer(engine, Task(0, [13]), worker=1).kind is ResultKind.DIED
         assert batch_of(answer(engine, Task(1, [5]), worker=0))[0, 0] == 5
 
 
-def test_a_worker_that_died_while_idle_is_noticed_when_it_is_needed() -> None:
+def test_the_death_of_an_idle_worker_is_noticed_with_its_next_task() -> None:
     with at_work(Large()) as engine:
         answer(engine, Task(0, [0]))
         (process,) = multiprocessing.active_children()
@@ -251,7 +251,7 @@ def test_a_worker_that_died_while_idle_is_noticed_when_it_is_needed() -> None:
         assert answer(engine, Task(1, [1])).kind is ResultKind.DIED
 
 
-def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_killed_after_creating_a_segment_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     post = Outbox.post
 
     def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> BatchBytes:
@@ -264,7 +264,7 @@ def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pyte
     with at_work(Large()) as engine:
         result = answer(engine, Task(0, [0]))
         assert result.kind is ResultKind.DIED
-        assert "SIGKILL" in str(result.payload), "and not by the assertion"
+        assert "SIGKILL" in str(result.payload), "not by the assertion above"
         assert not segment_names()
 
 
@@ -273,7 +273,7 @@ def leave(_: int) -> None:
 
 
 @pytest.mark.parametrize("was_ready", [True, False])
-def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool) -> None:
+def test_a_death_says_whether_the_worker_had_become_ready(was_ready: bool) -> None:
     with at_work(Deadly(), init=None if was_ready else leave) as engine:
         engine.submit(0, Task(0, [13]))
         (result,) = engine.collect(30)
@@ -282,15 +282,15 @@ def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool) -> None
         assert result.payload.was_ready == was_ready
 
 
-def test_a_worker_that_cannot_get_ready_is_heard_of_before_it_is_given_anything() -> None:
+def test_a_failed_start_is_reported_before_any_task_is_submitted() -> None:
     with at_work(Numbers(), init=leave) as engine:
         (result,) = engine.collect(30)
         assert result.kind is ResultKind.DIED
 
 
 @pytest.mark.slow
-def test_replaced_workers_are_gone_for_good() -> None:
-    """Ten in a row, also of those that are idle: neither their descriptors nor their threads add up."""
+def test_replaced_workers_leave_nothing_behind() -> None:
+    """Ten in a row, some of them idle: neither descriptors nor threads accumulate."""
     with at_work(Deadly()) as engine:
         before = 0
         for number in range(10):
@@ -304,10 +304,10 @@ def test_replaced_workers_are_gone_for_good() -> None:
             assert sum(thread.name.startswith("feedline-worker") for thread in threading.enumerate()) == 1
 
 
-# -- endings -----------------------------------------------------------------------------------------------------------
+# -- closing -----------------------------------------------------------------------------------------------------------
 
 
-def test_closing_leaves_no_segment_of_answers_nobody_asked_for(tmp_path: Path) -> None:
+def test_closing_removes_the_segments_of_uncollected_results(tmp_path: Path) -> None:
     class Held(Large):
         gate: Gate
 
@@ -326,7 +326,7 @@ def test_closing_leaves_no_segment_of_answers_nobody_asked_for(tmp_path: Path) -
         assert mapped_segments() == 0
 
 
-def test_a_fork_of_the_training_process_leaves_the_workers_alone() -> None:
+def test_closing_in_a_fork_of_the_training_process_does_not_stop_the_workers() -> None:
     with at_work(Numbers()) as engine:
         pid = os.fork()
         if pid == 0:
@@ -342,11 +342,11 @@ def test_workers_of_another_engine_do_not_keep_a_pipe_open() -> None:
         with at_work(Numbers(), 2) as second:
             answer(second, Task(0, [0]))
             (sentinel,) = (child.sentinel for child in multiprocessing.active_children() if child.pid in first.pids)
-            first._lanes[0].put(None)  # the pipe is closed, nobody is killed
+            first._lanes[0].put(None)  # closes the pipe without killing the worker
             assert wait([sentinel], 30) == [sentinel]
 
 
-def test_workers_leave_when_the_training_process_is_killed() -> None:
+def test_workers_exit_when_the_training_process_is_killed() -> None:
     program = textwrap.dedent(
         """
         import multiprocessing, sys
@@ -375,7 +375,7 @@ def test_workers_leave_when_the_training_process_is_killed() -> None:
 
 
 class Remembering(Numbers):
-    """Counts the samples it was asked for, and can save that."""
+    """Counts requested samples; the count is its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ class Remembering(Numbers):
         self.asked = state["asked"]
 
 
-def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
+def test_notes_of_a_worker_come_with_its_batch() -> None:
     with at_work(Remembering()) as engine:
         assert answer(engine, Task(0, [1])).notes is None
         result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
@@ -410,7 +410,7 @@ def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
         assert type(failed.payload) is AttributeError
 
 
-def test_a_new_worker_knows_what_the_old_one_was_told_once() -> None:
+def test_a_new_worker_gets_each_call_to_the_dataset_exactly_once() -> None:
     dataset = Remembering()
     with at_work(dataset) as engine:
         dataset.add(100)

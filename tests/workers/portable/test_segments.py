@@ -1,4 +1,4 @@
-"""The memory of a batch on its way to the training process."""
+"""The memory in which a batch travels to the training process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def send(size: int) -> tuple[BatchBytes, Any]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 1 << 20])
-def test_bytes_arrive(size: int) -> None:
+def test_bytes_arrive_unchanged(size: int) -> None:
     batch_bytes, received = send(size)
     assert np.array_equal(received, np.arange(size) % 251)
     assert received.flags.writeable
@@ -51,7 +51,7 @@ def test_memory_lives_until_the_last_view_dies() -> None:
     assert view[:3].tolist() == [int.from_bytes(bytes([i % 251, (i + 1) % 251]), "little") for i in (1000, 1004, 1008)]
 
 
-def test_a_batch_like_the_one_before_is_made_in_its_segment() -> None:
+def test_a_batch_of_the_same_size_is_made_directly_in_a_segment() -> None:
     inbox, outbox = Inbox(), Outbox()
     writer = outbox.open(NAME)
     fill(writer, 100_000)
@@ -63,7 +63,7 @@ def test_a_batch_like_the_one_before_is_made_in_its_segment() -> None:
     assert received[5] == 77, "the same memory: it was not copied"
 
 
-def test_a_segment_that_is_not_needed_is_removed() -> None:
+def test_unused_segments_are_removed() -> None:
     outbox = Outbox()
 
     def is_there() -> bool:
@@ -86,7 +86,7 @@ def test_a_segment_that_is_not_needed_is_removed() -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="names of segments are not files here")
-def test_too_little_room_in_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -97,7 +97,7 @@ def test_too_little_room_in_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch
     assert not os.path.exists(f"/dev/shm/{NAME}")
 
 
-def test_a_name_that_is_taken_is_left_alone() -> None:
+def test_an_existing_segment_of_the_same_name_is_left_alone() -> None:
     other = SharedMemory(NAME, create=True, size=100)
     try:
         batch_bytes, _ = send(100_000)
@@ -107,7 +107,7 @@ def test_a_name_that_is_taken_is_left_alone() -> None:
         other.unlink()
 
 
-def test_room_is_used_again_unless_somebody_keeps_what_lies_there() -> None:
+def test_memory_is_reused_unless_an_array_over_it_is_kept() -> None:
     outbox = Outbox()
     addresses = [outbox.open(NAME).address for _ in range(3)]
     assert len(set(addresses)) == 1
@@ -116,7 +116,7 @@ def test_room_is_used_again_unless_somebody_keeps_what_lies_there() -> None:
     del kept
 
 
-def test_a_larger_writer_leaves_what_was_written() -> None:
+def test_a_larger_writer_leaves_the_old_memory_untouched() -> None:
     outbox = Outbox()
     writer = outbox.open(NAME)
     fill(writer, 1000)
@@ -127,7 +127,7 @@ def test_a_larger_writer_leaves_what_was_written() -> None:
     assert np.array_equal(before, np.arange(1000) % 251)
 
 
-def test_removing_what_is_there_and_what_is_not() -> None:
+def test_removing_a_segment_twice_is_harmless() -> None:
     SharedMemory(NAME, create=True, size=10).close()
     remove_segment(NAME)
     remove_segment(NAME)
@@ -135,7 +135,7 @@ def test_removing_what_is_there_and_what_is_not() -> None:
         SharedMemory(NAME)
 
 
-def test_beyond_a_number_of_segments_batches_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_copied_once_there_are_too_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_MOST_SEGMENTS", 2)
     inbox, outbox = Inbox(), Outbox()
     kept = []

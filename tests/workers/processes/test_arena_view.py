@@ -15,7 +15,7 @@ from feedline.memory.reading import SMALL_BYTES
 from feedline.workers.processes.arena_view import ArenaView
 
 
-def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks() -> None:
+def test_after_part_with_new_writes_reach_the_slot_and_kept_arrays_stay() -> None:
     arena = Arena(3, shared=True, budget=1 << 20)
     view = ArenaView(arena)
     read, write = os.pipe()
@@ -49,8 +49,8 @@ def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks
 def test_a_writer_without_a_slot_has_space_for_a_small_batch() -> None:
     view = ArenaView(Arena(1, shared=True, budget=1 << 20))
     buffer = view.writer(-1)
-    assert buffer.offset_of(buffer.view.ctypes.data, 0) == 0, "it knows where its memory is"
-    assert buffer.allocate(1) is None, "nothing is made there that the worker could keep"
+    assert buffer.offset_of(buffer.view.ctypes.data, 0) == 0, "the buffer knows its address"
+    assert buffer.allocate(1) is None, "arrays are never made there, since the worker could keep them"
     assert buffer.place(SMALL_BYTES) == 0
     with pytest.raises(SlotFull):
         buffer.place(1)
@@ -65,7 +65,7 @@ def read_slots(view: ArenaView, answers: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn"])
-def test_a_view_that_travels_is_of_the_same_memory(start_method: str) -> None:
+def test_a_view_sent_to_another_process_shares_the_memory(start_method: str) -> None:
     context: Any = multiprocessing.get_context(start_method)
     arena = Arena(2, shared=True, budget=1 << 20)
     arena.view(1)[:3] = (1, 2, 3)

@@ -25,8 +25,8 @@ def channel() -> Iterator[Channel]:
     channel.close()
 
 
-def waiting(channel: Channel) -> list[int]:
-    """Take what has arrived at the worker's end; returns the numbers of the tasks."""
+def received_tasks(channel: Channel) -> list[int]:
+    """Receive what has arrived at the worker's end; returns the ids of the tasks."""
     numbers = []
     while select.select([channel.far], [], [], 0)[0]:
         message = receive(channel.far, block=False)
@@ -36,35 +36,35 @@ def waiting(channel: Channel) -> list[int]:
     return numbers
 
 
-def test_what_the_socket_does_not_accept_waits_in_order(channel: Channel) -> None:
+def test_messages_that_the_socket_does_not_accept_wait_in_order(channel: Channel) -> None:
     channel.unsent.extend(Message(Kind.TASK, number, b"x" * 40_000) for number in range(30))
     channel.flush()
     left = [message.task_id for message in channel.unsent]
-    assert 0 < len(left) < 30, "a socket holds some of them, and not all"
-    arrived = waiting(channel)
+    assert 0 < len(left) < 30, "a socket holds some of them, but not all"
+    arrived = received_tasks(channel)
     assert arrived + left == list(range(30))
     while channel.unsent:
         channel.flush()
-        arrived += waiting(channel)
+        arrived += received_tasks(channel)
     assert arrived == list(range(30))
 
 
-def test_nothing_is_sent_to_the_dead(channel: Channel) -> None:
+def test_nothing_is_sent_to_a_dead_worker(channel: Channel) -> None:
     channel.dead = True
     channel.unsent.append(Message(Kind.TASK, 1, b""))
     channel.flush()
-    assert waiting(channel) == []
+    assert received_tasks(channel) == []
     assert [message.task_id for message in channel.unsent] == [1], "it can be taken back"
 
 
-def test_what_nobody_is_there_to_receive_can_be_taken_back(channel: Channel) -> None:
+def test_messages_to_a_closed_socket_can_be_taken_back(channel: Channel) -> None:
     channel.far.close()
     channel.unsent.append(Message(Kind.TASK, 1, b""))
     channel.flush()
     assert [message.task_id for message in channel.unsent] == [1]
 
 
-def test_a_wait_for_the_worker_ends_soon_so_that_its_life_can_be_looked_at(channel: Channel) -> None:
+def test_receiving_times_out_so_that_the_caller_can_check_that_the_worker_lives(channel: Channel) -> None:
     with pytest.raises(BlockingIOError):
         receive(channel.near, block=True)
 
@@ -82,7 +82,7 @@ def test_a_worker_that_was_not_started_is_not_gone(channel: Channel) -> None:
     assert not channel.is_gone()
 
 
-def test_the_end_of_a_worker_is_seen_before_anybody_has_waited_for_it(channel: Channel) -> None:
+def test_an_ended_worker_is_gone_before_it_is_joined(channel: Channel) -> None:
     release = FORK.Event()
     process = watched(channel, release.wait)
     assert not channel.is_gone()
@@ -93,7 +93,7 @@ def test_the_end_of_a_worker_is_seen_before_anybody_has_waited_for_it(channel: C
     process.close()
 
 
-def test_closing_gives_back_every_descriptor_and_may_be_done_twice() -> None:
+def test_close_frees_every_descriptor_and_may_be_called_twice() -> None:
     before = len(os.listdir("/proc/self/fd"))
     channel = Channel(0)
     channel.pidfd = os.pidfd_open(os.getpid())
@@ -105,13 +105,15 @@ def test_closing_gives_back_every_descriptor_and_may_be_done_twice() -> None:
 
 def test_the_sockets_of_others_are_all_but_the_workers_own(channel: Channel) -> None:
     other = Channel(0)
-    strangers = sockets_of_others(channel.far)
-    assert channel.far not in strangers
-    assert {channel.near, other.near, other.far} <= set(strangers), "also the training process's end of its own"
+    others = sockets_of_others(channel.far)
+    assert channel.far not in others
+    assert {channel.near, other.near, other.far} <= set(others), (
+        "including the training process's end of the worker's own channel"
+    )
     other.close()
 
 
-def test_a_channel_that_is_gone_belongs_to_nobody() -> None:
+def test_closed_channels_are_not_among_the_sockets_of_others() -> None:
     channel = Channel(0)
     channel.close()
     sockets = {id(channel.near), id(channel.far)}
@@ -121,28 +123,28 @@ def test_a_channel_that_is_gone_belongs_to_nobody() -> None:
     own.close()
 
 
-# -- tasks that were sent together ---
+# -- tasks sent in one message ---
 
 
-def together(numbers: range) -> Message:
+def one_message(numbers: range) -> Message:
     message = joined([task_message(Task(number, [number])) for number in numbers])
     assert message is not None
     return message
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["sent", "unsent"])
-def test_tasks_that_were_sent_together_are_taken_back_one_by_one(channel: Channel, dead: bool) -> None:
+def test_tasks_sent_in_one_message_are_taken_back_one_by_one(channel: Channel, dead: bool) -> None:
     channel.dead = dead
-    for message in (together(range(3)), task_message(Task(3, [3])), together(range(4, 6))):
+    for message in (one_message(range(3)), task_message(Task(3, [3])), one_message(range(4, 6))):
         channel.unsent.append(message)
         channel.flush()
     assert [channel.take_back() for _ in range(7)] == [0, 1, 2, 3, 4, 5, None]
 
 
-def test_the_rest_of_what_was_sent_together_is_sent_again_one_by_one(channel: Channel) -> None:
-    channel.unsent += [together(range(3)), task_message(Task(3, [3]))]
+def test_the_remaining_tasks_of_a_message_are_sent_again_one_by_one(channel: Channel) -> None:
+    channel.unsent += [one_message(range(3)), task_message(Task(3, [3]))]
     channel.flush()
     assert channel.take_back() == 0
-    assert waiting(channel) == [], "no longer with the worker"
+    assert received_tasks(channel) == [], "the worker no longer has them"
     channel.flush()
-    assert waiting(channel) == [1, 2, 3]
+    assert received_tasks(channel) == [1, 2, 3]

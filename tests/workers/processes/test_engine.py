@@ -1,4 +1,4 @@
-"""Workers that are processes: the contract under every start method, and what only processes do."""
+"""Worker processes: the contract under every start method, and what only processes do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProcessContract(EngineContract):
         return ProcessEngine(2, self.arena, multiprocessing.get_context(self.start_method))
 
     def teardown_method(self) -> None:
-        self.arena = None  # and with it, its descriptors
+        self.arena = None  # closes its descriptors too
 
     def slot_for(self, worker: int) -> int:
         assert self.arena is not None
@@ -125,14 +125,14 @@ def test_spawned_workers_answer() -> None:
         assert {result.worker: decode(result.payload)[:, 0].tolist() for result in results} == {0: [0, 5], 1: [1, 5]}
 
 
-# -- what travels ---
+# -- transport ---
 
 
 def local_function(samples: Any) -> Any:
     return lambda: samples
 
 
-def test_a_batch_that_cannot_be_sent_says_so_and_the_worker_goes_on() -> None:
+def test_unpicklable_batches_raise_and_the_worker_continues() -> None:
     with at_work(Numbers(), collate=local_function) as engine:
         for number in range(2):
             result = answer(engine, Task(number, [1]))
@@ -142,7 +142,7 @@ def test_a_batch_that_cannot_be_sent_says_so_and_the_worker_goes_on() -> None:
             assert "engine='thread'" in str(result.payload)
 
 
-def test_indices_that_cannot_be_sent_say_so() -> None:
+def test_unpicklable_indices_raise() -> None:
     with at_work(Numbers()) as engine:
         with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*lambda.*sampler"):
             engine.submit(0, Task(0, [lambda: 1]))
@@ -154,25 +154,25 @@ def many_strings(samples: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("slot", [-1, 0])
-def test_a_header_of_megabytes(slot: int) -> None:
+def test_megabytes_of_strings_are_not_sent_in_the_header(slot: int) -> None:
     with at_work(Numbers(), collate=many_strings) as engine:
         slot_batch = answer(engine, Task(0, [1], slot)).payload
         assert (slot_batch.reader is None) == (slot == 0)
-        assert len(slot_batch.header) < 1000, "what is long lies in memory"
+        assert len(slot_batch.header) < 1000, "long data is in memory, not in the header"
 
 
 class Long(Exception):
     pass
 
 
-def test_an_exception_of_megabytes() -> None:
+def test_an_exception_of_megabytes_arrives() -> None:
     with at_work(Numbers(failing={0: Long("x" * (3 << 20))})) as engine:
         result = answer(engine, Task(0, [0]))
         assert type(result.payload) is Long
         assert len(str(result.payload)) == 3 << 20
 
 
-def test_a_task_too_long_for_a_packet() -> None:
+def test_a_task_too_long_for_a_packet_arrives() -> None:
     with at_work(Numbers()) as engine:
         result = answer(engine, Task(0, list(range(60_000))))
         assert decode(result.payload)[:, 0].tolist() == list(range(60_000))
@@ -186,7 +186,7 @@ class Wide:
         return np.full(1 << 20, index, np.float32)
 
 
-def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_too_large_for_its_slot_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.memory.sparse._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
     with at_work(Wide()) as engine:
         for number in range(3):
@@ -197,13 +197,13 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
             assert (batch == np.array([[number], [3]])).all()
 
 
-# -- short tasks, together ---
+# -- several tasks in one message ---
 
 
-def test_all_that_the_awaited_worker_has_said_comes_at_once(tmp_path: Path) -> None:
+def test_all_finished_results_of_the_awaited_worker_are_collected_at_once(tmp_path: Path) -> None:
     with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(3,))) as engine:
         engine.submit_together(0, [Task(number, [number]) for number in range(4)])
-        gate.wait_until_reached()  # the worker is at the last of them
+        gate.wait_until_reached()  # the worker is at the last task
         assert [result.task_id for result in engine.collect(30, 0)] == [0, 1, 2]
         gate.open()
         assert [result.task_id for result in engine.collect(30, 0)] == [3]
@@ -222,7 +222,7 @@ def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: 
         assert [decode(result.payload)[0, 0] for result in results] == [0, 1, 2, 3]
 
 
-def test_what_waits_behind_tasks_that_are_under_way_can_be_taken_back_and_the_rest_is_done(tmp_path: Path) -> None:
+def test_pending_tasks_can_be_revoked_and_the_others_are_done(tmp_path: Path) -> None:
     with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(0,))) as engine:
         engine.submit_together(0, [Task(number, [number]) for number in range(2)])
         gate.wait_until_reached()
@@ -236,7 +236,7 @@ def test_what_waits_behind_tasks_that_are_under_way_can_be_taken_back_and_the_re
         assert engine.revoke(0) is None
 
 
-def test_a_worker_that_dies_in_the_middle_has_answered_what_was_before() -> None:
+def test_a_worker_that_dies_in_a_group_of_tasks_has_answered_the_earlier_ones() -> None:
     with at_work(Dying()) as engine:
         engine.submit_together(0, [Task(number, [10 + number]) for number in range(3)])
         engine.submit_together(0, [Task(3, [13]), Task(4, [1]), Task(5, [14])])
@@ -249,7 +249,7 @@ def test_a_worker_that_dies_in_the_middle_has_answered_what_was_before() -> None
 
 
 @pytest.mark.parametrize("wrong", [Task(1, [1], slot=2), Task(1, Call("clear")), Task(1, [lambda: 1])])
-def test_if_one_task_cannot_be_sent_with_others_none_is(wrong: Task) -> None:
+def test_if_one_task_of_a_group_cannot_be_sent_none_is(wrong: Task) -> None:
     with at_work(Numbers()) as engine:
         with pytest.raises((NotImplementedError, *UNPICKLABLE)):
             engine.submit_together(0, [Task(0, [0]), wrong])
@@ -257,7 +257,7 @@ def test_if_one_task_cannot_be_sent_with_others_none_is(wrong: Task) -> None:
         assert answer(engine, Task(2, [2])).task_id == 2
 
 
-# -- the end of a worker ---
+# -- deaths ---
 
 
 class Dying:
@@ -267,7 +267,7 @@ class Dying:
         return 100
 
     def __getitem__(self, index: int) -> int:
-        faulthandler.disable()  # pytest's: it would tell of the crash as well
+        faulthandler.disable()  # pytest's, which would print the crash too
         if index == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if index == 2:
@@ -282,7 +282,7 @@ class Dying:
 
 
 @pytest.mark.parametrize(
-    ("index", "told"),
+    ("index", "cause"),
     [
         (1, r"signal 9 \(SIGKILL\).*memory"),
         (2, r"signal 11 \(SIGSEGV\).*native code"),
@@ -292,7 +292,7 @@ class Dying:
     ],
 )
 @pytest.mark.parametrize("waiting_for", [None, 0])
-def test_a_death_is_reported_once_with_its_cause(index: int, told: str, waiting_for: int | None) -> None:
+def test_a_death_is_reported_once_with_its_cause(index: int, cause: str, waiting_for: int | None) -> None:
     with at_work(Dying(), 2) as engine:
         (pid, _) = engine.pids
         engine.submit(0, Task(0, [10]))
@@ -301,28 +301,28 @@ def test_a_death_is_reported_once_with_its_cause(index: int, told: str, waiting_
         results: list[Result] = []
         while not results or results[-1].kind is not ResultKind.DIED:
             results += engine.collect(30, waiting_for)
-        assert [result.kind for result in results] == [ResultKind.DONE, ResultKind.DIED], "what it said before is kept"
+        assert [result.kind for result in results] == [ResultKind.DONE, ResultKind.DIED], "its earlier result is kept"
         death = results[-1]
         assert death.worker == 0
         assert type(death.payload) is WorkerDied
         assert isinstance(death.payload, RuntimeError)
-        with pytest.raises(WorkerDied, match=rf"(?s)pid\(s\) {pid}\).*worker 0.*{told}"):
+        with pytest.raises(WorkerDied, match=rf"(?s)pid\(s\) {pid}\).*worker 0.*{cause}"):
             raise death.payload
         assert engine.collect(0.05) == []
         engine.submit(1, Task(3, [12]))
-        assert engine.collect(30)[0].kind is ResultKind.DONE, "the other worker goes on"
+        assert engine.collect(30)[0].kind is ResultKind.DONE, "the other worker continues"
         engine.submit(0, Task(4, [13]))
-        assert engine.revoke(0) in (2, 4), "what the dead worker had waiting can be taken back"
+        assert engine.revoke(0) in (2, 4), "pending tasks of the dead worker can be taken back"
 
 
-def test_workers_leave_quietly_when_the_engine_is_closed() -> None:
+def test_workers_exit_normally_when_the_engine_is_closed() -> None:
     with at_work(Numbers(), 2) as engine:
         answer(engine, Task(0, [0]))
         engine.close()
     assert [process.exitcode for process in engine.worker_objects] == [0, 0]
 
 
-def test_a_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+def test_a_stuck_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,)), init=ignore_termination) as engine:
         engine.submit(0, Task(0, [0]))
         gate.wait_until_reached()
@@ -332,8 +332,8 @@ def test_a_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
             os.kill(pid, 0)
 
 
-def test_a_worker_that_ends_before_it_is_watched_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server waits for its children: nothing is left of one that has ended."""
+def test_a_worker_that_ends_before_it_is_watched_is_reported_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server reaps its children, so nothing is left of one that has ended."""
     pidfd_open = os.pidfd_open
 
     def open_late(pid: int) -> int:
@@ -351,7 +351,7 @@ def ignore_termination(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
+def test_closing_in_a_fork_of_the_training_process_does_not_stop_the_workers() -> None:
     with at_work(Numbers()) as engine:
         answer(engine, Task(0, [0]))
         child = os.fork()
@@ -362,7 +362,7 @@ def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
         assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
 
 
-# -- another worker in the place of one ---
+# -- replacing a worker ---
 
 
 def died(engine: ProcessEngine, worker: int = 0) -> Result:
@@ -378,7 +378,7 @@ def leave(_: int) -> None:
 
 @pytest.mark.parametrize("was_ready", [True, False])
 @pytest.mark.parametrize("waiting_for", [None, 0])
-def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool, waiting_for: int | None) -> None:
+def test_a_death_says_whether_the_worker_had_become_ready(was_ready: bool, waiting_for: int | None) -> None:
     with at_work(Dying(), init=None if was_ready else leave) as engine:
         engine.submit(0, Task(0, [3]))
         (result,) = engine.collect(30, waiting_for)
@@ -388,7 +388,7 @@ def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool, waiting
         assert f"exit code {7 if was_ready else 5}" in str(result.payload)
 
 
-def test_the_pid_and_the_stack_of_a_dead_worker_cannot_be_had_nor_can_it_be_killed() -> None:
+def test_a_dead_worker_has_no_pid_and_no_stack_and_cannot_be_killed() -> None:
     with at_work(Dying()) as engine:
         (pid,) = engine.pids
         assert engine.pid(0) == pid
@@ -397,15 +397,15 @@ def test_the_pid_and_the_stack_of_a_dead_worker_cannot_be_had_nor_can_it_be_kill
         assert (engine.pid(0), engine.stack(0), engine.kill(0)) == (None, None, False)
 
 
-def test_a_worker_that_is_killed_while_it_does_nothing_dies() -> None:
+def test_killing_an_idle_worker_reports_its_death() -> None:
     with at_work(Numbers()) as engine:
         answer(engine, Task(0, [0]))
         assert engine.kill(0)
         assert "SIGKILL" in str(died(engine).payload)
 
 
-def test_replaced_workers_are_gone_for_good() -> None:
-    """Ten in a row, also of those that are idle: neither their descriptors nor their processes add up."""
+def test_replaced_workers_leave_nothing_behind() -> None:
+    """Ten in a row, some of them idle: neither descriptors nor processes accumulate."""
     with at_work(Dying()) as engine:
         before: set[str] = set()
         for number in range(10):
@@ -420,8 +420,8 @@ def test_replaced_workers_are_gone_for_good() -> None:
         assert len(engine._leaving) <= 2
 
 
-def test_what_a_replaced_worker_is_still_saying_is_not_heard(tmp_path: Path) -> None:
-    """Whoever replaces a worker that is at something does not want to hear of it, nor of its end."""
+def test_late_results_of_a_replaced_worker_are_dropped(tmp_path: Path) -> None:
+    """Neither its result nor its end is reported."""
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,))) as engine:
         engine.submit(0, Task(0, [0]))
         gate.wait_until_reached()
@@ -429,7 +429,7 @@ def test_what_a_replaced_worker_is_still_saying_is_not_heard(tmp_path: Path) -> 
         handle = os.pidfd_open(old)
         engine.replace(0)
         gate.open()
-        assert select.select([handle], [], [], 30)[0], "it leaves when it has done what it was at"
+        assert select.select([handle], [], [], 30)[0], "the old worker exits after its task"
         os.close(handle)
         assert answer(engine, Task(1, [1])).task_id == 1
         assert engine.collect(0.05) == []
@@ -448,7 +448,7 @@ def test_a_new_worker_does_not_draw_the_random_numbers_of_the_old_one() -> None:
     assert len(set(drawn)) == 4
 
 
-def test_a_start_that_fails_closes_the_engine_and_says_why() -> None:
+def test_a_failed_start_closes_the_engine_and_names_the_cause() -> None:
     with at_work(Numbers()) as engine:
         answer(engine, Task(0, [0]))
         with descriptors_left(0), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
@@ -462,11 +462,11 @@ def hang() -> None:
 
 
 @pytest.mark.parametrize("waiting_for", [None, 0])
-def test_a_worker_that_hangs_since_its_fork_is_given_up(
+def test_a_worker_that_hangs_right_after_its_fork_is_killed(
     waiting_for: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.1)
-    monkeypatch.setattr("feedline.workers.worker_setup.keep_heap_warm", hang)  # as a lock would that nobody releases
+    monkeypatch.setattr("feedline.workers.worker_setup.keep_heap_warm", hang)  # like a lock that is never released
     with at_work(Numbers()) as engine:
         (pid,) = engine.pids
         results: list[Result] = []
@@ -476,15 +476,15 @@ def test_a_worker_that_hangs_since_its_fork_is_given_up(
         assert death.kind is ResultKind.DIED
         assert type(death.payload) is WorkerDied
         assert not death.payload.was_ready
-        told = str(death.payload)
-        assert f"Worker 0 (pid {pid}) has hung since it was forked" in told
-        assert "in hang" in told, "and where"
+        message = str(death.payload)
+        assert f"Worker 0 (pid {pid}) has hung since it was forked" in message
+        assert "in hang" in message, "the message says where"
         monkeypatch.undo()
         engine.replace(0)
         assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
 
 
-def test_a_worker_may_take_its_time_with_the_code_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_take_long_in_the_users_init_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.workers.processes.engine._BIRTH_S", 0.05)
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(), init=lambda _: gate.pass_through()) as engine:
         gate.wait_until_reached()
@@ -493,11 +493,11 @@ def test_a_worker_may_take_its_time_with_the_code_of_the_user(tmp_path: Path, mo
         assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
 
 
-# -- what the dataset was told ---
+# -- calls to the dataset ---
 
 
 class Remembering(Numbers):
-    """Counts the samples it was asked for, and can save that."""
+    """Counts requested samples; the count is its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -517,7 +517,7 @@ class Remembering(Numbers):
         self.asked = state["asked"]
 
 
-def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
+def test_notes_of_a_worker_come_with_its_batch() -> None:
     with at_work(Remembering()) as engine:
         assert answer(engine, Task(0, [1])).notes is None
         result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
@@ -532,7 +532,7 @@ def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
         assert type(failed.payload) is AttributeError
 
 
-def tell(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
+def call_add(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
     """Call `add` here and in every worker, as the loader does."""
     dataset.add(100)
     for worker in range(engine.worker_count):
@@ -540,7 +540,7 @@ def tell(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
 
 
 def asked(engine: ProcessEngine, number: int, worker: int = 0) -> int:
-    """Return how many samples a worker has been asked for, or told that it was."""
+    """Return the count of a worker's dataset."""
     notes = answer(engine, Task(number, [1], snapshot=True), worker).notes
     assert notes is not None
     count: int = notes.dataset["asked"]
@@ -548,15 +548,17 @@ def asked(engine: ProcessEngine, number: int, worker: int = 0) -> int:
 
 
 @pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_a_new_worker_knows_what_the_old_one_was_told_once(start_method: str) -> None:
+def test_a_new_worker_gets_each_call_to_the_dataset_exactly_once(start_method: str) -> None:
     dataset = Remembering()
     with at_work(dataset, 2, start_method=start_method) as engine:
-        tell(engine, dataset, 10)
+        call_add(engine, dataset, 10)
         assert [asked(engine, 20 + worker, worker) for worker in range(2)] == [101, 101]
         engine.replace(0)
-        assert [asked(engine, 30 + worker, worker) for worker in range(2)] == [101, 102], "and nothing of its samples"
-        tell(engine, dataset, 40)
-        assert asked(engine, 50) == 202, "what comes later is heard as ever"
+        assert [asked(engine, 30 + worker, worker) for worker in range(2)] == [101, 102], (
+            "the new worker starts without the old one's samples"
+        )
+        call_add(engine, dataset, 40)
+        assert asked(engine, 50) == 202, "later calls arrive as usual"
         engine.replace(0)
         assert asked(engine, 60) == 201
 
@@ -571,14 +573,14 @@ class Sealed(Remembering):
         return self.__dict__.copy()
 
 
-def test_the_dataset_is_serialised_again_only_after_it_was_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dataset_is_serialised_again_only_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sealed, "count", 0)
     dataset = Sealed()
     with at_work(dataset, start_method="forkserver") as engine:
         counts = [Sealed.count]
-        for told in (False, True, False):
-            if told:
-                tell(engine, dataset, 10)
+        for called in (False, True, False):
+            if called:
+                call_add(engine, dataset, 10)
             engine.replace(0)
             counts.append(Sealed.count)
         assert asked(engine, 20) == 101

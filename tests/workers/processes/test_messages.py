@@ -1,4 +1,4 @@
-"""What the two sides say to each other."""
+"""Messages between the training process and its workers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_message_arrives_as_it_was_sent(
 
 
 @pytest.mark.parametrize("size", [0, 1, 48 << 10, (48 << 10) + 1, 300_000, 20 << 20])
-def test_bodies_of_any_length(pair: Pair, size: int) -> None:
+def test_bodies_of_any_length_arrive(pair: Pair, size: int) -> None:
     body = os.urandom(min(size, 1000)) * (size // 1000 + 1)
     before = open_descriptors()
     assert exchange(pair, Message(Kind.DONE, 1, body[:size])).body == body[:size]
@@ -97,10 +97,10 @@ def test_a_descriptor_travels_and_is_owned_by_the_receiver(pair: Pair) -> None:
         assert mapping[:5] == b"batch"
     assert not os.get_inheritable(message.fd)
     os.close(message.fd)
-    assert open_descriptors() == before, "the sender's has been closed"
+    assert open_descriptors() == before, "the sender's descriptor is closed"
 
 
-def test_a_descriptor_is_closed_also_when_sending_fails(pair: Pair) -> None:
+def test_a_descriptor_is_closed_even_if_sending_fails(pair: Pair) -> None:
     before = open_descriptors()
     pair[1].close()
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -110,24 +110,24 @@ def test_a_descriptor_is_closed_also_when_sending_fails(pair: Pair) -> None:
     assert open_descriptors() == before - 1
 
 
-def test_a_message_is_either_long_or_has_memory_of_its_own(pair: Pair) -> None:
+def test_a_long_message_cannot_carry_a_descriptor(pair: Pair) -> None:
     before = open_descriptors()
     with pytest.raises(ValueError, match="either"):
         send(pair[0], Message(Kind.DONE, 1, b"x" * 100_000, fd=create_memfd(10)), block=True)
     assert open_descriptors() == before
 
 
-def test_a_closed_peer_is_the_end(pair: Pair) -> None:
+def test_a_closed_peer_reads_as_the_end(pair: Pair) -> None:
     send(pair[0], Message(Kind.ENDED, 9, b""), block=True)
     pair[0].close()
     message = receive(pair[1], block=False)
     assert message is not None
-    assert message.task_id == 9, "what was said before is still heard"
+    assert message.task_id == 9, "earlier messages still arrive"
     assert receive(pair[1], block=False) is None
     assert receive(pair[1], block=True) is None
 
 
-def test_nothing_waiting(pair: Pair) -> None:
+def test_receiving_without_a_message_raises_blocking_io_error(pair: Pair) -> None:
     with pytest.raises(BlockingIOError):
         receive(pair[1], block=False)
     set_receive_timeout(pair[1], 0.01)
@@ -135,7 +135,7 @@ def test_nothing_waiting(pair: Pair) -> None:
         receive(pair[1], block=True)
 
 
-def test_a_full_socket_takes_nothing_and_loses_nothing(pair: Pair) -> None:
+def test_a_full_socket_loses_no_message(pair: Pair) -> None:
     sent = 0
     with contextlib.suppress(BlockingIOError):
         while sent < 1000:
@@ -153,14 +153,14 @@ def test_a_message_that_did_not_fit_can_be_sent_again(pair: Pair) -> None:
     with contextlib.suppress(BlockingIOError):
         for _ in range(1000):
             send(pair[0], Message(Kind.TASK, 0, b"x" * 10_000), block=False)
-    waiting = Message(Kind.DONE, 5, b"header", 4, fd=create_memfd(10))
-    for message in (waiting, Message(Kind.DONE, 6, b"x" * 100_000)):
+    pending = Message(Kind.DONE, 5, b"header", 4, fd=create_memfd(10))
+    for message in (pending, Message(Kind.DONE, 6, b"x" * 100_000)):
         with pytest.raises(BlockingIOError):
             send(pair[0], message, block=False)
     with contextlib.suppress(BlockingIOError):
         while True:
             receive(pair[1], block=False)
-    arrived = exchange(pair, waiting)
+    arrived = exchange(pair, pending)
     assert (arrived.task_id, arrived.fd >= 0) == (5, True)
     os.close(arrived.fd)
     assert open_descriptors() == before
@@ -219,7 +219,7 @@ draws = st.builds(Draw, st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.int
     snapshot=st.booleans(),
     skip=st.lists(st.integers(0, 2**20), max_size=3).map(tuple),
 )
-def test_a_task_arrives_as_it_was_given(
+def test_a_task_arrives_as_it_was_sent(
     indices: Any,
     task_id: int,
     slot: int,
@@ -239,7 +239,7 @@ def test_a_task_arrives_as_it_was_given(
     assert arrived.skip == skip
 
 
-def test_a_block_whose_samples_are_partly_known_keeps_that() -> None:
+def test_the_samples_to_skip_arrive_with_a_block_of_indices() -> None:
     arrived = read_task(task_message(Task(1, IndexBlock(np.arange(4)), skip=(1, 3))))
     assert arrived.skip == (1, 3)
     assert same_indices(arrived.indices, IndexBlock(np.arange(4)))
@@ -247,10 +247,10 @@ def test_a_block_whose_samples_are_partly_known_keeps_that() -> None:
 
 def test_a_block_of_indices_arrives_writable() -> None:
     arrived = read_task(task_message(Task(1, IndexBlock(np.arange(4)))))
-    assert arrived.indices.array.flags.writeable, "torch warns of arrays that are not"
+    assert arrived.indices.array.flags.writeable, "torch warns about read-only arrays"
 
 
-def test_a_block_of_indices_is_sent_as_it_lies_in_memory() -> None:
+def test_a_block_of_indices_is_sent_as_raw_bytes() -> None:
     assert len(task_message(Task(1, IndexBlock(np.arange(64)))).body) <= 64 * 8 + struct.calcsize("<BqQqq")
 
 
@@ -258,7 +258,7 @@ def test_a_block_of_indices_is_sent_as_it_lies_in_memory() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_tasks_that_travel_together_arrive_as_they_were(pair: Pair, count: int) -> None:
+def test_tasks_sent_in_one_message_arrive_as_they_were(pair: Pair, count: int) -> None:
     tasks = [
         Task(number, IndexBlock(np.arange(number)) if number % 3 else [number, "x"], draw=Draw(number, 7, 2))
         for number in range(1, count + 1)
@@ -270,7 +270,7 @@ def test_tasks_that_travel_together_arrive_as_they_were(pair: Pair, count: int) 
     assert [read_task(message).draw for message in arrived] == [task.draw for task in tasks]
 
 
-def test_tasks_too_long_for_a_packet_do_not_travel_together() -> None:
+def test_tasks_too_long_for_a_packet_are_not_joined() -> None:
     long = [task_message(Task(number, IndexBlock(np.arange(4000)))) for number in range(2)]
     assert joined(long) is None
     assert joined(long[:1]) == long[0]

@@ -1,4 +1,4 @@
-"""The specification that travels to workers which inherit nothing."""
+"""Sending the specification to workers that inherit no memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.faults.limits import descriptors_left
 
 MEGABYTE = 1 << 20
 HEAP = multiprocessing.Value("i", 0)
-"""The first shared value makes multiprocessing open a file for all of them, which no test is to be blamed for."""
+"""Made here because the first shared value opens a file that stays open, and tests check for open files."""
 
 
 def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
@@ -48,7 +48,7 @@ def arrive(dataset: Any) -> Any:
         return payload.open(0).dataset
 
 
-# -- what travels ---
+# -- what can be sent ---
 
 
 def test_the_specification_arrives_whole() -> None:
@@ -66,13 +66,13 @@ def test_arrays_and_tensors_arrive() -> None:
     assert arrived["empty"].shape == (0,)
 
 
-def test_one_array_in_two_places_stays_one() -> None:
+def test_an_array_referenced_twice_stays_one_object() -> None:
     array = np.arange(1000.0)
     first, second = arrive([array, array])
     assert first is second
 
 
-def test_what_a_worker_writes_stays_its_own() -> None:
+def test_writes_of_a_worker_are_private() -> None:
     original = np.zeros(MEGABYTE)
     with payload_of([original, torch.zeros(10)]) as payload:
         fd = os.dup(payload._fd)
@@ -101,7 +101,7 @@ def test_a_lock_is_the_same_lock() -> None:
 
 def test_a_shared_value_stays_shared() -> None:
     value = multiprocessing.get_context("spawn").Value("i", 3)
-    child = os.fork()  # multiprocessing never closes the file of a value that arrived
+    child = os.fork()  # in a child, since multiprocessing never closes the file of a received value
     if child == 0:
         try:
             arrive({"value": value})["value"].value = 4
@@ -111,7 +111,7 @@ def test_a_shared_value_stays_shared() -> None:
     assert value.value == 4
 
 
-def test_a_shared_tensor_stays_shared_and_others_do_not() -> None:
+def test_only_shared_tensors_stay_shared() -> None:
     shared, own = torch.zeros(10).share_memory_(), torch.zeros(10)
     arrived = arrive((shared, own))
     arrived[0][:] = 1
@@ -131,9 +131,9 @@ def test_a_pipe_stays_connected() -> None:
         end.close()
 
 
-def test_the_process_that_is_being_started_is_remembered() -> None:
+def test_a_process_that_is_being_started_is_left_untouched() -> None:
     class Starting:
-        """Somebody else's process, half started."""
+        """A process that other code is starting."""
 
     multiprocessing.context.set_spawning_popen(Starting())  # type: ignore[arg-type]
     try:
@@ -144,18 +144,18 @@ def test_the_process_that_is_being_started_is_remembered() -> None:
         multiprocessing.context.set_spawning_popen(None)
 
 
-# -- what does not ---
+# -- what cannot ---
 
 
 @pytest.mark.parametrize("dataset", [lambda: 1, threading.Lock(), (number for number in [1])])
-def test_what_cannot_be_pickled_leaves_nothing_open(dataset: Any) -> None:
+def test_unpicklable_datasets_leave_no_descriptor_open(dataset: Any) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         Payload(spec_of(dataset))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_dataset_larger_than_what_may_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_too_large_to_map_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.workers.processes.payload._MOST_BYTES", MEGABYTE)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="larger than"):
@@ -170,7 +170,7 @@ def test_closing_twice() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_without_descriptors_nothing_is_left_open(left: int) -> None:
+def test_running_out_of_descriptors_leaves_none_open(left: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with descriptors_left(left), pytest.raises(OSError, match="Too many open files"):
         Payload(spec_of(np.zeros(10)))
@@ -211,7 +211,7 @@ class Holder(Dataset[Any]):
 
 
 def backing(address: int) -> str:
-    """Say what lies behind an address of this process: file, inode, and the private pages touched so far."""
+    """Return the file and inode that back an address of this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, _, inode, *name = line.split()
         first, last = (int(end, 16) for end in span.split("-"))
@@ -221,7 +221,7 @@ def backing(address: int) -> str:
 
 
 def shared_memory_of(pids: set[int], name: str) -> tuple[int, int]:
-    """Return the memory that processes have of mappings of this name, in all and each for itself, in kB."""
+    """Return the resident and the proportional memory of these processes in mappings of this name, in kB."""
     resident = proportional = 0
     for pid in pids:
         inside = False
@@ -236,7 +236,7 @@ def shared_memory_of(pids: set[int], name: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_workers_share_the_arrays_of_the_dataset_and_keep_what_they_write_to_themselves() -> None:
+def test_workers_share_the_arrays_of_the_dataset_and_writes_stay_private() -> None:
     dataset = Holder()
     loader = DataLoader(
         dataset, 4, num_workers=2, multiprocessing_context="forkserver", persistent_workers=True, collate_fn=list
@@ -249,15 +249,15 @@ def test_workers_share_the_arrays_of_the_dataset_and_keep_what_they_write_to_the
     # One file behind the arrays of both workers.
     (place,) = {sample["array"] for sample in samples} | {sample["tensor"] for sample in samples}
     assert "memfd:feedline" in place
-    # Both have read all 16 MB (one page of each array is their own copy), which exist once.
+    # Both have read all 16 MB, which exist once, except for one private page per array.
     resident, proportional = shared_memory_of(set(by_worker), place.rpartition(" ")[2])
     assert resident > 2 * 8 * 1024
     assert proportional < 0.6 * resident
-    # What a worker wrote was seen by itself alone.
+    # Only the worker itself saw what it wrote.
     for own in by_worker.values():
         assert {sample["seen"] for sample in own} == {str((float(n), float(n))) for n in range(len(own))}
     assert dataset.array[0] == dataset.tensor[0] == 0
-    # What is meant to be shared is.
+    # Shared objects are still shared.
     assert dataset.calls.value == 64
     assert dataset.marks.tolist() == [1] * 64
     loader.close()

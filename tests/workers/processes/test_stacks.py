@@ -1,4 +1,4 @@
-"""What a worker is doing, as the training process learns it."""
+"""How the training process learns what a worker is doing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stacks() -> Iterator[Stacks]:
 
 @contextmanager
 def child(stacks: Stacks, work: Callable[[Callable[[], object]], None], *, listens: bool = True) -> Iterator[int]:
-    """A process that works; `work` gets a function that says it has come to where it stays."""
+    """Run `work` in a child process; it gets a function to call when it has reached the place where it stays."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -44,48 +44,48 @@ def child(stacks: Stacks, work: Callable[[Callable[[], object]], None], *, liste
         os.close(write)
 
 
-def wait_for_the_network(there: Callable[[], object]) -> None:
-    there()
+def wait_for_the_network(reached: Callable[[], object]) -> None:
+    reached()
     while True:
         signal.pause()
 
 
-def decode_on_a_thread(there: Callable[[], object]) -> None:
-    threading.Thread(target=wait_for_the_network, args=(there,), daemon=True).start()
+def decode_on_a_thread(reached: Callable[[], object]) -> None:
+    threading.Thread(target=wait_for_the_network, args=(reached,), daemon=True).start()
     signal.pause()
 
 
-def test_the_function_is_named_in_which_a_process_waits(stacks: Stacks) -> None:
+def test_the_stack_names_the_function_in_which_a_process_waits(stacks: Stacks) -> None:
     with child(stacks, wait_for_the_network) as pid:
         for _ in range(3):
-            told = stacks.of(pid)
-            assert told is not None
-            assert told.count("wait_for_the_network") == 1, "each time what is so now"
-            assert __file__ in told
+            stack = stacks.of(pid)
+            assert stack is not None
+            assert stack.count("wait_for_the_network") == 1, "each stack is a new one"
+            assert __file__ in stack
 
 
-def test_every_thread_is_told_of(stacks: Stacks) -> None:
+def test_the_stack_has_every_thread(stacks: Stacks) -> None:
     with child(stacks, decode_on_a_thread) as pid:
-        told = stacks.of(pid) or ""
-        assert "decode_on_a_thread" in told
-        assert "wait_for_the_network" in told
+        stack = stacks.of(pid) or ""
+        assert "decode_on_a_thread" in stack
+        assert "wait_for_the_network" in stack
 
 
-def test_what_came_too_late_is_not_taken_for_the_answer(stacks: Stacks) -> None:
+def test_late_output_of_an_earlier_request_is_not_part_of_the_stack(stacks: Stacks) -> None:
     os.write(stacks.far, b"of somebody else")
     with child(stacks, wait_for_the_network) as pid:
-        told = stacks.of(pid) or ""
-        assert "somebody else" not in told
-        assert "wait_for_the_network" in told
+        stack = stacks.of(pid) or ""
+        assert "somebody else" not in stack
+        assert "wait_for_the_network" in stack
 
 
-def test_a_process_that_would_be_ended_by_the_question_is_not_asked(stacks: Stacks) -> None:
+def test_a_process_without_a_signal_handler_is_not_signalled(stacks: Stacks) -> None:
     with child(stacks, wait_for_the_network, listens=False) as pid:
         assert stacks.of(pid) is None
-        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it lives"
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it is still running"
 
 
-def test_a_process_that_is_stopped_is_not_waited_for(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_process_is_not_waited_for(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.workers.processes.stacks._PATIENCE_S", 1e6)
     with child(stacks, wait_for_the_network) as pid:
         os.kill(pid, signal.SIGSTOP)
@@ -93,20 +93,20 @@ def test_a_process_that_is_stopped_is_not_waited_for(stacks: Stacks, monkeypatch
         assert stacks.of(pid) is None
 
 
-def test_a_process_that_does_not_answer_is_given_up(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_stack_times_out(stacks: Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.workers.processes.stacks._PATIENCE_S", 0.01)
     elsewhere = os.open(os.devnull, os.O_WRONLY)
 
-    def hide(there: Callable[[], object]) -> None:
+    def hide(reached: Callable[[], object]) -> None:
         faulthandler.register(STACK_SIGNAL, file=elsewhere)
-        wait_for_the_network(there)
+        wait_for_the_network(reached)
 
     with child(stacks, hide) as pid:
         assert stacks.of(pid) is None
     os.close(elsewhere)
 
 
-def test_a_process_that_is_gone_says_nothing(stacks: Stacks) -> None:
+def test_a_process_that_is_gone_has_no_stack(stacks: Stacks) -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -114,7 +114,7 @@ def test_a_process_that_is_gone_says_nothing(stacks: Stacks) -> None:
     assert stacks.of(pid) is None
 
 
-def test_closing_gives_both_ends_back_and_may_be_done_twice() -> None:
+def test_close_frees_both_descriptors_and_may_be_called_twice() -> None:
     before = len(os.listdir("/proc/self/fd"))
     stacks = Stacks()
     stacks.close()

@@ -1,4 +1,4 @@
-"""Tasks that travel together, and that nobody wants any more when the worker comes to them."""
+"""Tasks sent in one message that are obsolete by the time the worker reaches them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sample(4)
 
 
 class TurnsSlow(Dataset[int]):
-    """Samples that take no time, up to one of them; from there on each leaves a mark in a file and takes a while."""
+    """Samples are fast before `slow_from`; from there on each writes a mark to a file and takes a while."""
 
     def __init__(self, slow_from: int, marks: Path, seconds: float = 0.0) -> None:
         self.slow_from, self.marks, self.seconds = slow_from, marks, seconds
@@ -31,28 +31,28 @@ class TurnsSlow(Dataset[int]):
             time.sleep(self.seconds)
         return index
 
-    def begun(self) -> int:
+    def started(self) -> int:
         return self.marks.stat().st_size
 
 
-@pytest.mark.real_time  # a worker hears of it while it is at a sample
+@pytest.mark.real_time  # a worker is notified while it makes a sample
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_epoch_that_was_left_costs_one_task_of_each_worker(workers: int, tmp_path: Path) -> None:
+def test_leaving_an_epoch_early_costs_at_most_one_more_task_per_worker(workers: int, tmp_path: Path) -> None:
     dataset = TurnsSlow(400, tmp_path / "marks", seconds=0.2)
     loader: Any = DataLoader(dataset, batch_size=1, num_workers=workers, persistent_workers=True)
     for number, _ in enumerate(loader):
-        if number == 392:  # what comes next was asked for long ago, several in a message
+        if number == 392:  # the next tasks were sent long ago, several in one message
             break
-    while dataset.begun() < workers:
+    while dataset.started() < workers:
         pass
-    begun = dataset.begun()
+    started = dataset.started()
     assert next(iter(loader)).tolist() == [0]
-    # The task that each was at, and one that was begun before the worker heard of it.
-    assert dataset.begun() - begun <= workers
+    # Besides its current task, each worker may start one before it is notified.
+    assert dataset.started() - started <= workers
     loader.close()
 
 
-def test_what_comes_after_tasks_that_nobody_wants_is_done(tmp_path: Path) -> None:
+def test_tasks_after_obsolete_ones_are_done(tmp_path: Path) -> None:
     dataset = TurnsSlow(400, tmp_path / "marks")
     loader: Any = DataLoader(dataset, batch_size=1, num_workers=2, persistent_workers=True)
     for left_at in (392, 5, 395, 399, 0, 401):

@@ -1,4 +1,4 @@
-"""The worker's side: what it says first, and what it does with memory that is not its own."""
+"""The worker's side: its first messages, and how it uses shared memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.sample(4)
 
 
 class Cached(Dataset[torch.Tensor]):
-    """Collates on its own, and keeps what came out."""
+    """Collates by itself and caches the results."""
 
     def __init__(self) -> None:
         self.cache: dict[int, torch.Tensor] = {}
@@ -54,7 +54,7 @@ class Cached(Dataset[torch.Tensor]):
         return self.cache[number]
 
 
-def test_what_a_dataset_keeps_is_never_overwritten_by_other_batches() -> None:
+def test_tensors_cached_by_the_dataset_are_never_overwritten() -> None:
     loader = DataLoader(Cached(), 2, num_workers=2)
     for place, batch in enumerate(loader):
         expected = [Cached.number(2 * place), Cached.number(2 * place + 1)]
@@ -62,7 +62,7 @@ def test_what_a_dataset_keeps_is_never_overwritten_by_other_batches() -> None:
 
 
 class MixWithTheLast:
-    """A collate function that remembers the batch before: mixup, for one."""
+    """A collate function that keeps the previous batch, such as mixup."""
 
     def __init__(self) -> None:
         self.last: torch.Tensor | None = None
@@ -76,7 +76,7 @@ class MixWithTheLast:
 @pytest.mark.slow
 @pytest.mark.parametrize("memory_budget", [None, 0])
 @pytest.mark.parametrize("keep", [False, True])
-def test_what_a_collate_function_keeps_is_never_overwritten(memory_budget: int | None, keep: bool) -> None:
+def test_batches_kept_by_a_collate_function_are_never_overwritten(memory_budget: int | None, keep: bool) -> None:
     dataset = torch.arange(800.0).reshape(400, 2)
 
     def batches(make: Callable[..., Any], **options: Any) -> list[Any]:
@@ -93,7 +93,7 @@ def test_what_a_collate_function_keeps_is_never_overwritten(memory_budget: int |
 
 
 class Scribbler:
-    """Keeps the last batch and writes into it later; the training loop must not see that in other batches."""
+    """Keeps the last batch and writes to it later, which must not show in other batches."""
 
     def __init__(self) -> None:
         self.last: Any = None
@@ -106,7 +106,7 @@ class Scribbler:
         return result
 
 
-def test_what_a_collate_function_writes_later_reaches_no_other_batch() -> None:
+def test_late_writes_of_a_collate_function_reach_no_other_batch() -> None:
     numbers: Any = torch.arange(400.0).reshape(200, 2)
     loader = DataLoader(numbers, 2, num_workers=2, collate_fn=Scribbler())
     seen = [batch.clone() for batch in loader]
@@ -130,16 +130,16 @@ class Kinds(Dataset[dict[str, Any]]):
 
 
 def never_moves(*_: object) -> None:
-    raise AssertionError("a usual batch was taken for one that somebody keeps")
+    raise AssertionError("an ordinary batch was treated as one that is kept")
 
 
 @pytest.mark.parametrize("collate_fn", [None, list, lambda samples: [sample["tensor"] for sample in samples]])
-def test_usual_batches_leave_nothing_behind_in_the_worker(collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_batches_are_not_copied_in_the_worker(collate_fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArenaView, "part_with", never_moves)
     assert len(list(DataLoader(Kinds(), 4, num_workers=2, collate_fn=collate_fn))) == 16
 
 
-def test_usual_batches_of_numpy_leave_nothing_behind_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_numpy_batches_are_not_copied_in_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ArenaView, "part_with", never_moves)
     dataset = {"x": np.arange(3000).reshape(1000, 3), "y": np.arange(1000)}
     assert len(list(Loader(dataset, 10, workers=2))) == 100
@@ -153,7 +153,7 @@ class Failing(Cached):
         return sample
 
 
-def test_what_a_dataset_keeps_survives_failures() -> None:
+def test_tensors_cached_by_the_dataset_survive_failures() -> None:
     batches = iter(DataLoader(Failing(), 1, num_workers=1))
     failures = 0
     for index in range(80):
@@ -197,9 +197,7 @@ class ReportShm:
 
 
 @pytest.mark.parametrize("memory_budget", [None, 0])
-def test_no_batch_ever_uses_the_systems_shared_memory(
-    tmp_path: Path, memory_budget: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_batch_ever_uses_dev_shm(tmp_path: Path, memory_budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size is 64 MB in a container. Torch's default collate function makes a file there per tensor."""
     if memory_budget == 0:
         monkeypatch.setattr(Arena, "acquire", lambda *_: -1)
@@ -216,7 +214,7 @@ def test_no_batch_ever_uses_the_systems_shared_memory(
 
 
 class Started:
-    """A worker process that a test talks to by hand."""
+    """A worker process to which a test sends messages itself."""
 
     def __init__(self, init: Callable[[int], None] | None = None, *, number: int = 2) -> None:
         self.channel = Channel(number)
@@ -230,15 +228,15 @@ class Started:
         self.process.start()
 
     def message(self) -> Message | None:
-        """Wait for what the worker says next."""
-        assert select.select([self.channel.near], [], [], 30)[0], "the worker says nothing"
+        """Wait for the worker's next message."""
+        assert select.select([self.channel.near], [], [], 30)[0], "the worker sent no message"
         return receive(self.channel.near, block=False)
 
     def __enter__(self) -> Started:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # the test has done so
+        with contextlib.suppress(OSError):  # the test may have done so
             self.channel.near.shutdown(socket.SHUT_RDWR)
         self.process.join()
         self.process.close()
@@ -246,7 +244,7 @@ class Started:
         self.stacks.close()
 
 
-def test_a_worker_says_that_it_lives_and_that_it_is_ready_before_it_is_given_anything() -> None:
+def test_a_worker_sends_alive_and_ready_before_any_task() -> None:
     with Started() as worker:
         assert [worker.message(), worker.message()] == [Message(Kind.ALIVE, 0, b""), Message(Kind.READY, 0, b"")]
         send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
@@ -256,7 +254,7 @@ def test_a_worker_says_that_it_lives_and_that_it_is_ready_before_it_is_given_any
         assert answer.fd < 0 < answer.used < len(answer.body), "a small batch comes with the message"
 
 
-def test_a_worker_lives_before_the_code_of_the_user_runs_and_is_ready_after_it(tmp_path: Path) -> None:
+def test_a_worker_sends_alive_before_the_users_init_function_and_ready_after_it(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
         first = worker.message()
         assert first is not None
@@ -273,25 +271,25 @@ def refuse(number: int) -> None:
     raise PermissionError(f"worker {number} has no licence")
 
 
-def test_a_worker_that_cannot_get_ready_says_why_and_leaves() -> None:
+def test_a_worker_whose_init_fails_reports_the_error_and_exits() -> None:
     with Started(refuse) as worker:
         send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
         worker.message()
-        said = worker.message()
-        assert said is not None
-        assert said.kind is Kind.UNREADY
-        failure = unpack_failure(said.body)
+        reply = worker.message()
+        assert reply is not None
+        assert reply.kind is Kind.UNREADY
+        failure = unpack_failure(reply.body)
         assert type(failure) is PermissionError
         assert str(failure) == "worker 2 has no licence"
-        assert "worker process 2" in str(failure.__notes__), "which one"
+        assert "worker process 2" in str(failure.__notes__), "the note names the worker"
         worker.process.join(100)
-        assert worker.process.exitcode == 0, "nothing was printed, and no task was begun"
+        assert worker.process.exitcode == 0, "nothing was printed and no task started"
         left = receive(worker.channel.far, block=False)
         assert left is not None
-        assert left.task_id == 5, "what it was given can be taken back"
+        assert left.task_id == 5, "its task can be taken back"
 
 
-def test_a_worker_leaves_quietly_if_nobody_hears_that_it_is_ready(tmp_path: Path) -> None:
+def test_a_worker_exits_normally_if_the_connection_closes_before_it_is_ready(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
         gate.wait_until_reached()
         worker.channel.near.shutdown(socket.SHUT_RDWR)
@@ -300,7 +298,7 @@ def test_a_worker_leaves_quietly_if_nobody_hears_that_it_is_ready(tmp_path: Path
         assert worker.process.exitcode == 0
 
 
-def test_a_worker_can_be_asked_what_it_is_doing_before_it_is_ready(tmp_path: Path) -> None:
+def test_the_stack_of_a_worker_is_available_before_it_is_ready(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
         gate.wait_until_reached()
         assert worker.process.pid is not None

@@ -1,4 +1,4 @@
-"""Clusters that are not there, and a Ray that is not installed or too old."""
+"""Unreachable clusters, and Ray versions that are missing or too old."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def _module(**functions: Callable[[], object]) -> ModuleType:
     return module
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"feedline\[ray\]"):
         cluster.connect(RayOptions(), 1)
 
 
-def test_an_old_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_ray_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__version__="2.9.3"))
     with pytest.raises(WorkerStartError, match=r"2\.9\.3 is too old: engine='ray' needs 2\.49"):
         cluster.connect(RayOptions(), 1)
 
 
 @pytest.mark.parametrize("by_environment", [False, True])
-def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
+def test_an_unreachable_cluster_is_reported(monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__version__="2.60.0", is_initialized=lambda: False))
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -50,7 +50,7 @@ def test_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch, by_environ
             cluster.connect(RayOptions(address=None if by_environment else address), 1)
 
 
-def test_a_cluster_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_with_another_ray_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with Ray: 2.51.0")
 
@@ -60,14 +60,14 @@ def test_a_cluster_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.connect(RayOptions(address="auto"), 1)
 
 
-def test_what_a_worker_needs_that_no_node_has() -> None:
+def test_shortage_says_whether_any_node_could_ever_hold_a_worker() -> None:
     nodes = [{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
     fake = _module(nodes=lambda: nodes, available_resources=lambda: {"CPU": 1.0})
     assert "no node of the cluster has that" in cluster.shortage(fake, RayOptions(num_cpus=8))
     assert "the whole cluster of 1 node has {'CPU': 1.0} free" in cluster.shortage(fake, RayOptions(num_cpus=2))
 
 
-def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_is_asked_once_why_workers_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def ask(*_: object) -> str:
@@ -79,16 +79,16 @@ def test_a_cluster_is_not_asked_all_the_time_what_workers_wait_for(monkeypatch: 
     engine._ray = SimpleNamespace(is_initialized=lambda: False)
     since_s = time.monotonic() - 20
     engine._workers = [_Worker(number, 0, None, deque(), since_s=since_s) for number in range(9)]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        for _ in range(20):  # a training loop that waits does so twenty times a second
+        for _ in range(20):  # a waiting training loop collects twenty times a second
             assert engine.collect(0.0) == []
-    assert [each.category for each in told] == [WorkerWarning]
+    assert [each.category for each in warned] == [WorkerWarning]
     assert asked == ["asked"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_fork_of_a_program_that_is_connected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_of_a_connected_program_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(__version__="2.60.0", is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "ray", fake)
     pid = os.fork()
@@ -102,7 +102,7 @@ def test_a_fork_of_a_program_that_is_connected_is_refused(monkeypatch: pytest.Mo
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_one_worker_more_needs_a_place() -> None:
+def test_one_more_worker_needs_free_resources() -> None:
     fake = _module(nodes=lambda: [], available_resources=lambda: {"CPU": 0.5, "decoder": 9.0})
     with pytest.raises(WorkerStartError, match="no resources for worker 4"):
         cluster.check_room(fake, RayOptions(), 4)
@@ -111,6 +111,6 @@ def test_one_worker_more_needs_a_place() -> None:
 
 
 @pytest.mark.parametrize("options", [{"num_cpus": -1}, {"num_cpus": "2"}, {"start_timeout_s": 0}, {"pool": ""}])
-def test_options_that_make_no_sense(options: dict[str, object]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, object]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):
         RayOptions(**options)  # type: ignore[arg-type]  # on purpose

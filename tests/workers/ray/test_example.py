@@ -1,4 +1,4 @@
-"""The examples, each in a program of its own."""
+"""The Ray examples, each run as its own program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.ray
 @pytest.mark.timeout(300)  # Ray takes half a minute to start on a busy machine
 def test_the_example_runs(tmp_path: Path) -> None:
-    done = ran("ray_workers.py", tmp_path)
+    done = run_example("ray_workers.py", tmp_path)
     assert done.returncode == 0, done.stderr
     for epoch in range(3):
         assert f"epoch {epoch}: 256 samples" in done.stdout
@@ -26,7 +26,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(600)  # three nodes start one after the other
 def test_a_cluster_of_three_nodes_survives_the_death_of_one(tmp_path: Path) -> None:
-    done = ran("clusters/ray_three_nodes.py", tmp_path)
+    done = run_example("clusters/ray_three_nodes.py", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 nodes" in done.stdout
     assert "killed node" in done.stdout
@@ -35,11 +35,11 @@ def test_a_cluster_of_three_nodes_survives_the_death_of_one(tmp_path: Path) -> N
     assert int(restarted) >= 1
 
 
-def ran(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_example(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run an example to its end."""
     pytest.importorskip("ray")
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    without_token = {"RAY_AUTH_MODE": "disabled"}  # which Ray would write into the home directory
+    without_token = {"RAY_AUTH_MODE": "disabled"}  # Ray would write a token to the home directory
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         cwd=folder,

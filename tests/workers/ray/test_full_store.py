@@ -1,4 +1,4 @@
-"""Object stores without buffer: Ray spills, or the loader says what is the matter."""
+"""Full object stores: Ray spills to disk, or the loader reports that the disk is full."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ cluster.shutdown()
 """
 
 
-def said(disk: str, where: str) -> list[str]:
-    """Keep all batches of a loader, which are three times what the object store has room for; returns what was said."""
+def output_lines(disk: str, where: str) -> list[str]:
+    """Keep all batches of a loader, three times as much as the object store holds; return the lines it printed."""
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, disk, where],
@@ -66,13 +66,13 @@ def said(disk: str, where: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_batches_that_have_no_room_go_to_disk() -> None:
-    assert said("buffer", "elsewhere")[-1] == "through"
+def test_batches_that_do_not_fit_are_spilled_to_disk() -> None:
+    assert output_lines("buffer", "elsewhere")[-1] == "through"
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_full_disk_is_an_error_at_once_and_no_death(where: str) -> None:
-    lines = said("full", where)
+def test_a_full_disk_raises_at_once_and_restarts_no_worker(where: str) -> None:
+    lines = output_lines("full", where)
     assert lines[-1].startswith("TransportError"), lines
     assert "is full, and so is the disk that Ray spills to (OutOfDiskError)" in lines[-1]
     assert not [line for line in lines if line.startswith("WorkerWarning")]

@@ -1,4 +1,4 @@
-"""Loaders whose workers are Ray actors: the batches of every other engine, whatever happens to the actors."""
+"""Loaders with Ray actors deliver the same batches as every other engine, whatever happens to the actors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_actor_i_makes_batch_i_mod_n(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert hold.moved == 0
 
 
-def test_a_with_statement_ends_the_actors() -> None:
+def test_leaving_the_with_block_ends_the_actors() -> None:
     with DataLoader(Noise(), 4, num_workers=2, engine="ray", persistent_workers=True) as loader:
         begun = iter(loader)
         next(begun)
@@ -66,7 +66,7 @@ def test_a_with_statement_ends_the_actors() -> None:
 
 
 class Doomed(Noise):
-    """Sample 13 ends its worker, and sample 20 takes for ever, the first time that each is asked for."""
+    """The first time it is requested, sample 13 kills its worker and sample 20 hangs."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Counting(torch.utils.data.IterableDataset[Any]):
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
-    """A stream that the loader shares out over ranks and workers."""
+    """A stream that the loader divides among ranks and workers."""
 
     def __iter__(self) -> Iterator[Any]:
         return ((torch.tensor(number), torch.rand(100)) for number in range(64))
@@ -138,7 +138,7 @@ def assert_same(some: list[Any], others: list[Any]) -> None:
         assert torch.equal(one[1], other[1])
 
 
-def test_batches_are_those_of_every_other_engine_bit_by_bit() -> None:
+def test_batches_equal_those_of_every_other_engine_bit_by_bit() -> None:
     expected = batches_of(epochs=2, num_workers=0)
     assert_same(batches_of(epochs=2, num_workers=3, engine="ray", persistent_workers=True), expected)
 
@@ -155,16 +155,16 @@ def test_batches_can_be_kept_and_changed_and_lie_in_the_object_store() -> None:
     assert any(int(span[0].split("-")[0], 16) <= address < int(span[0].split("-")[1], 16) for span in spans)
 
 
-def test_workers_that_die_or_hang_change_nothing(tmp_path: Any) -> None:
+def test_dying_and_hanging_workers_do_not_change_the_batches(tmp_path: Any) -> None:
     options: dict[str, Any] = {"num_workers": 2, "engine": "ray", "timeout": 20, "restarts": 4, "shuffle": False}
-    with pytest.warns(WorkerWarning) as told:
+    with pytest.warns(WorkerWarning) as warned:
         found = batches_of(Doomed(str(tmp_path)), **options)
     assert_same(found, batches_of(num_workers=0, shuffle=False))
-    assert any("Ray actor" in str(warning.message) for warning in told)
-    assert len(told) >= 2
+    assert any("Ray actor" in str(warning.message) for warning in warned)
+    assert len(warned) >= 2
 
 
-def test_samples_that_fail_are_left_out() -> None:
+def test_failing_samples_are_skipped_or_raised() -> None:
     found = batches_of(Faulty(), num_workers=2, engine="ray", on_error="skip")
     assert_same(found, batches_of(Faulty(), num_workers=0, on_error="skip"))
     with pytest.raises(ValueError, match="sample 3 is torn") as caught:
@@ -172,7 +172,7 @@ def test_samples_that_fail_are_left_out() -> None:
     assert "__getitem__" in str(caught.value.__cause__)
 
 
-def test_streams_and_states() -> None:
+def test_a_stream_resumes_from_a_saved_state() -> None:
     options: dict[str, Any] = {"batch_size": 3, "num_workers": 2, "engine": RayOptions(num_cpus=0.5)}
     expected = [batch.tolist() for batch in DataLoader(Counting(), **{**options, "engine": "process"})]
     loader: Any = DataLoader(Counting(), **options)
@@ -209,7 +209,7 @@ def test_a_dataset_that_cannot_be_pickled_is_named() -> None:
         batches_of(dataset, num_workers=1, engine="ray")
 
 
-def test_workers_without_a_place_are_told_of_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_find_no_resources_warn_and_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkerStartError, match="within 1 s"):
         batches_of(num_workers=1, engine=RayOptions(num_cpus=99, start_timeout_s=1))
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.2)
@@ -227,7 +227,7 @@ def test_loaders_share_the_actors_of_a_pool() -> None:
 
 
 def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[list[int]]:
-    """Compare the batches of two loaders in turn; returns the processes of both, at the end."""
+    """Iterate two loaders in turn and check their batches; return the final worker pids of each."""
     options |= {"batch_size": 4, "shuffle": True, "num_workers": 2, "engine": RayOptions(pool=pool)}
     loaders: list[Any] = [DataLoader(Noise(), seed=seed, **options) for seed in (1, 2)]
     found: list[list[Any]] = [[], []]
@@ -243,12 +243,12 @@ def go_through_two(pool: str, killed_at: Sequence[int], **options: Any) -> list[
     return pids
 
 
-def test_a_killed_actor_of_a_pool_is_replaced_for_all() -> None:
+def test_a_killed_actor_of_a_pool_is_replaced_for_all_loaders() -> None:
     with pytest.warns(WorkerWarning):
         go_through_two("mortal", killed_at=(2, 6, 9))
 
 
-def test_a_loader_inside_of_a_task_of_ray(cluster: Any) -> None:
+def test_a_loader_works_inside_a_ray_task(cluster: Any) -> None:
     @cluster.remote(num_cpus=1)  # type: ignore[untyped-decorator]  # Ray's
     def train() -> int:
         return sum(int(numbers.sum()) for numbers, _ in DataLoader(Noise(), batch_size=4, num_workers=1, engine="ray"))
@@ -296,7 +296,7 @@ print("through")
 """
 
 
-def test_two_ranks_share_a_pool_and_get_what_engines_of_their_own_deliver(cluster: Any, tmp_path: Path) -> None:
+def test_two_ranks_share_a_pool_and_get_the_batches_of_process_workers(cluster: Any, tmp_path: Path) -> None:
     address = cluster.get_runtime_context().gcs_address
     command = [sys.executable, "-c", _RANK]
     ranks = [
@@ -331,7 +331,7 @@ loader.close()
 
 
 @pytest.mark.parametrize("then", ["nothing", "again"])
-def test_ray_is_shut_down_in_the_middle(then: str) -> None:
+def test_shutting_ray_down_mid_epoch_raises_and_keeps_delivered_batches(then: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     done = subprocess.run(
         [sys.executable, "-c", _SHUT_DOWN, then],
@@ -344,7 +344,7 @@ def test_ray_is_shut_down_in_the_middle(then: str) -> None:
     assert done.stdout.splitlines()[-1:] == ["told"], done.stderr
 
 
-def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_worker_that_finds_no_resources_does_not_end_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_SAY_AFTER_S", 0.1)
     monkeypatch.setattr(cluster_module, "check_room", lambda *_: None)  # as if there had been one before
     monkeypatch.setattr(cluster_module, "free_places", lambda *_: 8)
@@ -354,14 +354,14 @@ def test_one_worker_more_without_a_place_does_not_end_the_epoch(monkeypatch: pyt
     assert any("refused to start more" in line for line in loader.tuning.log), loader.tuning.log
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own use of what it deprecates
-def test_rows_of_ray_data(cluster: Any) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray uses features that it has deprecated itself
+def test_ray_data_rows_are_a_dataset(cluster: Any) -> None:
     data = pytest.importorskip("ray.data")
     loader: Any = DataLoader(RayRows(data.range(10)), batch_size=4)
     assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(10))
 
 
-def test_the_number_of_workers_is_found() -> None:
+def test_auto_workers_deliver_the_same_batches() -> None:
     loader: Any = DataLoader(Noise(), batch_size=4, shuffle=True, seed=5, num_workers="auto", engine="ray")
     assert_same([(numbers.clone(), pixels.clone()) for numbers, pixels in loader], batches_of(num_workers=0))
     assert 1 <= loader.stats().settings["workers"] <= 8
@@ -371,19 +371,19 @@ def test_the_number_of_actors_grows_with_demand_and_shrinks_again() -> None:
     loader: Any = DataLoader(Slow(2000, 0.05), batch_size=1, num_workers="auto", engine="ray")
     batches = iter(loader)
 
-    def has_come_to(counts: range, step_s: float) -> bool:
-        """Train until there are so many actors."""
+    def reaches(counts: range, step_s: float) -> bool:
+        """Train until the number of actors is in `counts`."""
         for _ in batches:
             time.sleep(step_s)
             if len(run_of(loader).resources.worker_pids) in counts:
                 return True
         return False
 
-    assert has_come_to(range(6, 9), 0.0), loader.tuning.log
-    assert has_come_to(range(1, 5), 0.12), loader.tuning.log
+    assert reaches(range(6, 9), 0.0), loader.tuning.log
+    assert reaches(range(1, 5), 0.12), loader.tuning.log
 
 
-def test_there_are_no_more_actors_than_the_cluster_has_free(cluster: Any) -> None:
+def test_auto_workers_start_no_more_actors_than_the_cluster_has_free(cluster: Any) -> None:
     class Other:
         """Another program."""
 

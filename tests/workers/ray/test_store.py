@@ -1,4 +1,4 @@
-"""Memory of the object store: who may write, and how much batches take."""
+"""Memory of the object store: what is writable, and how much batches take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from feedline.workers.ray.store import Store, writable
 SIZE = 1 << 20
 
 
-def sealed(memory: mmap.mmap | None = None) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """An array that cannot be written, over memory that can, as Ray has it."""
+def read_only_array(memory: mmap.mmap | None = None) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Return a read-only array over writable memory, as Ray does."""
     array = np.zeros(SIZE, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
     array.flags.writeable = False
     return array
@@ -25,27 +25,27 @@ def sealed(memory: mmap.mmap | None = None) -> np.ndarray[tuple[int], np.dtype[n
 
 def in_two_pieces() -> mmap.mmap:
     memory = mmap.mmap(-1, SIZE)
-    memory.madvise(mmap.MADV_DONTDUMP, SIZE // 2, SIZE // 2)  # from here on it is another piece
+    memory.madvise(mmap.MADV_DONTDUMP, SIZE // 2, SIZE // 2)  # from here on it is a separate mapping
     return memory
 
 
 @pytest.mark.parametrize("memory", [lambda: None, in_two_pieces], ids=["a piece", "two pieces"])
-def test_memory_that_is_mapped_for_writing_can_be_written(memory: Callable[[], mmap.mmap | None]) -> None:
-    array = sealed(memory())
+def test_arrays_over_writable_mappings_become_writable(memory: Callable[[], mmap.mmap | None]) -> None:
+    array = read_only_array(memory())
     view = writable(array)
     assert view is not None
     view[:] = 7
     assert (array == 7).all()
 
 
-def test_memory_that_can_be_written_in_part_is_copied() -> None:
-    array = sealed(mmap.mmap(-1, SIZE))
+def test_partly_writable_memory_is_copied() -> None:
+    array = read_only_array(mmap.mmap(-1, SIZE))
     address = array.__array_interface__["data"][0]
     ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + SIZE // 2), SIZE // 2, mmap.PROT_READ)
     assert writable(array) is None
 
 
-def test_memory_that_is_mapped_for_reading_is_copied(tmp_path: Path) -> None:
+def test_read_only_mappings_are_copied(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     path.write_bytes(b"\7" * SIZE)
     store = Store(1 << 30)
@@ -61,7 +61,7 @@ def test_memory_that_is_mapped_for_reading_is_copied(tmp_path: Path) -> None:
 
 def test_batches_count_until_the_last_array_over_them_is_dropped() -> None:
     store = Store(3 * SIZE)
-    reader = store.open(sealed())
+    reader = store.open(read_only_array())
     array = reader.array(0, (SIZE,), np.dtype(np.uint8))
     array[:] = 1
     del reader
@@ -82,8 +82,8 @@ def test_few_batches_are_made_before_their_size_is_known() -> None:
 
 def test_batches_are_copied_while_the_program_keeps_too_much() -> None:
     store = Store(SIZE)
-    kept = [store.open(sealed()) for _ in range(2)]
-    assert type(store.open(sealed())) is Copies
+    kept = [store.open(read_only_array()) for _ in range(2)]
+    assert type(store.open(read_only_array())) is Copies
     assert all(type(reader) is SegmentReader for reader in kept)
 
 
@@ -91,9 +91,9 @@ def test_a_batch_without_arrays_needs_no_memory() -> None:
     assert type(Store(0).open(None)) is Copies
 
 
-def test_memory_of_others_beside_a_piece_is_not_taken_for_a_part_of_it() -> None:
-    pieces = [mmap.mmap(-1, SIZE) for _ in range(8)]  # which the system puts side by side
+def test_adjacent_mappings_are_not_merged() -> None:
+    pieces = [mmap.mmap(-1, SIZE) for _ in range(8)]  # which the system maps side by side
     known: list[tuple[int, int]] = []
     for piece in pieces:
-        assert writable(sealed(piece), known) is not None
+        assert writable(read_only_array(piece), known) is not None
     assert [end - first for first, end in known] == [SIZE] * 8

@@ -1,4 +1,4 @@
-"""The actor and the engine, without a cluster: when an actor ends by itself, and what is said of its end."""
+"""The actor and the engine without a cluster: when an actor ends by itself, and how its end is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_an_actor_of_a_pool_stays_while_a_loader_is_about_to_use_it(ended: threading.Event) -> None:
+def test_a_pool_actor_stays_until_its_last_loader_leaves(ended: threading.Event) -> None:
     worker = RayWorker(is_shared=True)
     worker.place("first")
     worker.place("second")
@@ -36,7 +36,7 @@ def test_an_actor_of_a_pool_stays_while_a_loader_is_about_to_use_it(ended: threa
 
 
 @pytest.mark.slow
-def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_killed(ended: threading.Event) -> None:
+def test_a_pool_actor_outlives_long_tasks_and_ends_after_its_loaders_were_killed(ended: threading.Event) -> None:
     worker = RayWorker(is_shared=True)
     worker.place("killed later")
     worker._asked_s = math.inf  # as while it works
@@ -45,7 +45,7 @@ def test_an_actor_of_a_pool_outlives_long_tasks_and_ends_when_loaders_were_kille
     assert ended.wait(100)
 
 
-def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
+def test_a_closed_engine_drops_late_results() -> None:
     engine = RayEngine(1)
     calls = engine._over
     engine.close()
@@ -55,7 +55,7 @@ def test_a_closed_engine_keeps_nothing_that_comes_later() -> None:
     assert engine._over.empty()
 
 
-def test_what_an_actor_could_not_import_is_told() -> None:
+def test_a_failed_import_in_an_actor_is_named() -> None:
     failure = RuntimeError(
         f"The actor died in its creation task: {'File x, line 1 ' * 60} ModuleNotFoundError: feedline"
     )

@@ -1,4 +1,4 @@
-"""Which epoch it is may be said until the first batch is asked for: frameworks make the iterator before."""
+"""`set_epoch` works until the first batch is requested, since frameworks create the iterator earlier."""
 
 import itertools
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def make(kind: str, **options: Any) -> Any:
     return DataLoader(datasets.Sized(N), **KINDS[kind](), **options)
 
 
-def told(loader: Any) -> Any:
-    """Return the sampler that a framework would call `set_epoch` of."""
+def sampler_of(loader: Any) -> Any:
+    """Return the sampler on which a framework would call `set_epoch`."""
     found = (loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     return next(sampler for sampler in found if hasattr(sampler, "set_epoch"))
 
@@ -58,27 +58,27 @@ def epochs_of(kind: str, count: int) -> list[Any]:
     loader = make(kind)
     found = []
     for epoch in range(count):
-        told(loader).set_epoch(epoch)
+        sampler_of(loader).set_epoch(epoch)
         found.append(values(loader))
     return found
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampler_is_told_after_iter(kind: str, workers: dict[str, Any]) -> None:
+def test_set_epoch_of_the_sampler_after_iter(kind: str, workers: dict[str, Any]) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind, **workers)
     batches = iter(loader)
-    told(loader).set_epoch(2)
+    sampler_of(loader).set_epoch(2)
     assert values(batches) == epochs[2]
-    told(loader).set_epoch(3)
+    sampler_of(loader).set_epoch(3)
     assert values(loader) == epochs[3]
     loader.close()
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_loader_is_told_after_iter_and_what_is_said_last_counts(kind: str, workers: dict[str, Any]) -> None:
+def test_set_epoch_of_the_loader_after_iter_and_the_last_call_counts(kind: str, workers: dict[str, Any]) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind, **workers)
     batches = iter(loader)
@@ -89,17 +89,17 @@ def test_loader_is_told_after_iter_and_what_is_said_last_counts(kind: str, worke
 
 
 @pytest.mark.parametrize("kind", ["a sampler", "torch's"])
-def test_what_is_said_after_the_first_batch_is_about_the_next_iteration(kind: str) -> None:
+def test_set_epoch_after_the_first_batch_applies_to_the_next_iteration(kind: str) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind)
     batches = iter(loader)
     first = values([next(batches)])
-    told(loader).set_epoch(3)
+    sampler_of(loader).set_epoch(3)
     assert first + values(batches) == epochs[0]
     assert values(loader) == epochs[3]
 
 
-def test_counting_goes_on_from_there() -> None:
+def test_counting_continues_from_a_late_set_epoch() -> None:
     epochs = epochs_of("a sampler", 5)
     loader = make("a sampler")
     batches = iter(loader)
@@ -108,7 +108,7 @@ def test_counting_goes_on_from_there() -> None:
     assert [values(loader), values(loader)] == epochs[3:]
 
 
-def test_epoch_that_was_begun_anyway_is_said_once() -> None:
+def test_set_epoch_with_the_current_epoch_changes_nothing() -> None:
     epochs = epochs_of("a sampler", 3)
     loader = make("a sampler", num_workers=1, engine="thread")
     for epoch in range(3):
@@ -117,7 +117,7 @@ def test_epoch_that_was_begun_anyway_is_said_once() -> None:
         assert values(batches) == epochs[epoch]
 
 
-def test_only_the_iteration_that_was_begun_last_is_meant() -> None:
+def test_set_epoch_applies_only_to_the_last_started_iteration() -> None:
     epochs = epochs_of("a sampler", 6)
     loader = make("a sampler")
     first, second = iter(loader), iter(loader)
@@ -125,7 +125,7 @@ def test_only_the_iteration_that_was_begun_last_is_meant() -> None:
     assert [values(first), values(second)] == [epochs[0], epochs[5]]
 
 
-def test_loader_that_nobody_holds_any_more() -> None:
+def test_set_epoch_of_the_sampler_after_the_loader_is_deleted() -> None:
     sampler = random_sampler()
     batches = iter(DataLoader(datasets.Sized(N), 4, sampler=sampler))
     sampler.set_epoch(2)
@@ -133,7 +133,7 @@ def test_loader_that_nobody_holds_any_more() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_other_loader(workers: int) -> None:
+def test_set_epoch_of_the_loader_without_torch_after_iter(workers: int) -> None:
     epochs = epochs_of("the loader's own", 4)
     loader = Loader(list(range(N)), 4, shuffle=True, seed=3, workers=workers, engine="thread" if workers else "auto")
     batches = iter(loader)
@@ -165,7 +165,7 @@ def test_nothing_is_drawn_again_from_torchs_generator() -> None:
     assert order != other
 
 
-def test_virtual_epochs_begin_again_without_end() -> None:
+def test_set_epoch_after_iter_with_virtual_epochs() -> None:
     loader = Loader(list(range(5)), 2, shuffle=True, seed=1)
     loader.set_epoch(3)
     expected = [values(epoch) for epoch in itertools.islice(loader.virtual_epochs(3), 4)]
@@ -176,12 +176,12 @@ def test_virtual_epochs_begin_again_without_end() -> None:
     assert [values(first), *(values(epoch) for epoch in itertools.islice(epochs, 3))] == expected
 
 
-# Datasets that want to know
+# Datasets with set_epoch
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("whom", ["the dataset", "the loader"])
-def test_dataset_is_told_after_iter(whom: str, workers: dict[str, Any]) -> None:
+def test_set_epoch_of_the_dataset_after_iter(whom: str, workers: dict[str, Any]) -> None:
     dataset = datasets.Scaled(8)
     loader = DataLoader(dataset, batch_size=2, **workers)
     batches = iter(loader)
@@ -190,7 +190,7 @@ def test_dataset_is_told_after_iter(whom: str, workers: dict[str, Any]) -> None:
     loader.close()
 
 
-def test_stream_is_told_after_iter() -> None:
+def test_set_epoch_of_a_stream_after_iter() -> None:
     def stream(**options: Any) -> Any:
         return DataLoader(datasets.EpochStream(8), batch_size=2, **options)
 
@@ -204,20 +204,20 @@ def test_stream_is_told_after_iter() -> None:
     assert expected != values(stream(num_workers=2))
 
 
-def test_order_stays_when_only_the_dataset_is_told() -> None:
-    def orders(is_told: bool) -> tuple[list[Any], float]:
+def test_set_epoch_of_the_dataset_does_not_change_the_order() -> None:
+    def orders(calls_set_epoch: bool) -> tuple[list[Any], float]:
         torch.manual_seed(0)
         dataset = datasets.Scaled(8)
         loader = DataLoader(dataset, batch_size=2, shuffle=True, num_workers=1)
         batches = iter(loader)
-        if is_told:
+        if calls_set_epoch:
             dataset.set_epoch(3)
         return [numbers for numbers, *_ in values(batches)], torch.rand(()).item()
 
     assert orders(True) == orders(False)
 
 
-def test_mixture_is_told_after_iter() -> None:
+def test_set_epoch_of_a_mixture_after_iter() -> None:
     def mixed() -> Any:
         dataset: Any = feedline.datasets.mix([range(50), range(50, 60)], [0.5, 0.5], seed=0, size=8)
         return DataLoader(dataset, 4, seed=1)
@@ -234,13 +234,13 @@ def test_mixture_is_told_after_iter() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_before_the_first_batch_is_of_the_epoch_that_was_said(kind: str) -> None:
+def test_a_state_before_the_first_batch_has_the_epoch_set_last(kind: str) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind)
     batches = iter(loader)
-    told(loader).set_epoch(2)
+    sampler_of(loader).set_epoch(2)
     states = [loader.state_dict()]
-    told(loader).set_epoch(3)
+    sampler_of(loader).set_epoch(3)
     states.append(loader.state_dict())
     assert values(batches) == epochs[3]
     for epoch, state in zip((2, 3), states, strict=True):
@@ -251,44 +251,44 @@ def test_state_before_the_first_batch_is_of_the_epoch_that_was_said(kind: str) -
 
 @pytest.mark.parametrize("workers", WORKERS[:2], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_in_an_epoch_that_was_said_late(kind: str, workers: dict[str, Any]) -> None:
+def test_a_state_within_an_epoch_that_was_set_late_is_exact(kind: str, workers: dict[str, Any]) -> None:
     epochs = epochs_of(kind, 3)
     loader = make(kind, **workers)
     batches = iter(loader)
-    told(loader).set_epoch(2)
+    sampler_of(loader).set_epoch(2)
     next(batches)
     resumed = make(kind)
     resumed.load_state_dict(through_json(loader.state_dict()))
     rest = iter(resumed)
-    told(resumed).set_epoch(2)
+    sampler_of(resumed).set_epoch(2)
     assert values(rest) == epochs[2][1:]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loaded_state_says_which_epoch_it_is(kind: str) -> None:
+def test_a_loaded_state_overrides_a_late_set_epoch(kind: str) -> None:
     epochs = epochs_of(kind, 4)
     loader = make(kind)
-    told(loader).set_epoch(2)
+    sampler_of(loader).set_epoch(2)
     next(iter(loader))
     resumed = make(kind)
     resumed.load_state_dict(loader.state_dict())
     rest = iter(resumed)
-    told(resumed).set_epoch(3)
+    sampler_of(resumed).set_epoch(3)
     with pytest.warns(StateWarning, match=r"set_epoch\(3\)"):
         assert values(rest) == epochs[2][1:]
-    told(resumed).set_epoch(3)
+    sampler_of(resumed).set_epoch(3)
     assert values(resumed) == epochs[3]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_the_state_of_an_end(kind: str) -> None:
+def test_set_epoch_after_loading_a_state_from_the_end(kind: str) -> None:
     epochs = epochs_of(kind, 6)
     loader = make(kind)
     list(loader)
     resumed = make(kind)
     resumed.load_state_dict(loader.state_dict())
     batches = iter(resumed)
-    told(resumed).set_epoch(5)
+    sampler_of(resumed).set_epoch(5)
     assert values(batches) == epochs[5]
 
 
@@ -296,14 +296,14 @@ def test_after_the_state_of_an_end(kind: str) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_sampler_that_replaces_another_after_a_state_was_asked_for(shuffle: bool) -> None:
+def test_a_sampler_replaced_after_state_dict_is_used(shuffle: bool) -> None:
     loader: Any = DataLoader(datasets.Sized(N), batch_size=4, shuffle=shuffle)
     loader.state_dict()
     loader.batch_sampler.sampler = list(range(N))[::-1]
     assert values(loader) == np.arange(N)[::-1].reshape(-1, 4).tolist()
 
 
-def test_sampler_that_replaces_a_stateful_one_after_a_state_was_asked_for() -> None:
+def test_a_stateful_sampler_replaced_after_state_dict_is_not_used() -> None:
     loader: Any = DataLoader(datasets.Sized(6), batch_size=2, sampler=datasets.StatefulSampler(6))
     loader.state_dict()
     loader.batch_sampler.sampler = [5, 4, 3, 2, 1, 0]
