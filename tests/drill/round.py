@@ -64,7 +64,7 @@ def _description(exc: BaseException) -> str:
 def _leftovers(before: Surroundings, grace_s: float) -> list[str]:
     first = before.leftovers()
     if first:
-        for _ in range(2):  # finalizers that the first one runs let go of more
+        for _ in range(2):  # finalizers run by the first collection release more
             gc.collect()
         before.wait_for_leavers(grace_s)
     # Names of other programs in /dev/shm, such as other drills, come and go; what a round left is there both times.
