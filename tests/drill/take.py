@@ -65,7 +65,7 @@ def complaints(take: Take, script: Script) -> list[str]:
     raises = script.bad and script.on_error == "raise"
     if raises and ERROR not in take.entries and not script.drop_last:
         found.append(f"samples {sorted(script.bad)} are bad, and nothing was raised")
-    # An iterator that is kept still prefetches: its attempts count too, and another iterator may see three fail in a row.
+    # An iterator that is kept still prefetches: its attempts count too, so another one may see three fail in a row.
     shares_attempts = FLAKY in script.troubles.values() and any(act.ending == KEEP for act in script.acts)
     if not raises and ERROR in take.entries and not shares_attempts:
         found.append(f"something was raised, although on_error is {script.on_error!r}")
