@@ -15,13 +15,16 @@ _OMP_PAUSE_HARD = 2
 _FORKED = 0x40  # PF_FORKNOEXEC, a flag in /proc/self/stat: forked, and no other program executed since
 
 
-def _loaded() -> list[str]:
+def _loaded(*names: str) -> list[str]:
     """Return the paths of every copy of these libraries that this process has loaded; packages bring their own."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
-    lines = [line for line in maps.read_text().splitlines() if _OPENMP in line or _OPENBLAS in line]
-    return sorted({line[line.find("/") :] for line in lines if not line.endswith("(deleted)")})
+    lines = maps.read_text().splitlines()
+    paths = {line[line.find("/") :] for name in names for line in lines if name in line}
+    # By the name of the file: one library may be in a folder that is named after another.
+    found = [path for path in paths if any(name in path.rpartition("/")[2] for name in names)]
+    return sorted(path for path in found if not path.endswith("(deleted)"))
 
 
 def prepare_fork() -> list[ctypes.c_int]:
@@ -39,9 +42,9 @@ def prepare_fork() -> list[ctypes.c_int]:
     """
     keeps_pool = is_forked()
     limits: list[ctypes.c_int] = []
-    for path in _loaded():
+    for path in _loaded(_OPENMP, _OPENBLAS):
         library = ctypes.CDLL(path)
-        if _OPENBLAS in path:
+        if _OPENBLAS in Path(path).name:
             with contextlib.suppress(ValueError):  # built without OpenMP: it handles forks itself
                 limits.append(ctypes.c_int.in_dll(library, "blas_omp_number_max"))
         elif not keeps_pool and hasattr(library, "omp_pause_resource_all"):
@@ -51,9 +54,8 @@ def prepare_fork() -> list[ctypes.c_int]:
 
 def limit_this_thread() -> None:
     """Make parallel regions that this thread begins run on this thread alone."""
-    for path in _loaded():
-        if _OPENBLAS not in path:
-            ctypes.CDLL(path).omp_set_num_threads(1)
+    for path in _loaded(_OPENMP):
+        ctypes.CDLL(path).omp_set_num_threads(1)
 
 
 def is_forked() -> bool:

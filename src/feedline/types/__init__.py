@@ -189,7 +189,7 @@ class Notes:
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.abc.faults.Fault`, which this file may not import."""
     left_out: int = 0
-    """At the end of a stream: samples, failed ones included, that were read for a batch that `drop_last` left out."""
+    """At the end of a stream: samples, failed ones included, that were read for a batch that was not made."""
     receipts: object = None
     """Receipts for the samples of the batch, from a dataset that is notified when they are consumed."""
     digest: bytes | None = None
