@@ -2,7 +2,8 @@
 
 Knob: the number of workers and feedline's engine; `--unordered` lets batches come as they finish. `--seed` gives
 feedline's loader a seed: then work moves from a late worker process to an idle one. Without a seed each process keeps
-its share, as in torch's loader, and idle ones run ahead in theirs; threads share all work in any case.
+its share and its window, as in torch's loader, because the workers live on after the epoch; threads share all work in
+any case.
 
 Held still: samples sleep 1 ms, and a fixed 1 % of them, chosen by index, 200 ms; batches of 16, four workers, no
 shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the number of cores

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from feedline import DataLoader, Loader
 from feedline.abc import WorkerView
@@ -23,6 +23,7 @@ from feedline.errors import FeedlineWarning, WorkerTimeout, WorkerWarning
 from feedline.faults import Policy
 from feedline.schedulers import InOrder
 from feedline.testing import Gate
+from feedline.workers import abilities
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Augmented,
@@ -383,3 +384,42 @@ def test_batches_that_overtake_do_not_extend_the_timeout() -> None:
     del iterator
     os.close(reader)
     os.close(writer)
+
+
+class Slowly(IterableDataset[int]):
+    """A stream that cannot skip: whoever resumes it reads all samples again."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(200):
+            time.sleep(0.02)  # simulates work, does not wait for anything
+            yield number
+
+
+@pytest.mark.parametrize("engine", ["process", "portable"])
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+def test_a_worker_that_reads_its_stream_again_is_not_late(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "portable":
+        monkeypatch.setattr(abilities, "has_shared_arenas", lambda: False)
+    loader = DataLoader(Slowly(), 2, num_workers=1, timeout=1, restarts=3)
+    iterator = iter(loader)
+    got = [int(sample) for _ in range(75) for sample in next(iterator)]
+    os.kill(pids_of(iterator)[0], signal.SIGKILL)  # the next one reads for three seconds
+    got += [int(sample) for batch in iterator for sample in batch]
+    assert got == list(range(200))
+    assert loader.stats().counters["restarted_workers"] == 1
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+def test_the_timeout_of_a_stream_does_not_grow_with_the_age_of_the_epoch() -> None:
+    loader = DataLoader(Slowly(), 2, num_workers=1, timeout=1, restarts=3)
+    iterator = iter(loader)
+    got = [int(sample) for _ in range(50) for sample in next(iterator)]
+    time.sleep(8)  # the epoch grows old; nothing waits for this
+    for _ in range(2):
+        begun = time.monotonic()
+        os.kill(pids_of(iterator)[0], signal.SIGSTOP)
+        for _ in range(5):  # more than were ready
+            got += next(iterator).tolist()
+        assert time.monotonic() - begun < 8, "a second of timeout, two to start, and up to two to read again"
+    got += [int(sample) for batch in iterator for sample in batch]
+    assert got == list(range(200))

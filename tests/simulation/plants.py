@@ -61,6 +61,9 @@ STOPPED: dict[str, Any] = {
 }
 """Worlds in which workers stop for good, and their tasks move."""
 
+LEFT: dict[str, Any] = {"kind": OWN, "ranks": 1, "order": IN_ORDER, "persistent": True, "habits": Habits(leave=0.2)}
+"""Worlds in which workers live on after an epoch that was left."""
+
 RESIZED: dict[str, Any] = {"kind": MAP, "stateful": False, "habits": Habits(resize=0.3)}
 
 PLANTED_BUGS = [
@@ -102,7 +105,21 @@ PLANTED_BUGS = [
         "not flight.wanted",
         seed=0,
     ),
-    PlantedBug("an unwanted task keeps its slot", Machine, "taken_back", "self._drop(flight)", "pass", seed=0),
+    PlantedBug(
+        "an unwanted task keeps its slot",
+        Machine,
+        "taken_back",
+        "self._drop(flight)",
+        "pass",
+        drawn={
+            "kind": MAP,
+            "stateful": False,
+            "persistent": True,
+            "slots": 8,
+            "accidents": Accidents(growth=0.3),
+            "habits": Habits(leave=0.2),
+        },
+    ),
     PlantedBug(
         "a slot is released while its batch is ready",
         Machine,
@@ -142,7 +159,7 @@ PLANTED_BUGS = [
         seed=8,
     ),
     PlantedBug(
-        "a task that was taken back still counts", Machine, "taken_back", "self._take_from(view)", "pass", seed=0
+        "a task that was taken back still counts", Machine, "taken_back", "self._take_from(view)", "pass", seed=5
     ),
     PlantedBug(
         "a task that could not be sent still counts",
@@ -166,10 +183,10 @@ PLANTED_BUGS = [
         "_hand_over",
         "].append(flight)",
         "].copy()",
-        seed=2,
+        seed=18,
     ),
     PlantedBug(
-        "a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=2
+        "a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=8
     ),
     PlantedBug(
         "batches left over from an epoch come in the next",
@@ -326,4 +343,54 @@ PLANTED_BUGS = [
         drawn=RESIZED,
     ),
     PlantedBug("idle workers are not counted again", Machine, "resize", "self._idle = sum", "_ = sum", drawn=RESIZED),
+    PlantedBug(
+        "an epoch that is left does not reach every worker",
+        Machine,
+        "leave_epoch",
+        "flight.wanted = flight.is_call",
+        "flight.wanted = flight.is_call; self.decisions.append((TAKE_BACK, flight.worker, None))",
+        drawn=LEFT,
+    ),
+    PlantedBug(
+        "tasks that were taken back from a worker that goes on are dropped",
+        Machine,
+        "taken_back",
+        "if target is None and not flight.whole.wanted",
+        "if not flight.whole.wanted",
+        drawn={**STOPPED, "persistent": True, "habits": Habits(leave=0.2)},
+    ),
+    PlantedBug(
+        "workers that live on run ahead of the window",
+        Machine,
+        "_help_idle_workers",
+        " and epoch.limits.runs_ahead",
+        "",
+        drawn={**STOPPED, "moves": False, "persistent": True},
+    ),
+    PlantedBug(
+        "a worker that resumes a stream has as long as the epoch is old",
+        Machine,
+        "started",
+        "view.since_s = self.now_s + self.start_up_s",
+        "view.since_s = self.now_s * 2",
+        drawn={**STOPPED, "kind": OWN, "ranks": 1},
+    ),
+    PlantedBug(
+        "a worker that reads its stream again is killed",
+        Machine,
+        "was_alive",
+        "if alive_s <= view.since_s",
+        "if True",
+        drawn={
+            **STOPPED,
+            "kind": OWN,
+            "ranks": 1,
+            "samples": 150,
+            "start_s": 0.0,
+            "reread_s": 2.0,
+            "batch_s": 0.1,
+            "late": 0.0,
+            "accidents": Accidents(growth=0.05),
+        },
+    ),
 ]

@@ -114,8 +114,15 @@ def test_a_stream_restarts_with_every_new_epoch_only() -> None:
     assert [runner.attempt(Task(0, 2), 0, None).payload for _ in range(2)] == [[1, 1], [1]]
     assert runner.attempt(Task(0, 2), 0, None).kind is ResultKind.ENDED
     assert runner.attempt(Task(0, 2, epoch=1), 0, None).payload == [2, 2]
-    assert runner.attempt(Task(0, 2, epoch=5), 0, None).payload == [3, 3]
+    assert runner.attempt(Task(0, 2, epoch=2), 0, None).payload == [3, 3]
     assert dataset.started == 3
+
+
+def test_a_worker_begins_the_epochs_that_it_has_missed() -> None:
+    dataset = Streams()
+    runner = make(dataset)
+    assert runner.attempt(Task(0, 2, epoch=3), 0, None).payload == [4, 4], "a new worker in the fourth epoch"
+    assert runner.attempt(Task(0, 2, epoch=5), 0, None).payload == [6, 6]
 
 
 @pytest.mark.parametrize("worker", [False, True])
@@ -149,7 +156,7 @@ def test_a_stream_that_fails_to_start_does_not_make_the_worker_unready() -> None
     assert runner.unready is None
 
 
-def test_is_born_is_called_before_the_users_init_function() -> None:
+def test_report_alive_is_called_before_the_users_init_function() -> None:
     events: list[str] = []
     dataset = RecordsBuffers()
     spec = WorkerSpec(
@@ -161,7 +168,7 @@ def test_is_born_is_called_before_the_users_init_function() -> None:
         base_seed=3,
         init=lambda number: events.append(f"init {number}"),
     )
-    Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True), is_born=lambda: events.append("born"))
+    Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True), report_alive=lambda: events.append("born"))
     assert events == ["born", "init 0"]
 
 

@@ -58,9 +58,6 @@ class Engine(ABC):
             The task's id, or None if there is no such task. A task that was taken back is never reported.
         """
 
-    def forget(self, worker: int) -> None:  # noqa: B027  an engine that gives out one task at a time has nothing to do
-        """Discard the tasks sent to `worker` so far. It answers tasks that it has read but not started at once."""
-
     @abstractmethod
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         """Wait for results, at most `timeout_s` (None: no limit).
@@ -97,10 +94,11 @@ class Engine(ABC):
         """
         return False
 
-    def placed_s(self, worker: int) -> float:
-        """Return when a worker was placed, by `time.monotonic`; `math.inf` if it has no place to run yet.
+    def alive_s(self, worker: int) -> float:
+        """Return when a worker last showed a sign of life other than an answer, by `time.monotonic`; 0.0 if it did not.
 
-        The worker's timeout starts only then; the engine itself reports if placement takes too long.
+        Its timeout then starts anew. A worker that resumes a stream shows that it is reading the samples before its
+        task. One on a cluster shows when it was placed: `math.inf` until then; the engine reports if that takes long.
         """
         return 0.0
 

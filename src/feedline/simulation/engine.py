@@ -6,6 +6,7 @@ import heapq
 import random
 import zlib
 from collections import deque
+from collections.abc import Callable
 
 from feedline.abc.engine import Engine
 from feedline.abc.worker_spec import WorkerSpec
@@ -58,6 +59,8 @@ class SimulatedEngine(Engine):
         trace: Trace,
     ) -> None:
         self.worker_count = count
+        self.on_given: Callable[[int, Task], int] = lambda worker, task: 0
+        """Called with every task that a worker gets; returns the number of its batch."""
         self.now_s = 0.0
         self._trace = trace
         self._scenario = scenario
@@ -163,6 +166,7 @@ class SimulatedEngine(Engine):
         shares = self._scenario.cores is not None
         at_work = 1 + sum(other.has_begun and not other.is_dead for other in self.workers) if shares else 1
         outcome = worker.begin(self._calls, ordinal, at_work)
+        worker.reads_until_s = self.now_s + outcome.reading_s if outcome.reading_s else 0.0
         if outcome.result is not None:
             outcome.result.times = (round(self.now_s * 1e9), *NO_TIMES[1:])
             self._at(outcome.seconds, worker, outcome.result)
@@ -172,6 +176,8 @@ class SimulatedEngine(Engine):
     def _answer(self, worker: Worker, result: Result) -> None:
         task = worker.queue.popleft()
         worker.has_begun = False
+        worker.read -= 1
+        worker.joined.pop(task.id, None)
         worker.unreported += 1
         self._known.pop(task.id, None)
         if result.kind is ResultKind.DONE and type(task.indices) is not Call:
@@ -193,8 +199,8 @@ class SimulatedEngine(Engine):
 
     # -- requests to workers -----------------------------------------------------------------------------------------
 
-    def submit(self, worker: int, task: Task, ordinal: int = 0) -> None:
-        """Append a task for batch `ordinal` to a worker's queue."""
+    def submit(self, worker: int, task: Task) -> None:
+        ordinal = self.on_given(worker, task)
         given = self.workers[worker]
         if given.is_leaving and type(task.indices) is not Call:
             raise LawBroken(f"worker {worker} is about to be replaced, but gets task {task.id}")
@@ -204,6 +210,13 @@ class SimulatedEngine(Engine):
         self._known[task.id] = (len(self._calls), ordinal)
         given.queue.append(task)
         self._go_on(given)
+
+    def submit_together(self, worker: int, tasks: list[Task]) -> None:
+        if any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
+            raise NotImplementedError  # as with worker processes
+        self.workers[worker].joined.update((task.id, tasks[0].id) for task in tasks)
+        for task in tasks:
+            self.submit(worker, task)
 
     def revoke(self, worker: int) -> int | None:
         self._let_happen()
@@ -239,6 +252,10 @@ class SimulatedEngine(Engine):
         if not self.workers[worker].is_dead:
             self._die(self.workers[worker], WorkerDied(f"worker {worker} was ended."))
         return True
+
+    def alive_s(self, worker: int) -> float:
+        """Return when a worker last read a sample that precedes its task."""
+        return min(self.now_s, self.workers[worker].reads_until_s)
 
     def close(self) -> None:
         """Cancel all events."""

@@ -2,10 +2,13 @@
 
 - Each slot in use has one owner: a task in flight, a ready batch, or the training loop. No slot is lost.
 - A worker has as many tasks as the machine believes, and no task is with two workers.
-- No more batches are in flight than the window allows, apart from those started by running ahead.
+- No more batches are in flight than the window allows, apart from those started by running ahead, where nobody can see
+  which batches a worker has made.
 - While the machine waits for a worker, that worker has a task or an unreported answer.
 - With a timeout, the machine does not wait for several timeouts without an answer, a death or an error.
 - If batches may depend on their worker, worker i gets batch i mod n and no other.
+- Every worker with a stream of its own has a part in every epoch, also in one that is left (`Worker`).
+- A task that was taken back from a worker goes to another, unless the first is replaced (`World`).
 - Workers are replaced as often as they died, and no more often than the budget allows.
 """
 
@@ -55,10 +58,8 @@ class Books:
     smaller, until their number falls.
     """
 
-    begun_s: float = 0.0
-    """When the epoch started."""
     last_event_s: float = 0.0
-    """When a worker last answered or died, or a batch was requested."""
+    """When a worker last answered, died or read a sample again, or a batch was requested."""
 
     _skipped: int = 0
 
@@ -98,8 +99,7 @@ class Books:
         epoch = self.machine.epoch
         timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
         silent_s = self.machine.now_s - self.last_event_s
-        # A replacement that reads its stream again may take as long as the epoch has lasted.
-        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s + 2 * (self.last_event_s - self.begun_s):
+        if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s:
             raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, but the machine still waits")
 
 
@@ -155,6 +155,8 @@ def _check_window(books: Books) -> None:
     ahead = books.counters.run_ahead - books.ran_ahead
     books.surplus = min(books.surplus, under_way)
     usual = max(usual, books.surplus)
+    if ahead and not epoch.limits.runs_ahead:
+        raise LawBroken("work beyond the window is with workers that live on, and that may see it")
     if under_way > min(usual + ahead, max(usual, window * RUN_AHEAD)):
         raise LawBroken(f"{under_way} batches are under way; the window is {window}, with {ahead} started beyond it")
 

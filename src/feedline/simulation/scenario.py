@@ -195,6 +195,8 @@ class Scenario:
     """How long the training loop takes for a step."""
     start_s: Seconds = 1.0
     """How long a worker takes to get ready."""
+    reread_s: float = 0.0
+    """How long a worker that takes the place of another needs to read each sample of its stream again."""
     late: float = 0.0
     """The probability that a batch takes 20 times as long."""
     cores: int | None = None
@@ -282,8 +284,14 @@ def draw_scenario(seed: int, **changes: object) -> Scenario:
         drawn["accidents"] = replace(drawn["accidents"], stop=dice.choice((0.02, 0.2)))
     if dice.random() < 0.1:
         drawn["accidents"] = replace(drawn["accidents"], killed_at_start=0.8)
+    drawn["reread_s"] = dice.choice((0.0, 0.0, 2.0))
+    if drawn["deepens"] and drawn["kind"] == MAP and not drawn["stateful"]:
+        drawn |= BRISK
     return Scenario(**{**drawn, **changes})
 
+
+BRISK: dict[str, object] = {"depth": 2, "order": IN_ORDER, "slots": 0, "budget_bytes": None, "batch_s": 0.0005}
+"""Fields of a world whose batches are so quick to make that several tasks go to a worker together."""
 
 STATEFUL: dict[str, object] = {
     "kind": MAP,

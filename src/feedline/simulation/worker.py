@@ -12,7 +12,7 @@ from feedline.abc.faults import Failure, Verdict
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.simulation.dataset import Blocked, Items, Killed, OwnStream, SharedStream
-from feedline.simulation.scenario import MAP, SHARED, InTurn, LawBroken, Scenario, Seconds
+from feedline.simulation.scenario import MAP, OWN, SHARED, InTurn, LawBroken, Scenario, Seconds
 from feedline.types import Call, DatasetKind, Result, Share, StreamSharding, Task, WorkerIdentity
 from feedline.workers.runner import Runner
 
@@ -73,6 +73,8 @@ class Outcome:
     """None if the worker does not answer."""
     seconds: float
     dies: bool = False
+    reading_s: float = 0.0
+    """The part of the time in which it reads the samples before the task: it takes the place of another worker."""
 
 
 class Worker:
@@ -93,6 +95,10 @@ class Worker:
         """Tasks without an answer so far."""
         self.has_begun = False
         """True if it has started the first task in the queue."""
+        self.read = 0
+        """Tasks at the head of the queue that it has read: with the one it has started, those that came with it."""
+        self.joined: dict[int, int] = {}
+        """Tasks that were sent together with others, each with the first of them, by their ids."""
         self.is_ready = False
         self.is_dead = False
         self.is_stopped = False
@@ -102,9 +108,14 @@ class Worker:
         self.has_grown = False
         self.is_leaving = False
         """True if it will be replaced, and the tasks that it has not started were taken back."""
+        self.reads_until_s = 0.0
+        """When it has read the samples before its task."""
+        self._passes: int | None = None
+        """The epoch of its last task, counted since the loader's workers were started."""
         self.unreported = 0
         """Answers that have not been reported to the machine."""
         self._scenario = scenario
+        self._has_read = False
         self._dice = dice
         self._paused_s = 0.0
         self._dataset = spec.dataset.copy()
@@ -123,11 +134,12 @@ class Worker:
 
     def revoke(self) -> int | None:
         """Take back the oldest task that it has not started, and return its id; None if there is none."""
-        begun = int(self.has_begun)
-        if len(self.queue) <= begun:
+        if len(self.queue) <= self.read:
             return None
-        task = self.queue[begun]
-        del self.queue[begun]
+        task = self.queue[self.read]
+        del self.queue[self.read]
+        first = self.joined.get(task.id)
+        self.joined = {one: other for one, other in self.joined.items() if other != first}  # resent one by one
         return task.id
 
     def begin(self, calls: list[int], ordinal: int, at_work: int) -> Outcome:
@@ -140,16 +152,26 @@ class Worker:
         """
         self.has_begun = True
         task, scenario, dice = self.queue[0], self._scenario, self._dice
+        if not self.read:
+            first = self.joined.get(task.id)
+            self.read = 1 if first is None else sum(self.joined.get(other.id) == first for other in self.queue)
         self._paused_s = 0.0
+        self._check_epoch(task)
         seconds = draw_s(dice, scenario.batch_s, ordinal) * scenario.contention(at_work)
         if scenario.late and dice.random() < scenario.late:
             seconds *= _LATE
+        replaces = self.life > 0 and scenario.kind != MAP and not self.is_at_call and not self._has_read
         try:
             result = self._runner.attempt(copy.copy(task), self.number, None)
         except Killed:
             return Outcome(None, seconds, dies=True)
         except Blocked:
             return Outcome(None, seconds)
+        reading_s = 0.0
+        if replaces:
+            self._has_read = True
+            reading_s = scenario.reread_s * self._runner.stream.place
+            seconds += reading_s
         if self._dataset.calls != calls[: len(self._dataset.calls)]:
             raise LawBroken(f"worker {self.number} received the calls {self._dataset.calls}, but {calls} were made")
         accidents = scenario.accidents
@@ -158,8 +180,18 @@ class Worker:
         if accidents.death and dice.random() < accidents.death:
             return Outcome(None, seconds * dice.random(), dies=True)
         if accidents.hang and dice.random() < accidents.hang:
-            return Outcome(None, seconds)
-        return Outcome(result, seconds)
+            return Outcome(None, seconds, reading_s=reading_s)
+        return Outcome(result, seconds, reading_s=reading_s)
+
+    def _check_epoch(self, task: Task) -> None:
+        """Check that a worker with a part in every epoch of a stream misses none of them."""
+        if type(task.indices) is Call:
+            return
+        before, self._passes = self._passes, task.epoch
+        if before is None or self._scenario.kind != OWN or self._scenario.habits.resize:
+            return
+        if task.epoch > before + 1:
+            raise LawBroken(f"worker {self.number} has made no batch of the epochs between {before} and {task.epoch}")
 
     def has_received(self, count: int) -> bool:
         """True if it has received the first `count` calls."""

@@ -93,6 +93,8 @@ class World(Driver):
             "process",
             depth=scenario.depth,
             timeout_s=scenario.timeout_s,
+            persistent=scenario.persistent,
+            seeded=scenario.moves,
             restarts=scenario.restarts if scenario.kills_stuck else None,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
@@ -111,6 +113,7 @@ class World(Driver):
         machine = Machine(workers, self.slots, Recovery(options), self.slots.counters, moves=scenario.moves, most=most)
         super().__init__(engine, machine, self.slots, clock=engine.clock)
         self.workers = engine.workers
+        engine.on_given = self._given
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
         is_calm = not (accidents.blames or accidents.death_at_start or accidents.killed_at_start or accidents.stop)
         most_deaths = _MOST_DEATHS * fatal if is_calm else math.inf
@@ -123,6 +126,8 @@ class World(Driver):
         self._idle = 0
         """Turns of the machine since time last passed."""
         self._turned_s = 0.0
+        self._taken: set[int] = set()
+        """Tasks that were taken back from workers that go on."""
 
     @property
     def now_s(self) -> float:
@@ -161,7 +166,7 @@ class World(Driver):
         self.early = () if snapshot is None else snapshot.early
         self.books.epoch_deaths = 0
         self.books.ran_ahead = self.counters.run_ahead
-        self.books.begun_s = self.books.last_event_s = self.now_s
+        self.books.last_event_s = self.now_s
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
         self.begin_epoch(
             new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
@@ -256,6 +261,8 @@ class World(Driver):
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Advance to the next event or to the end of the pause, and report what happened to the machine."""
         self._turn()
+        reading_s = max(self.engine.alive_s(worker.number) for worker in self.workers)
+        self.books.last_event_s = max(self.books.last_event_s, reading_s)
         if pause_s != 0.0:  # a pause of 0 only polls
             self.books.check_wait(worker)
         answers = self.engine.collect_with_workers(
@@ -305,19 +312,31 @@ class World(Driver):
         self._turn()
         super()._perform()
         self.books.check()
+        waiting = {flight.task.id for flights in self.machine._parked.values() for flight in flights}
+        if not self.closed and self._taken - waiting:
+            raise LawBroken(f"tasks {sorted(self._taken - waiting)} were taken back, and no other worker gets them")
 
     def _give(self, worker: int, task: Task) -> None:
-        self.trace.add(self.now_s, "give", worker, task.id, task.slot)
-        if self._keeps_shares and type(task.indices) is not Call:
-            self.books.check_owner(worker, self.machine._flights[task.id].ordinal)
         not_sent = self.scenario.accidents.not_sent
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
+            self._taken.discard(task.id)
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
         else:
-            self.engine.submit(worker, task, self.machine._flights[task.id].ordinal)
+            super()._give(worker, task)
+
+    def _given(self, worker: int, task: Task) -> int:
+        """Check a task that a worker gets; return the number of its batch."""
+        self.trace.add(self.now_s, "give", worker, task.id, task.slot)
+        self._taken.discard(task.id)
+        ordinal = self.machine._flights[task.id].ordinal
+        if self._keeps_shares and type(task.indices) is not Call:
+            self.books.check_owner(worker, ordinal)
+        return ordinal
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         taken = super()._revoke(worker, count)
         self.workers[worker].is_leaving = self.workers[worker].has_grown
+        if not (self.workers[worker].is_leaving or self.workers[worker].is_dead):
+            self._taken.update(taken)
         self.trace.add(self.now_s, "taken back", worker, taken)
         return taken

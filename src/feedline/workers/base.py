@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import time
 from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
@@ -60,6 +61,14 @@ class LaneEngine(WorkerEngine, Generic[Waiting]):
         super().__init__(worker_count)
         self._lanes: list[Lane[Waiting]] = [queue.SimpleQueue() for _ in range(worker_count)]
         self._answers: Mailbox[Result] = Mailbox()
+        self._alive_s: dict[int, float] = {}
+        """When workers last reported that they are alive."""
+
+    def alive_s(self, worker: int) -> float:
+        return self._alive_s.get(worker, 0.0)
+
+    def _note_alive(self, worker: int) -> None:
+        self._alive_s[worker] = time.monotonic()
 
     def _end_lane(self, worker: int) -> None:
         """Let an idle worker end, if it still exists, and create a lane for its successor."""

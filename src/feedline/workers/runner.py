@@ -7,7 +7,7 @@ import heapq
 import operator
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from feedline.abc import memory
@@ -51,6 +51,10 @@ _SLOW_NS = 100_000
 _SLOWEST = 10
 
 
+class StillReading(BaseException):
+    """Raised by `report_alive` to interrupt a task while the samples before it are read. Run the task again."""
+
+
 class Runner:
     """One worker's dataset, fetcher and epoch.
 
@@ -58,7 +62,7 @@ class Runner:
         spec: what all workers share.
         worker: this worker's identity; None for the training process itself (no worker at all).
         pause: how to wait before a sample is tried again.
-        is_born: called before any of the user's code runs.
+        report_alive: called before any of the user's code runs, and while samples before those of a task are read.
 
     An exception during setup is kept: engines that can start another worker do so (`unready`). Every task of the epoch
     raises an exception of `iter(dataset)`.
@@ -69,11 +73,12 @@ class Runner:
         spec: WorkerSpec,
         worker: WorkerIdentity | None,
         pause: Pause = time.sleep,
-        is_born: Callable[[], None] | None = None,
+        report_alive: Callable[[], None] | None = None,
     ) -> None:
         self._spec = spec
         self._worker = None if worker is None else worker.id
         self._pause = pause
+        self._report_alive = report_alive
         self._guard: Guard | None = None
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
@@ -107,8 +112,8 @@ class Runner:
                 self._dataset = spec.framework.open_worker(worker, spec.base_seed, spec.shared_seed)
                 if isinstance(self._dataset, ShardedSource):
                     self._dataset.set_worker(worker.id, worker.count)
-                if is_born is not None:
-                    is_born()
+                if report_alive is not None:
+                    report_alive()
                 if spec.init is not None:
                     spec.init(worker.id)
         except Exception as exc:
@@ -214,7 +219,7 @@ class Runner:
         """
         try:
             return self.attempt(task, worker, buffer)
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, StillReading):
             raise
         except BaseException as exc:
             return self.report(exc, task, worker)
@@ -341,6 +346,7 @@ class Runner:
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended
+        missed = task.epoch - (-1 if self._epoch is None else self._epoch) - 1
         self._has_ended = False
         self._epoch = task.epoch
         if self.unready is not None:
@@ -350,7 +356,7 @@ class Runner:
         try:
             if again:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
-            self.begin(task.draw, task.resume)
+            self.begin(task.draw, task.resume, missed)
             restored = task.resume is not None and task.resume.last is not None
             if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
                 self._opening = self._last_notes()
@@ -359,12 +365,14 @@ class Runner:
         except Exception as exc:
             self.trouble = without_frames(exc)
 
-    def begin(self, draw: Draw, resume: Resume | None = None) -> None:
+    def begin(self, draw: Draw, resume: Resume | None = None, missed: int = 0) -> None:
         """Prepare for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
 
         Args:
             draw: the source of the first batch's random numbers; for a stream, of all of them.
             resume: where to resume.
+            missed: number of epochs that began before this one and that this worker has no part in: it is new, or its
+                scheduler gave it no task.
         """
         if self._epoch is None:
             self._epoch = 0
@@ -373,11 +381,26 @@ class Runner:
         self._scope.begin(draw)
         before = randomness.enter(self._scope)
         try:
+            if self.streams and missed and (resume is None or resume.dataset is None):
+                self._catch_up(missed)
             self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume, self._make_guard())
         finally:
             randomness.enter(before)
+        if self.streams:
+            self.stream.report_alive = self._report_alive
         if self._watches_split:
             self.stream.is_watched = resume is None
+
+    def _catch_up(self, missed: int) -> None:
+        """Begin the epochs that this worker has missed: a dataset may count them in `__iter__`, to shuffle by them.
+
+        If that is a generator, it does so with its first sample.
+        """
+        if self._acknowledged:
+            return  # reading takes samples out of its feed
+        for _ in range(missed):
+            with suppress(Exception):  # not a sample of this epoch
+                next(iter(self._dataset), None)
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error
@@ -431,4 +454,4 @@ class Runner:
         return None if all(value is None for value in values) else notes
 
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "StillReading"]

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import atexit
 import copy
+import functools
 import queue
 import sys
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from feedline.abc.worker_spec import WorkerSpec
@@ -81,7 +82,7 @@ class ThreadEngine(LaneEngine[Task]):
         own = _Own(number, generation, dataset, self._lanes[number], self._ending)
         thread = threading.Thread(
             target=_serve,
-            args=(self._spec, own, self._answers, self._arena),
+            args=(self._spec, own, self._answers, self._arena, functools.partial(self._note_alive, number)),
             name=f"feedline-worker-{number}",
             daemon=True,
         )
@@ -160,14 +161,16 @@ class _Own:
     """Set when the engine closes: no sample is needed any more."""
 
 
-def _serve(spec: WorkerSpec, own: _Own, answers: Mailbox[Result], arena: Arena | None) -> None:
+def _serve(
+    spec: WorkerSpec, own: _Own, answers: Mailbox[Result], arena: Arena | None, report_alive: Callable[[], None]
+) -> None:
     number, lane = own.number, own.lane
     seed = spec.base_seed + number + own.generation * spec.worker_count
     # SystemExit and similar exceptions would end this thread silently, so they are reported.
     trouble: BaseException | None
     try:
         identity = WorkerIdentity(number, spec.worker_count, seed, own.dataset, threaded=True)
-        runner = Runner(spec, identity, own.ending.wait)
+        runner = Runner(spec, identity, own.ending.wait, report_alive)
         trouble = runner.unready
     except BaseException as exc:
         trouble = exc

@@ -18,7 +18,7 @@ from feedline.workers.runner import Runner
 
 
 def init_worker(
-    spec: WorkerSpec, number: int, generation: int = 0, is_born: Callable[[], None] | None = None
+    spec: WorkerSpec, number: int, generation: int = 0, report_alive: Callable[[], None] | None = None
 ) -> Runner:
     """Set up this process as worker `number`: its signals, its heap, its dataset.
 
@@ -26,13 +26,13 @@ def init_worker(
         spec: what all workers share.
         number: which worker.
         generation: how many workers had this number before; their random numbers must not be drawn again.
-        is_born: called before any of the user's code runs.
+        report_alive: see `Runner`.
     """
     interrupts.ignore()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     keep_heap_warm()
     seed = spec.base_seed + number + generation * spec.worker_count
-    return Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset), is_born=is_born)
+    return Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset), report_alive=report_alive)
 
 
 _PR_SET_PDEATHSIG = 1

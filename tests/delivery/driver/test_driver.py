@@ -73,7 +73,7 @@ def test_short_tasks_are_submitted_one_by_one_if_the_engine_cannot_group_them(
 class Placing(SteppingEngine):
     """Has no resources for its workers at first."""
 
-    def placed_s(self, worker: int) -> float:
+    def alive_s(self, worker: int) -> float:
         return 1049.0 if self.clock.now_s > 1049.0 else math.inf
 
 

@@ -294,15 +294,14 @@ def test_a_timeout_names_the_worker(in_order: bool) -> None:
         list(batches)
 
 
-def test_tasks_in_flight_are_dropped_when_the_epoch_is_left() -> None:
+def test_an_epoch_that_is_left_delivers_nothing_more_and_its_tasks_are_finished() -> None:
     engine = StreamEngine([9, 9], [0, 1, 0, 1])
     batches, driver = begin(engine, 3)
     next(batches)
     driver.leave_epoch()
     driver.leave_epoch()
     assert list(batches) == []
-    assert not any(engine.tasks)
-    assert all(view.outstanding == 0 for view in driver.machine.workers)
+    assert sum(map(len, engine.tasks)) == sum(view.outstanding for view in driver.machine.workers) > 0
 
 
 # -- resuming ---

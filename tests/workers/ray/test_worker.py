@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import pickle
 import threading
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from feedline.abc.worker_spec import WorkerSpec
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.types import DatasetKind, ResultKind, Resume, Task
+from feedline.workers.fetch import streams
+from feedline.workers.portable.worker import ALIVE, unpacked
 from feedline.workers.ray import cluster
 from feedline.workers.ray import worker as module
 from feedline.workers.ray.engine import RayEngine
@@ -63,3 +72,26 @@ def test_a_failed_import_in_an_actor_is_named() -> None:
     assert "ModuleNotFoundError: feedline. Usually" in str(death)
     assert len(str(death)) < 800
     assert death.was_killed is None, "Ray reports a kill and a crash alike"
+
+
+class Numbers:
+    """A stream that cannot skip."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def test_an_actor_reports_that_it_reads_the_samples_before_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=itertools.count(0.0, 0.3).__next__))
+    monkeypatch.setattr(streams, "_REPORT_S", -1.0)
+    spec = WorkerSpec(Numbers(), DatasetKind.ITERABLE, list, NumpyFramework(), worker_count=1, base_seed=0)
+    worker = RayWorker()
+    worker._seats["loader"] = module._Seat(spec, 0, 0)
+    data = pickle.dumps(Task(1, 2, resume=Resume(place=0, skip=3)))
+    answers: list[bytes] = []
+    while not answers or answers[-1] == ALIVE:
+        answers.append(worker.work("loader", data)[0])
+    assert len(answers) == 3
+    answer = unpacked(answers[-1])
+    assert (answer.kind, answer.batch_bytes is not None) == (ResultKind.DONE, True)
+    assert worker._seats["loader"].runner.stream.place == 5

@@ -52,10 +52,12 @@ def new_epoch(
         machine.memory.last_notes.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
+    runs_ahead = settings.runs_ahead or _is_gathered(spec)
     limits = Limits(
         depth * len(machine.active),
         depth,
-        deepens=settings.deepens,
+        deepens=settings.deepens and runs_ahead,
+        runs_ahead=runs_ahead,
         timeout_s=settings.timeout_s,
         kills_stuck=bool(settings.restarts),
     )
@@ -94,6 +96,12 @@ def new_epoch(
     epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
     epoch.checkpoint = checkpoint
     return epoch
+
+
+def _is_gathered(spec: WorkerSpec) -> bool:
+    """True if batches are cut from arrays: no code of the user runs in a worker that could see which it has made."""
+    is_plain = spec.kind is DatasetKind.MAP and spec.batched and spec.init is None
+    return is_plain and spec.framework.gather_for(spec.dataset, spec.collate) is not None
 
 
 def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:

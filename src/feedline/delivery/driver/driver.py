@@ -18,7 +18,7 @@ from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.caller_lock import CallerLock
 from feedline.delivery.driver.memory_watch import MemoryWatch
 from feedline.delivery.driver.slots import Slots
-from feedline.delivery.machine.decisions import FORGET, GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
+from feedline.delivery.machine.decisions import GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
 from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Seen
@@ -114,7 +114,7 @@ class Driver:
         self._perform()
 
     def leave_epoch(self) -> None:
-        """Leave the epoch; drop everything in flight."""
+        """Leave the epoch; see `Machine.leave_epoch`."""
         if not self.closed:
             self.machine.leave_epoch()
             self._perform()
@@ -336,8 +336,6 @@ class Driver:
                     self._give(worker, decision[2])
             elif what is TAKE_BACK:
                 machine.taken_back(worker, self._revoke(worker, decision[2]))
-            elif what is FORGET:
-                self.engine.forget(worker)
             elif what is START:
                 self._start_another(worker)
             elif what is RETIRE:
@@ -404,7 +402,7 @@ class Driver:
         """Inspect an unresponsive worker; kill it if requested."""
         self._warn_pending()  # show what led here before raising an error
         self.machine.now_s = self._clock()
-        if self.machine.was_placed(worker, self.engine.placed_s(worker)):
+        if self.machine.was_alive(worker, self.engine.alive_s(worker)):
             return
         pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # before the kill: a dead worker has no stack
         killed = kills and self.engine.kill(worker)

@@ -10,9 +10,6 @@ GIVE = "give"
 TAKE_BACK = "take back"
 """(TAKE_BACK, worker, count): revoke `count` tasks that it has not begun, None for all, and call `taken_back`."""
 
-FORGET = "forget"
-"""(FORGET, worker): its tasks so far are unwanted; it need not do those it has received but not begun."""
-
 START = "start"
 """(START, worker): start a worker, replacing the previous one if any; call `started` or `not_started`."""
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.decisions import FORGET, LOOK_AT, TAKE_BACK
+from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK
 from feedline.delivery.machine.epoch import NOTHING, Epoch
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.prefetch import RUN_AHEAD, window_size
@@ -45,7 +45,6 @@ class Machine(Workers):
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
         self.epoch = epoch
-        self._begun_s = self.now_s
         self._recovery.begin_epoch()
         epoch.open(len(self.active), self.memory)
         self.fill()
@@ -206,23 +205,17 @@ class Machine(Workers):
         return True
 
     def leave_epoch(self) -> None:
-        """Leave the epoch: take back tasks that have not begun, and drop the results of the others when they arrive."""
+        """Leave the epoch. Workers finish the tasks that they were given; the results are dropped when they arrive.
+
+        So every epoch that began reaches every worker, and a dataset that counts its epochs or its samples sees what
+        the program did, not how fast it was.
+        """
         if self.epoch is None:
             return
         for unwanted in self.epoch.leave():
             self._slots.discard(unwanted)
         for flight in self._flights.values():
             flight.whole.wanted = flight.wanted = flight.is_call
-        for waiting in self._parked.values():
-            for flight in [flight for flight in waiting if not flight.is_call]:
-                waiting.remove(flight)
-                self._take_from(self.workers[flight.worker])
-                del self._flights[flight.task.id]
-                self._drop(flight)
-        busy = {flight.worker for flight in self._flights.values() if not flight.is_call}
-        for worker in busy:
-            self.decisions.append((TAKE_BACK, worker, None))
-            self.decisions.append((FORGET, worker))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -266,7 +259,7 @@ class Machine(Workers):
                     self._moving = move
                     self.decisions.append((TAKE_BACK, move[0], 1))
                     return scheduler.grace_s(typical_s)
-        while self._idle:
+        while self._idle and epoch.limits.runs_ahead:
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
             if is_full or not (self._slots.left() or not self._flights):
                 return None
@@ -344,14 +337,14 @@ class Machine(Workers):
             raise error
         self._stuck[worker] = error
 
-    def was_placed(self, worker: int, placed_s: float) -> bool:
-        """Record when an unresponsive worker was placed (now, if it is not yet); True if that excuses the delay."""
-        view, placed_s = self.workers[worker], min(placed_s, self.now_s)
-        if placed_s <= view.since_s:
+    def was_alive(self, worker: int, alive_s: float) -> bool:
+        """Record when an unresponsive worker last showed a sign of life; True if that excuses the delay."""
+        view, alive_s = self.workers[worker], min(alive_s, self.now_s)
+        if alive_s <= view.since_s:
             return False
         assert self.epoch is not None
-        view.since_s, self._late = placed_s, None
-        self._deadline_s = placed_s + self.epoch.limits.timeout_s
+        view.since_s, self._late = alive_s, None
+        self._deadline_s = alive_s + self.epoch.limits.timeout_s
         return True
 
     def await_openings(self) -> bool:

@@ -1,18 +1,20 @@
 """How much is in flight: the window, when it is exceeded, and how long tasks take.
 
-The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a late batch
-while a worker is idle. Then workers start on batches beyond the window, within the memory budget, so that one slow
-sample does not idle the others: up to `RUN_AHEAD` windows, as many as a window of short tasks (below) has anyway. (With
-a fixed window one slow sample in a hundred halves the rate, as the benchmark w6_stragglers shows.) Each worker runs
-ahead in its own share; work moves between workers only where any of them may make a batch (`Machine`).
+The window is `depth` batches per worker, as in torch. It is exceeded only where nobody can see which batches a worker
+has made: workers that end with the epoch, `seed=`, `in_order=False`, or a dataset of plain arrays. One case is that the
+training loop waits for a late batch while a worker is idle. Then workers start on batches beyond the window, within the
+memory budget, so that one slow sample does not idle the others: up to `RUN_AHEAD` windows, as many as a window of short
+tasks (below) has anyway. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
+w6_stragglers shows.) Each worker runs ahead in its own share; work moves between workers only where any of them may
+make a batch (`Machine`).
 
-Unless the user set a depth, the window is up to `DEEP` times as large while batches come in messages and take less than
-`_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so every process sleeps and
-is woken once per batch, which costs more than the batch. Such a window is refilled when a quarter of it is used up.
-Handling many batches in a row is cheaper per batch than handling one at a time with other code in between; but a worker
-that is ahead of the others, because they share cores, must not run out of work before the refill. Only orders known in
-advance are read this far ahead: a user's own sampler may depend on what the training loop has done meanwhile, and the
-training loop may also draw from a generator that was given to torch's sampler.
+In the other case the user set no depth: the window is up to `DEEP` times as large while batches come in messages and
+take less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so every
+process sleeps and is woken once per batch, which costs more than the batch. Such a window is refilled when a quarter of
+it is used up. Handling many batches in a row is cheaper per batch than handling one at a time with other code in
+between; but a worker that is ahead of the others, because they share cores, must not run out of work before the refill.
+Only orders known in advance are read this far ahead: a user's own sampler may depend on what the training loop has done
+meanwhile, and the training loop may also draw from a generator that was given to torch's sampler.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ class Limits:
     """True to replace a worker that takes longer than that, as if it had died."""
     deepens: bool = False
     """True if more may be in flight while batches are small and quick to make."""
+    runs_ahead: bool = True
+    """True if more may be in flight while a batch is late."""
 
 
 class Pace:

@@ -60,7 +60,6 @@ class Workers(Tasks):
         self.memory = Memory()
         self._recovery = recovery
         self._pace = Pace()
-        self._begun_s = now_s
         self._answers = 0
         self._leaving: dict[int, _Replacement] = {}
         """Workers whose replacement is being started."""
@@ -158,7 +157,7 @@ class Workers(Tasks):
         for task_id in task_ids:
             flight = self._flights[task_id]
             self._take_from(view)
-            if not flight.whole.wanted and not flight.is_call:
+            if target is None and not flight.whole.wanted and not flight.is_call:  # the worker is being replaced
                 del self._flights[task_id]
                 self._drop(flight)
                 continue
@@ -255,8 +254,6 @@ class Workers(Tasks):
         resume = None if epoch is None else epoch.resume_for(worker)
         if resume is not None:
             self._owed[worker] = resume
-        if (resume is not None and resume.skip) or (epoch is not None and epoch.replays):
-            view.since_s += self.now_s - self._begun_s  # it reads again what its predecessor has read
         if left.death is not None:
             warning = self._recovery.restart_warning(left.death, worker, left.begun)
             self.pending_warnings.append((warning, WorkerWarning))

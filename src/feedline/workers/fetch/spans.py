@@ -157,6 +157,8 @@ class SpanFetcher(FetcherOfStream):
         if share.world_size > 1 and stream.can_skip and not self._exact:
             read = self._read_own
         while self._total is None and stream.place < end:
+            if stream.place < begin:
+                stream.is_on_its_way()
             try:
                 read(begin, low, end)
             except StopIteration:

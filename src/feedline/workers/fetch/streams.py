@@ -27,6 +27,10 @@ _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 """Iterators that run no user code, so reading them draws no random numbers."""
 
 
+_REPORT_S = 0.1
+"""How often a worker reports that it is reading the samples before those of its task. Timeouts are much longer."""
+
+
 class Stream:
     """An iterator of a dataset that knows its position.
 
@@ -67,6 +71,9 @@ class Stream:
         """The name of the exception that a signal handler raised inside a generator, which ended it: the stream cannot
         continue.
         """
+        self.report_alive: Callable[[], None] | None = None
+        """Called from time to time while the samples before those of a task are read."""
+        self._reported_s = 0.0
         self.is_watched = False
         """True to record a digest of the first sample."""
         self.first_digest: bytes | None = None
@@ -178,6 +185,7 @@ class Stream:
         """Read again the samples before a resumption; called late, with the first batch, to keep the start-up short."""
         attempt = 1
         while self.place < self._skip_to:
+            self.is_on_its_way()
             try:
                 self._read()
             except StopIteration:
@@ -195,6 +203,12 @@ class Stream:
                     attempt = 1
                     continue
                 attempt += 1
+
+    def is_on_its_way(self) -> None:
+        """Report, at most once per `_REPORT_S`, that samples before those of a task are being read."""
+        if self.report_alive is not None and time.monotonic() - self._reported_s > _REPORT_S:
+            self._reported_s = time.monotonic()
+            self.report_alive()
 
     def _read(self) -> Any:
         scope = self._scope

@@ -11,6 +11,7 @@ everything else. The death of an idle worker is noticed when it is given a task.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -122,7 +123,13 @@ class PortableEngine(LaneEngine[_Errand]):
     def _look_after(self, channel: _Channel) -> None:
         channel.thread = threading.Thread(
             target=_look_after,
-            args=(channel, channel.process.sentinel, self._answers, self._inbox),
+            args=(
+                channel,
+                channel.process.sentinel,
+                self._answers,
+                self._inbox,
+                functools.partial(self._note_alive, channel.number),
+            ),
             name=f"feedline-worker-{channel.number}",
             daemon=True,
         )
@@ -242,15 +249,17 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
     return near, process
 
 
-def _look_after(channel: _Channel, sentinel: int, answers: Mailbox[Result], inbox: Inbox) -> None:
+def _look_after(
+    channel: _Channel, sentinel: int, answers: Mailbox[Result], inbox: Inbox, note_alive: Callable[[], None]
+) -> None:
     """Send a worker its tasks one by one and pass on its answers, until the lane ends or the worker dies."""
     number = channel.number
-    birth = _hear(channel.pipe, sentinel)
+    birth = _hear(channel.pipe, sentinel, note_alive)
     if birth is None or birth.kind is ResultKind.DIED:  # it could not get ready
         answers.put(Result(ResultKind.DIED, number, -1, None if birth is None else birth.body))
     is_ready = birth is not None and birth.kind is not ResultKind.DIED
     while is_ready and (errand := channel.lane.get()) is not None:
-        answer = _exchange(channel.pipe, sentinel, errand)
+        answer = _exchange(channel.pipe, sentinel, errand, note_alive)
         if answer is None:
             remove_segment(errand.segment)
             answers.put(Result(ResultKind.DIED, number, -1, busy_ns=1))
@@ -261,24 +270,27 @@ def _look_after(channel: _Channel, sentinel: int, answers: Mailbox[Result], inbo
         channel.pipe.close()
 
 
-def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None:
+def _exchange(pipe: Connection, sentinel: int, errand: _Errand, note_alive: Callable[[], None]) -> Answer | None:
     """Send a request and wait for the answer; None if the worker dies without one."""
     try:
         pipe.send_bytes(errand.data)
     except OSError:
         return None
-    return _hear(pipe, sentinel)
+    return _hear(pipe, sentinel, note_alive)
 
 
-def _hear(pipe: Connection, sentinel: int) -> Answer | None:
-    """Wait for a worker's message; None if it dies without one."""
-    try:
-        if pipe not in wait([pipe, sentinel]):
+def _hear(pipe: Connection, sentinel: int, note_alive: Callable[[], None]) -> Answer | None:
+    """Wait for a worker's answer; None if it dies without one."""
+    while True:
+        try:
+            if pipe not in wait([pipe, sentinel]):
+                return None
+            data = pipe.recv_bytes()
+        except (EOFError, OSError):
             return None
-        data = pipe.recv_bytes()
-    except (EOFError, OSError):
-        return None
-    return unpacked(data)
+        if data != worker_side.ALIVE:
+            return unpacked(data)
+        note_alive()
 
 
 def result_of(number: int, task_id: int, answer: Answer, open_bytes: Callable[[BatchBytes], Reader]) -> Result:

@@ -62,6 +62,9 @@ class Link:
     generation: int = 0
 
 
+ALIVE = b""
+"""Sent instead of an answer while the samples before those of a task are being read."""
+
 ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 """The ends of all pipes between workers and the training process that this process has."""
 
@@ -73,7 +76,7 @@ def serve(link: Link, sent: Sent) -> None:
         if end is not link.pipe:
             end.close()
     reset_in_child(spec.dataset)
-    runner = init_worker(spec, link.number, link.generation)
+    runner = init_worker(spec, link.number, link.generation, lambda: link.pipe.send_bytes(ALIVE))
     codec = Codec(spec.framework)
     outbox = Outbox()
     birth = Answer(ResultKind.ENDED)

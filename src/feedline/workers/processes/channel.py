@@ -33,6 +33,8 @@ class Channel:
         self.dead = False
         self.deadline_s = math.inf
         """The time by which the worker must report that it is alive."""
+        self.alive_s = 0.0
+        """When it last did."""
         self.is_ready = False
         """True once the worker has reported it."""
         self.hang_error: WorkerDied | None = None
@@ -68,11 +70,6 @@ class Channel:
         taken = unread.pop(0).task_id if unread else None
         self.unsent.extendleft(reversed([*others, *unread]))
         return taken
-
-    def forget(self, task_id: int) -> None:
-        """Notify the worker that tasks up to this number are not needed; it may have read several of them."""
-        self.unsent.append(Message(Kind.UNWANTED, task_id, b""))
-        self.flush()
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""

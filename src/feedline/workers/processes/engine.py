@@ -63,8 +63,6 @@ class ProcessEngine(WorkerEngine):
         self._epoll: Any = None  # Any: an epoll object once it is open
         self._stacks: Stacks | None = None
         self._by_fd: dict[int, Channel] = {}
-        self._together: dict[int, int] = {}
-        """By worker: the last task that was sent to it together with others."""
         self._answers = Answers()
         self._method = ""
         self._started = False
@@ -191,6 +189,9 @@ class ProcessEngine(WorkerEngine):
         process.kill()
         return True
 
+    def alive_s(self, worker: int) -> float:
+        return self._channels[worker].alive_s
+
     def stack(self, worker: int) -> str | None:
         pid = self.pid(worker)
         return None if pid is None or self._stacks is None else self._stacks.of(pid)
@@ -225,7 +226,6 @@ class ProcessEngine(WorkerEngine):
         message = joined([task_message(task) for task in tasks])
         if message is None:
             raise NotImplementedError
-        self._together[worker] = tasks[-1].id
         self._post(self._channels[worker], message)
 
     def _post(self, channel: Channel, message: Message) -> None:
@@ -237,11 +237,6 @@ class ProcessEngine(WorkerEngine):
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise TooManyOpenFiles("sending a task to a worker") from exc
-
-    def forget(self, worker: int) -> None:
-        last = self._together.pop(worker, None)
-        if last is not None and not self._channels[worker].dead:
-            self._channels[worker].forget(last)
 
     def revoke(self, worker: int) -> int | None:
         task_id = self._channels[worker].take_back()
@@ -352,7 +347,7 @@ class ProcessEngine(WorkerEngine):
             self._answers.keep_notes(message)
             return True
         if message.kind is Kind.ALIVE:
-            channel.deadline_s = math.inf
+            channel.deadline_s, channel.alive_s = math.inf, time.monotonic()
             return True
         if message.kind is Kind.READY:
             channel.is_ready = True

@@ -51,13 +51,12 @@ class Kind(IntEnum):
     UNREADY = 6
     """The worker could not get ready, and exits."""
     ALIVE = 7
-    """The worker got through its start: nothing that it inherited by fork blocks it."""
+    """The worker got through its start, where nothing inherited by fork has blocked it; or it is reading the samples
+    before its task, in a stream that it resumes."""
     READY = 8
     """The worker is ready to work."""
     EMPTY = 9
     """All samples of a batch were left out."""
-    UNWANTED = 10
-    """To a worker: the tasks up to this number are no longer needed. It answers those it has not begun with EMPTY."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -164,15 +163,6 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             os.close(fd)
             fd = -1
     return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, times)
-
-
-def next_kind(sock: socket.socket) -> Kind | None:
-    """Return the kind of the next waiting message without taking it; None if there is none."""
-    try:
-        data = sock.recv(_HEAD.size, _PEEK)
-    except BlockingIOError:
-        return None
-    return _KINDS[_HEAD.unpack_from(data)[0]] if data else None
 
 
 def waiting_tasks(sock: socket.socket) -> list[Message]:

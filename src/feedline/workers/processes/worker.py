@@ -33,7 +33,6 @@ from feedline.workers.processes.messages import (
     Kind,
     Message,
     apart,
-    next_kind,
     read_task,
     receive,
     send,
@@ -53,10 +52,6 @@ STACK_SIGNAL = signal.SIGRTMAX - 2
 
 _LOOK_AROUND_S = 0.2
 """How often an idle worker checks that the training process lives. Usually the socket shows its end at once."""
-
-
-_LONG_S = 0.005
-"""Tasks that travel together are short. After one that was not, a worker checks whether the rest is still needed."""
 
 
 @dataclass
@@ -113,18 +108,11 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
             trainer.tell(message)
             continue
         tasks = [read_task(single) for single in apart(message)]
-        last = tasks[-1]
         for task in tasks:
-            if task.id <= trainer.unwanted:
-                trainer.tell(Message(Kind.EMPTY, task.id, b""))
-                continue
             if runner.announcer is not None:
                 runner.announcer.announce(tasks[tasks.index(task) + 1 :] or trainer.waiting_tasks())
-            begun_s = time.monotonic()
             _do(link, trainer, runner, codec, task)
             heap.worked()
-            if task is not last and time.monotonic() - begun_s > _LONG_S:  # the epoch may have been left since
-                trainer.look_for_unwanted()
 
 
 def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
@@ -226,43 +214,20 @@ class _Trainer:
         self.fd = os.pidfd_open(link.trainer_pid)
         self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
-        self.unwanted = -1
-        """Tasks up to this number are no longer needed."""
-        self._received: Message | None = None
-        """A message that was received too early; it is returned next."""
 
     def next_message(self, heap: Heap) -> Message | None:
         """Wait for a message; None if the other side is gone. Notifies the heap of every wait without a message."""
         while True:
-            message, self._received = self._received, None
-            if message is None:
-                try:
-                    message = receive(self._sock, block=True)
-                except BlockingIOError:
-                    if self._end.poll(0):
-                        return None
-                    heap.rested()
-                    continue
-            if message is None or message.kind is not Kind.UNWANTED:
-                return message
-            self.unwanted = message.task_id
+            try:
+                return receive(self._sock, block=True)
+            except BlockingIOError:
+                if self._end.poll(0):
+                    return None
+                heap.rested()
 
     def waiting_tasks(self) -> list[Task]:
         """Return the next tasks, which the training process may still take back."""
-        return [read_task(message) for message in waiting_tasks(self._sock) if message.task_id > self.unwanted]
-
-    def look_for_unwanted(self) -> None:
-        """Check whether the training process has cancelled some tasks."""
-        if next_kind(self._sock) is not Kind.UNWANTED:
-            return
-        try:
-            message = receive(self._sock, block=False)
-        except BlockingIOError:  # the training process has taken it back
-            return
-        if message is not None and message.kind is Kind.UNWANTED:
-            self.unwanted = message.task_id
-        else:
-            self._received = message  # the training process took it back, and sent another one
+        return [read_task(message) for message in waiting_tasks(self._sock)]
 
     def tell(self, message: Message) -> None:
         """Send a message as soon as the socket accepts it."""

@@ -38,7 +38,7 @@ from feedline.workers import unpicklable
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.portable.engine import result_of
-from feedline.workers.portable.worker import unpacked
+from feedline.workers.portable.worker import ALIVE, unpacked
 from feedline.workers.ray import cluster
 from feedline.workers.ray.options import RayOptions
 from feedline.workers.ray.store import Store
@@ -77,11 +77,14 @@ class _Worker:
     lane: deque[tuple[int, bytes]] = field(default_factory=deque)
     current: int = -1
     """The task that it is working on; -1 for none."""
+    data: bytes = b""
+    """The same, pickled."""
     phase: _Phase = _Phase.PLACING
     is_retired: bool = False
     since_s: float = field(default_factory=time.monotonic)
     """When Ray was asked to start it."""
-    placed_s: float = math.inf
+    alive_s: float = math.inf
+    """When it was placed, or last reported that it is reading the samples before its task."""
     place: Place | None = None
     is_here: bool = False
     """True if it runs on this machine."""
@@ -211,8 +214,8 @@ class RayEngine(WorkerEngine):
         self._part_from(self._workers[worker])
         self._workers[worker].is_retired = True
 
-    def placed_s(self, worker: int) -> float:
-        return self._workers[worker].placed_s if worker < len(self._workers) else math.inf
+    def alive_s(self, worker: int) -> float:
+        return self._workers[worker].alive_s if worker < len(self._workers) else math.inf
 
     def _part_from(self, worker: _Worker) -> None:
         """Stop listening to a worker, and let it end. May be called twice."""
@@ -270,8 +273,8 @@ class RayEngine(WorkerEngine):
         """Send the next task to a worker that is ready. The caller holds the lock."""
         if worker.phase is _Phase.READY and worker.current < 0 and worker.lane:
             self._check_connection()
-            worker.current, data = worker.lane.popleft()
-            self._follow(worker, worker.actor.work.remote(self._name, data))
+            worker.current, worker.data = worker.lane.popleft()
+            self._follow(worker, worker.actor.work.remote(self._name, worker.data))
 
     def revoke(self, worker: int) -> int | None:
         if worker >= len(self._workers):
@@ -302,6 +305,10 @@ class RayEngine(WorkerEngine):
             failure = future.exception()
             if worker.phase is not _Phase.READY:
                 return self._begun(worker, failure, future)
+            if failure is None and future.result()[0] == ALIVE:
+                worker.alive_s = time.monotonic()
+                self._follow(worker, worker.actor.work.remote(self._name, worker.data))
+                return None
             task_id, worker.current = worker.current, -1
             if failure is not None and not cluster.is_trouble(self._ray, failure):
                 worker.phase = _Phase.GONE
@@ -325,7 +332,7 @@ class RayEngine(WorkerEngine):
             if cluster.is_trouble(self._ray, failure):
                 death = WorkerStartError(f"Ray could not start worker {worker.number}: {words(failure)}.")
         elif worker.phase is _Phase.PLACING:
-            worker.phase, worker.place, worker.placed_s = _Phase.OPENING, future.result(), time.monotonic()
+            worker.phase, worker.place, worker.alive_s = _Phase.OPENING, future.result(), time.monotonic()
             worker.is_here = worker.place.machine == machine_id()
             call = worker.actor.open.remote(self._name, self._packed, worker.number, worker.generation)
             self._follow(worker, call)

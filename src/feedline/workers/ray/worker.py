@@ -27,9 +27,9 @@ from feedline.workers import session
 from feedline.workers.failure import pack_failure
 from feedline.workers.heap import keep_heap_warm
 from feedline.workers.portable.segments import BatchBytes, Outbox
-from feedline.workers.portable.worker import Request, answer_to, packed
+from feedline.workers.portable.worker import ALIVE, Request, answer_to, packed
 from feedline.workers.ray.store import SpecReader, writable
-from feedline.workers.runner import Runner
+from feedline.workers.runner import Runner, StillReading
 
 _IDLE_S = 600.0
 """Idle time after which an actor of a pool exits. Loaders report when they leave; killed ones cannot."""
@@ -39,6 +39,9 @@ _LEFT_S = 5.0
 
 _LOOK_S = 0.5
 """How often an actor checks whether that time is over."""
+
+_SLICE_S = 0.5
+"""How long an actor reads the samples before those of a task until it reports that it does."""
 
 _FIRST_BYTES = 64 << 20
 """First size of the buffer that a dataset is packed into; then four times as much. Only written pages take memory."""
@@ -95,9 +98,15 @@ class _Seat:
         seed = spec.base_seed + number + generation * spec.worker_count
         self.identity = WorkerIdentity(number, spec.worker_count, seed, spec.dataset)
         self.framework: Framework = spec.framework
-        self.runner = Runner(spec, self.identity)
+        self.reads_since_s = math.inf
+        """When the current task began; infinite while there is none."""
+        self.runner = Runner(spec, self.identity, report_alive=self._report)
         self.codec = Codec(spec.framework)
         self.outbox = _StoreOutbox()
+
+    def _report(self) -> None:
+        if time.monotonic() - self.reads_since_s > _SLICE_S:
+            raise StillReading
 
 
 class RayWorker:
@@ -142,16 +151,24 @@ class RayWorker:
         return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
 
     def work(self, loader: str, data: bytes) -> tuple[bytes, Bytes | None]:
-        """Make a batch; returns the packed answer, and the bytes that it refers to, which Ray does not pickle."""
+        """Make a batch; returns the packed answer, and the bytes that it refers to, which Ray does not pickle.
+
+        Returns `ALIVE` if the samples before it are still being read: call it again with the same data.
+        """
         self._asked_s = math.inf  # until it is done, however long that takes
         seat = self._seats[loader]
         if loader != self._last:
             self._last = loader
             seat.framework.announce_worker(seat.identity)
         task: Task = pickle.loads(data)
-        answer = answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.identity.id)
+        seat.reads_since_s = time.monotonic()
+        try:
+            answer = packed(answer_to(Request(task, ""), seat.runner, seat.codec, seat.outbox, seat.identity.id))
+        except StillReading:
+            answer = ALIVE
+        seat.reads_since_s = math.inf
         self._asked_s = time.monotonic()
-        return packed(answer), seat.outbox.take()
+        return answer, seat.outbox.take()
 
     def leave(self, loader: str) -> None:
         """Forget a loader. An actor of a pool exits after the last one."""
