@@ -85,6 +85,30 @@ def test_as_many_tasks_are_sent_as_the_window_has(process_parity: Parity, prefet
     process_parity.same(code)
 
 
+@pytest.mark.workers(10)
+def test_the_window_is_sent_before_the_size_of_a_batch_is_known(process_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(Counting(), batch_size=1, persistent_workers=True)
+        leave(loader, 0)
+        leave(loader, 0)
+        return list(loader)
+
+    process_parity.same(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("kind", [Counting, Shuffled])
+def test_the_start_method_does_not_matter(process_parity: Parity, kind: type, method: str) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(kind(), batch_size=2, persistent_workers=True, multiprocessing_context=method)
+        leave(loader, 1)
+        leave(loader, 0)
+        return torch.utils.data.default_convert(list(loader))
+
+    process_parity.same(code)
+
+
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"in_order": False}, {"engine": "thread"}], ids=str)
 def test_every_epoch_reaches_every_worker(options: dict[str, Any]) -> None:
     loader = DataLoader(Shuffled(), batch_size=1, num_workers=3, persistent_workers=True, **options)

@@ -95,6 +95,7 @@ class World(Driver):
             timeout_s=scenario.timeout_s,
             persistent=scenario.persistent,
             seeded=scenario.moves,
+            memory_budget=scenario.budget_bytes,
             restarts=scenario.restarts if scenario.kills_stuck else None,
             scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )

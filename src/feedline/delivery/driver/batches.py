@@ -58,6 +58,8 @@ def new_epoch(
         depth,
         deepens=settings.deepens and runs_ahead,
         runs_ahead=runs_ahead,
+        # When slots come free depends on timing.
+        waits_for_slots=runs_ahead or settings.memory_budget is not None or settings.engine_name == "ray",
         timeout_s=settings.timeout_s,
         kills_stuck=bool(settings.restarts),
     )

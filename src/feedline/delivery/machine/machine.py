@@ -177,7 +177,8 @@ class Machine(Workers):
         left = 0
         while epoch.sent - epoch.done < self._window:
             left = left or self._slots.left()
-            if not left:
+            must = not limits.waits_for_slots or (epoch.stays and epoch.sent < len(self.active))
+            if not left and not must:
                 self._lacks_slots = True
                 if self._flights:
                     return
