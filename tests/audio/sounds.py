@@ -33,7 +33,9 @@ def sound(seconds: float = 3.0, channels: int = 1, rate: int = RATE) -> Sound:
 
 def encoded(samples: Sound, format_: str = "FLAC", rate: int = RATE, subtype: str | None = None) -> bytes:
     file = io.BytesIO()
-    soundfile.write(file, samples.T, rate, format=format_, subtype=subtype)
+    with soundfile.SoundFile(file, "w", rate, len(samples), subtype, format=format_) as sound_file:
+        for start in range(0, samples.shape[1], rate):  # libsndfile crashes if it gets minutes of Vorbis in one call
+            sound_file.write(samples.T[start : start + rate])
     return file.getvalue()
 
 

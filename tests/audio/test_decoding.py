@@ -126,6 +126,37 @@ def test_damage_in_the_middle_of_a_flac_file_is_detected_only_there() -> None:
     assert np.array_equal(intact, decode_audio(encoded(sound(10.0)), seconds=2)[0])
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+@pytest.mark.parametrize("form", ["path", "bytes", "object"])
+def test_damage_of_an_ogg_file_is_detected_in_a_clip_that_holds_it_and_nowhere_else(
+    subtype: str, form: str, tmp_path: Path
+) -> None:
+    data = encoded(sound(30.0, 2), "OGG", subtype=subtype)
+    assert len(data) > 2 * 65_307  # more than the search for the pages of a clip reads at once
+    damaged = bytearray(data)
+    damaged[len(data) // 2] ^= 1
+    file = in_form(form, bytes(damaged), tmp_path)
+    for begin in (14.0, 14.5, 14.9):
+        with pytest.raises(CorruptSource, match="damaged at byte"):
+            decode_audio(file, start=begin, seconds=2)
+    with pytest.raises(CorruptSource, match="damaged at byte"):
+        decode_audio(file)
+    for begin in (0, 10, 18, 28):
+        found, _ = decode_audio(file, start=begin, seconds=2)
+        assert np.array_equal(found, decode_audio(data, start=begin, seconds=2)[0])
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_damage_near_an_end_of_an_ogg_file_does_not_change_its_length(subtype: str) -> None:
+    data = encoded(sound(3.0), "OGG", subtype=subtype)
+    pages = [place for place in range(len(data)) if data.startswith(b"OggS\0", place)]
+    for page in (*pages[:3], pages[-1]):
+        damaged = bytearray(data)
+        damaged[page + 300 if page else 30] ^= 1
+        with pytest.raises(CorruptSource, match="bytes"):
+            info(bytes(damaged))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

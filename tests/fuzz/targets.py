@@ -855,8 +855,8 @@ _OTHERS = [
 _SOUNDS = [
     _sound_target("wav", sound("WAV"), TRUNCATE),
     _sound_target("flac", sound("FLAC"), TRUNCATE),
-    _sound_target("ogg", sound("OGG"), TRUNCATE),
-    _sound_target("opus", sound("OGG", "OPUS"), TRUNCATE),
+    _sound_target("ogg", sound("OGG"), *ALL),
+    _sound_target("opus", sound("OGG", "OPUS"), *ALL),
     _sound_target("aiff", sound("AIFF"), TRUNCATE),
     _sound_target("mp3", sound("MP3")),
     *(_sound_bytes(name.lower(), sound(name)) for name in ("WAV", "FLAC", "OGG", "AIFF", "MP3")),

@@ -1,7 +1,7 @@
 """Damaged videos: one target for each of the most common containers.
 
-Neither container nor codec has checksums, so changed pixels cannot be detected. Truncated files must yield only
-right frames.
+Neither container nor codec has checksums, so changed pixels cannot be detected. Truncated files must yield all frames
+or an error, if their container declares its length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ KINDS: dict[str, tuple[Callable[[Path], bytes], str, tuple[str, ...]]] = {
     ),
     "mkv": (make("matroska", "libx264"), ".mkv", (TRUNCATE,)),
     "webm": (make("webm", "libvpx", options=files.options(deadline="realtime", cpu_used="8")), ".webm", (TRUNCATE,)),
-    "avi": (make("avi", "mpeg4", options=()), ".avi", ()),
+    "avi": (make("avi", "mpeg4", options=()), ".avi", (TRUNCATE,)),
+    "avi-h264": (make("avi", "libx264"), ".avi", (TRUNCATE,)),
     "ts": (make("mpegts", "mpeg2video", options=files.options(bf="2")), ".ts", ()),
 }
 """How to make a file of each kind, its suffix, and the damage after which every frame must be right."""

@@ -40,7 +40,9 @@ def check(data: bytes) -> None:
     "data",
     [
         b"",
-        b"RIFF....AVI ",
+        b"RIFF\4\0\0\0AVI ",
+        b"RIFF\4\0\0\0AVI RIFF\5\0\0\0AVIX1\0idx1",
+        b"RIFF\xff\xff\xff\xffAVI written to a pipe",
         movie(),
         movie(box(b"stsz", struct.pack(">III", 0, 0, 12))),
         movie(box(b"stts", struct.pack(">IIII", 0, 1, 5, 5))),
@@ -91,6 +93,12 @@ def test_rejects_a_segment_longer_than_the_file() -> None:
     for declared in (length(1000), b"\x85"):
         with pytest.raises(CorruptSource, match=r"a\.mp4 declares .* bytes, but only 4 are there"):
             check(HEADER + b"\x18\x53\x80\x67" + declared + b"1234")
+
+
+@pytest.mark.parametrize("whole", [b"RIFF\4\0\0\0AVI ", b"RIFF\4\0\0\0AVI RIFF\5\0\0\0AVIX1"])
+def test_rejects_a_part_of_an_avi_file_longer_than_the_file(whole: bytes) -> None:
+    with pytest.raises(CorruptSource, match=r"a\.mp4 declares"):
+        check(whole[:-1])
 
 
 def test_rejects_too_many_boxes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 import numpy as np
@@ -70,6 +71,26 @@ def test_frames_equal_those_of_the_whole_file(name: str) -> None:
     assert np.array_equal(video.frames(np.arange(50)), right)
     for begin in range(0, 34, 3):
         assert np.array_equal(video.frames(np.arange(begin, begin + 16, 2)), right[begin : begin + 16 : 2])
+
+
+@pytest.mark.parametrize(
+    ("container", "codec"),
+    [
+        ("mpegts", "mpeg2video"),
+        ("mpeg", "mpeg2video"),
+        ("flv", "libx264"),
+        ("asf", "wmv2"),
+        ("mxf", "mpeg2video"),
+        ("m4v", "mpeg4"),
+    ],
+)
+def test_a_file_cut_off_without_a_declared_length_gives_right_frames_or_an_error(container: str, codec: str) -> None:
+    data = encoded(container, codec, 20, options=options(bf="2") if "mpeg2" in codec else (), width=64, height=48)
+    right = {frame.tobytes() for frame in Video(data).frames(np.arange(20))}
+    for size in range(len(data) // 25, len(data), len(data) // 25):
+        video = Video(data[:size])
+        with contextlib.suppress(CorruptSource):
+            assert {frame.tobytes() for frame in video.frames(np.arange(len(video)))} <= right
 
 
 def decoded_packets(data: bytes, positions: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.audio.containers import FORMATS, check_complete, format_of
+from feedline.audio.containers import FORMATS, Read, check_complete, check_pages, format_of
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
@@ -35,6 +35,10 @@ _BLOCK = 1 << 20
 """Values decoded in one call: no more memory is allocated than the file has sound for."""
 _MP3_SLACK = 2 * 1152
 """Frames that an MP3 may lack at its end. Encoders differ in how they count the first and the last ones."""
+_OPUS_RATE = 48_000
+"""Granules of Opus count frames at this rate, whichever rate the sound has."""
+_SETTLING_S = 0.1
+"""How much sound before a clip a decoder needs, at most: 0.08 s for Opus."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,8 @@ class AudioFile:
     _sound: Any = None  # Any: a `soundfile.SoundFile`, once it is open
     _fd: int | None = None
     _stream: _Stream | None = None
+    _bytes: Read
+    _size: int
 
     def __init__(self, source: AudioSource) -> None:
         soundfile = require("soundfile", extra="audio", purpose="Decoding audio files")
@@ -154,19 +160,23 @@ class AudioFile:
         handle: int | _Stream
         if isinstance(source, (str, os.PathLike)):
             handle = self._fd = fd = _open_fd(checked_path(source))
-            size = os.fstat(fd).st_size
+            self._size = size = os.fstat(fd).st_size
 
             def read(place: int, count: int) -> bytes:
                 return os.pread(fd, count, place)
 
         else:
             handle = self._stream = stream = _Stream(source)
-            size = stream.seek(0, os.SEEK_END)
+            self._size = size = stream.seek(0, os.SEEK_END)
 
             def read(place: int, count: int) -> bytes:
+                before = stream.tell()
                 stream.seek(place)
-                return stream.read(count)
+                found = stream.read(count)
+                stream.seek(before)
+                return found
 
+        self._bytes = read
         with self._reading():
             head = read(0, 12)
             format_ = format_of(head)
@@ -207,6 +217,8 @@ class AudioFile:
         check_size(lambda: f"The sound in {self.name}", left * channels * 4, limit=most_bytes())
         blocks: list[Samples] = []
         with self._reading():
+            if self.info.format == "OGG":
+                self._check_pages(start, stop)
             if start:
                 self._sound.seek(start)
             while left > 0:
@@ -219,6 +231,13 @@ class AudioFile:
         if len(blocks) == 1:
             return blocks[0]
         return np.concatenate(blocks) if blocks else np.empty((0, channels), np.float32)
+
+    def _check_pages(self, start: int, stop: int) -> None:
+        """Check the pages that hold these frames, and those that the decoder needs before them."""
+        rate, frames = self.info.rate, self.info.frames
+        scale = _OPUS_RATE / rate if self._sound.subtype == "OPUS" else 1
+        first = (frames - start + _SETTLING_S * rate) * scale
+        check_pages(self.name, self._size, self._bytes, round(first), round((frames - stop) * scale))
 
     def _ending(self, left: int, stop: int) -> Samples:
         """Return silence for the frames that an MP3 may lack."""

@@ -2,7 +2,7 @@
 
 FFmpeg's reader of MP4 and QuickTime files allocates memory for every frame that a header declares, and a header of a
 few bytes can declare billions. A frame takes at least a byte, so a file cannot have more frames than bytes; nor a table
-more entries than fit into it. Matroska and WebM files declare their length, and FFmpeg accepts files whose end is
+more entries than fit into it. Matroska, WebM and AVI files declare their length, and FFmpeg accepts files whose end is
 missing.
 """
 
@@ -22,10 +22,12 @@ _ENTRY_BYTES = {b"stts": 8, b"ctts": 8, b"stsc": 12, b"stco": 4, b"co64": 8, b"s
 _MOST_BOXES = 1_000_000
 """A recording of a day in fragments of a second has half as many."""
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+_RIFF, _UNKNOWN = b"RIFF", 0xFFFFFFFF
+"""AVI files written to a pipe do not know their length."""
 
 
 def check_declared(file: BinaryIO, name: str) -> None:
-    """Check a file that is at its beginning; leave formats other than MP4 and Matroska to FFmpeg.
+    """Check a file that is at its beginning; leave formats other than MP4, Matroska and AVI to FFmpeg.
 
     Raises:
         CorruptSource: it declares more than it has.
@@ -37,6 +39,8 @@ def check_declared(file: BinaryIO, name: str) -> None:
         _check_boxes(file, size, name)
     elif head[:4] == _EBML:
         _check_segment(file, size, name)
+    elif head[:4] == _RIFF:
+        _check_riff(file, size, name)
 
 
 def _check_boxes(file: BinaryIO, size: int, name: str) -> None:
@@ -101,3 +105,14 @@ def _read_length(file: BinaryIO) -> int | None:
     bits = 7 * (more + 1)
     value = int.from_bytes(first + file.read(more), "big") & ((1 << bits) - 1)
     return None if value == (1 << bits) - 1 else value
+
+
+def _check_riff(file: BinaryIO, size: int, name: str) -> None:
+    """Compare the lengths of an AVI file's parts with the file: it begins a new part after each gigabyte or so."""
+    place = 0
+    while file.seek(place) < size and (head := file.read(8))[:4] == _RIFF:
+        length = int.from_bytes(head[4:], "little")
+        if length == _UNKNOWN:
+            return
+        check_size(name, length, held=max(0, size - place - 8))
+        place += 8 + length + length % 2

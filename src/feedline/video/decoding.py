@@ -94,8 +94,8 @@ class FrameDecoder:
             if not missing:
                 return
         raise CorruptSource(
-            f"{self._name} cannot be decoded as a video: frame {min(missing.values())} of {len(stamps)} is missing. It "
-            "is damaged, or was changed while it was read. Write or copy it again."
+            f"{self._name} cannot be decoded as a video: frame {min(missing.values())} of {len(stamps)} is missing or "
+            "damaged. The file is damaged, or was changed while it was read. Write or copy it again."
         )
 
     def _from_key(self, key: int, wanted: Iterable[int | None]) -> Iterator[VideoFrame]:
@@ -110,7 +110,7 @@ class FrameDecoder:
                 decoder.skip_frame = "NONREF" if skips else "DEFAULT"
             ahead.discard(stamp)
             for frame in self._decoded(packet, is_leading=stamp is not None and stamp < key):
-                if frame.pts in left:
+                if frame.pts in left and not frame.is_corrupt:
                     left.discard(frame.pts)
                     yield frame
             if not left:
@@ -118,7 +118,7 @@ class FrameDecoder:
             if not ahead:
                 break
         for frame in decoder.decode(None):
-            if frame.pts in left:
+            if frame.pts in left and not frame.is_corrupt:
                 left.discard(frame.pts)
                 yield frame
 
@@ -154,6 +154,8 @@ class FrameDecoder:
         for packet in self._container.demux(self._stream):
             for frame in self._decoder.decode(packet):
                 if number in wanted:
+                    if frame.is_corrupt:
+                        raise CorruptSource(f"Frame {number} of {self._name} is damaged. Write or copy the file again.")
                     wanted.discard(number)
                     yield number, frame
                 if not wanted:

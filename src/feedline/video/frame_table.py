@@ -93,22 +93,28 @@ def _of_packets(container: InputContainer, stream: VideoStream, name: str) -> Fr
     if not unit:
         raise CorruptSource(f"{name} does not declare the unit of its times. It is damaged. Write or copy it again.")
     _check_whole(container, stream, name)
-    codec = stream.codec_context.name
-    if container.format.name == "avi" and codec in ("h264", "hevc"):
-        return None  # these files have the times of decoding, which is another order
+    is_avi, codec = container.format.name == "avi", stream.codec_context.name
+    listed = sum(entry.size > 0 for entry in getattr(stream, "index_entries", ())) if is_avi else 0
+    is_timed = not is_avi or codec not in ("h264", "hevc")  # these have the times of decoding, which is another order
     hides_frames = codec == "vp8"
-    stamps, keys = [], []
+    count, stamps, keys = 0, [], []
     for packet in container.demux(stream):
         if packet.is_corrupt:
             raise CorruptSource(f"{name} ends within a frame: it is cut off. Write or copy it again.")
+        count += packet.size > 0
         if not packet.size or packet.is_discard or (hides_frames and not memoryview(packet)[0] & 0x10):
             continue
         stamp = packet.pts
         if stamp is None:
-            return None
+            is_timed = False
+            continue
         stamps.append(stamp)
         if packet.is_keyframe:
             keys.append(stamp)
+    if count < listed:  # FFmpeg skips frames that it cannot find
+        raise CorruptSource(f"{name} has {count} of the {listed} frames in its index. It is damaged. Copy it again.")
+    if not is_timed:
+        return None
     if not keys:
         raise CorruptSource(f"{name} has no key frame to start decoding from. It is damaged, cut off or empty.")
     order = np.unique(np.array(stamps, np.int64))
