@@ -6,8 +6,8 @@ Shows: any class with `__getitem__` and `__len__` is a dataset. Three things mak
 when the first sample is read, not in the constructor, and does not pickle the open file, so it works in every kind of
 worker. It says which file is damaged. And as a `feedline.abc.ColumnSource` it reads the samples of a batch together, in
 `read_columns`, which pays the cost of Python once per batch instead of once per sample. The loader calls `read_columns`
-if the default collate function is used, and `__getitem__` otherwise. `feedline.testing.SourceContract` is a set of
-tests that a source should pass.
+if the default collate function is used, and `__getitem__` otherwise. `feedline.testing.SourceContract` has the tests
+for such a class; docs/sources/own.md shows how to run them.
 
 Look at: the "calls" with and without `read_columns`, the samples per second of both on your machine, and the error for
 a file that was "cut off".

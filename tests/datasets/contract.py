@@ -1,13 +1,60 @@
-"""The source contract that most test files subclass; only `make slow` starts new interpreters for each source."""
+"""The source contract that most test files subclass: what every source does, and what feedline's own do besides.
+
+Only `make slow` starts new interpreters for each source.
+"""
+
+from __future__ import annotations
+
+import functools
 
 import pytest
 
-from feedline.testing import SourceContract as WholeContract
+from feedline.errors import BadOption
+from feedline.testing import SourceContract as PublicContract
+from feedline.testing.source import error_of
 
 
-class SourceContract(WholeContract):
-    """What every source must do; the test of start methods takes 3 s of CPU time."""
+class SourceContract(PublicContract):
+    """What every source of feedline must do; the test of start methods takes 3 s of CPU time."""
+
+    takes_transform = True
 
     @pytest.mark.slow
     def test_batches_are_the_same_with_every_start_method(self) -> None:
         super().test_batches_are_the_same_with_every_start_method()
+
+    def test_indices_from_the_end(self) -> None:
+        with self._opened() as (source, samples):
+            self.same(source[-1], samples[-1])
+            self.same(source[-len(samples)], samples[0])
+            for found, index in zip(source.__getitems__([-1, 0]), (-1, 0), strict=True):
+                self.same(found, samples[index])
+
+    def test_an_index_out_of_range_is_named_with_the_number_of_samples(self) -> None:
+        with self._opened() as (source, samples):
+            for index in (len(samples), -len(samples) - 1, 10**12):
+                assert str(len(samples)) in str(error_of(functools.partial(source.__getitem__, index), IndexError))
+                error_of(functools.partial(source.__getitems__, [0, index]), IndexError)
+
+    def test_an_index_that_is_no_number(self) -> None:
+        with self._opened() as (source, _):
+            error_of(lambda: source["a"], TypeError)
+            error_of(lambda: source[1.5], TypeError)
+
+    def test_a_transform_is_a_function_and_in_the_repr(self) -> None:
+        if not self.takes_transform:
+            pytest.skip("takes_transform is False")
+        with self._opened(transform=str) as (source, samples):
+            assert len(source) == len(samples)
+            assert "str" in repr(source)
+        error_of(lambda: self.make_source(transform=3), BadOption)
+
+    def test_the_repr_says_what_is_in_it(self) -> None:
+        with self._opened() as (source, samples):
+            assert len(source) == len(samples)  # some count their samples only now
+            assert type(source).__name__ in repr(source)
+            assert str(len(samples)) in repr(source)
+
+    def test_a_source_can_be_closed(self) -> None:
+        with self._opened() as (source, _):
+            source.close()

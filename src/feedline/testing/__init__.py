@@ -8,5 +8,6 @@ from feedline.testing.engine import EngineContract
 from feedline.testing.gate import Gate, Journal
 from feedline.testing.scheduler import SchedulerContract
 from feedline.testing.source import SourceContract
+from feedline.testing.stream import StreamContract
 
-__all__ = ["EngineContract", "Gate", "Journal", "SchedulerContract", "SourceContract"]
+__all__ = ["EngineContract", "Gate", "Journal", "SchedulerContract", "SourceContract", "StreamContract"]

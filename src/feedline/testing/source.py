@@ -1,25 +1,24 @@
-"""What every map-style source must do, as tests.
+"""What a map-style source must do, as tests.
 
 Define in a subclass how a source is created, and what it contains:
 
     class TestMySource(SourceContract):
-        def make_source(self, **options) -> MySource:
-            return MySource(self.path, **options)
+        def make_source(self, **options):
+            return MySource("data.bin", **options)
 
-        def samples(self) -> list:
-            return [...]  # what it was written from
-
-`samples` has to return at least 24 samples, in the form and with the types that the source returns.
+        def samples(self):
+            return [...]  # what data.bin was written from
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
 import pickle
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,14 +27,54 @@ import numpy as np
 import feedline
 from feedline.abc.source import ColumnSource
 from feedline.collate import default
-from feedline.errors import BadOption
 from feedline.types import EngineName
 
 BATCH = 5
 
 
-class SourceContract:
-    """Subclass this in a test file.
+class SourceBench:
+    """What a suite declares about its dataset, and helpers for its tests."""
+
+    compares_pickled = False
+    """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
+
+    # Any, throughout: a source is any dataset, with samples of any type.
+    def make_source(self, **options: object) -> Any:
+        """Return a new source. `options` go to its constructor: none, or `transform=` if `takes_transform` is True."""
+        raise NotImplementedError
+
+    def samples(self) -> list[Any]:
+        """Return the samples that the source contains, in order and of the same types. There must be at least 24."""
+        raise NotImplementedError
+
+    def same(self, found: object, expected: object) -> None:
+        """Compare two samples or batches: types and bits."""
+        if self.compares_pickled:
+            assert pickle.dumps(found) == pickle.dumps(expected)
+        else:
+            assert_same(found, expected)
+
+    @contextlib.contextmanager
+    def _opened(self, **options: object) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield a new source and its samples; close the source afterwards, if it can be closed."""
+        source = self.make_source(**options)
+        yield source, self.samples()
+        close(source)
+
+    # Any: batches are lists of samples.
+    def _check_batches(self, loader: Iterable[Any], samples: list[Any]) -> None:
+        expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
+        for found, batch in zip(loader, expected, strict=True):
+            self.same(list(found), batch)
+
+
+class SourceContract(SourceBench):
+    """What a map-style dataset must do to give the same samples in every kind of worker, as tests.
+
+    Subclass this in a test file; pytest runs the tests. A source must have a length, return the sample at each index,
+    raise `IndexError` for the index after the last one, and survive being pickled, forked, and read by several threads.
+    What else it can do is tested if it has it: `__getitems__`, `close`, `read_columns`
+    (`feedline.abc.ColumnSource`) and, if `takes_transform` is True, `transform=`.
 
     Example:
         >>> from feedline.datasets import ArrayDataset
@@ -47,170 +86,132 @@ class SourceContract:
         >>> TestArrays().test_a_forked_process_reads_after_its_parent_did()  # pytest runs all of them
     """
 
-    takes_transform = True
-    """False if the source has no `transform=`."""
-    compares_pickled = False
-    """True to compare samples by their pickles, because they contain objects other than arrays without equality."""
-
-    # Any, throughout: a source is any dataset, with samples of any type.
-    def make_source(self, **options: object) -> Any:
-        """Return a new source; `options` go to its constructor."""
-        raise NotImplementedError
-
-    def samples(self) -> list[Any]:
-        """Return the samples that the source contains, in order."""
-        raise NotImplementedError
-
-    def same(self, found: object, expected: object) -> None:
-        """Compare two samples or batches: types and bits."""
-        if self.compares_pickled:
-            assert pickle.dumps(found) == pickle.dumps(expected)
-        else:
-            assert_same(found, expected)
+    takes_transform = False
+    """True if the constructor takes `transform=`, a function that is applied to each sample."""
 
     def test_samples_are_what_was_written(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        assert len(samples) >= 24, "samples() must return at least 24 samples"
-        assert len(source) == len(samples)
-        for index, sample in enumerate(samples):
-            self.same(source[index], sample)
-        source.close()
+        with self._opened() as (source, samples):
+            assert len(samples) >= 24, "samples() must return at least 24 samples"
+            assert len(source) == len(samples)
+            for index, sample in enumerate(samples):
+                self.same(source[index], sample)
+            for found, expected in zip(source, samples, strict=True):
+                self.same(found, expected)
+
+    def test_indices_may_be_integers_of_numpy(self) -> None:
+        with self._opened() as (source, samples):
+            self.same(source[np.int64(2)], samples[2])
+
+    def test_an_index_out_of_range_gives_an_error_and_no_sample(self) -> None:
+        with self._opened() as (source, samples):
+            count = len(samples)
+            for index in (count, -count - 1, 10**12):
+                error_of(functools.partial(operator.getitem, source, index), IndexError)
+            with contextlib.suppress(IndexError):  # an index from the end is an error, unless the source supports it
+                self.same(source[-1], samples[-1])
 
     def test_several_samples_are_read_together(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        for indices in ([3, 1, 2], [7, 7, 0, 7], [-1, 0], [len(samples) - 1], [], list(range(len(samples)))[::-1]):
-            found = source.__getitems__(indices)
-            assert len(found) == len(indices)
-            for index, sample in zip(indices, found, strict=True):
-                self.same(sample, samples[index])
-        source.close()
-
-    def test_indices_of_numpy_and_from_the_end(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        self.same(source[np.int64(2)], samples[2])
-        self.same(source[-1], samples[-1])
-        self.same(source[-len(samples)], samples[0])
-        source.close()
-
-    def test_an_index_out_of_range(self) -> None:
-        source = self.make_source()
-        count = len(source)
-        for index in (count, -count - 1, 10**12):
-            assert str(count) in str(error_of(functools.partial(operator.getitem, source, index), IndexError))
-            error_of(functools.partial(source.__getitems__, [0, index]), IndexError)
-        source.close()
-
-    def test_an_index_that_is_no_number(self) -> None:
-        source = self.make_source()
-        error_of(lambda: source["a"], TypeError)
-        error_of(lambda: source[1.5], TypeError)
-        source.close()
-
-    def test_a_source_can_be_iterated_over(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        for found, expected in zip(source, samples, strict=True):
-            self.same(found, expected)
-        source.close()
+        with self._opened() as (source, samples):
+            if not hasattr(source, "__getitems__"):
+                raise unittest.SkipTest("the source has no __getitems__")
+            for indices in ([3, 1, 2], [7, 7, 0, 7], [len(samples) - 1], [], list(range(len(samples)))[::-1]):
+                found = source.__getitems__(indices)
+                assert len(found) == len(indices)
+                for index, sample in zip(indices, found, strict=True):
+                    self.same(sample, samples[index])
+            error_of(lambda: source.__getitems__([0, len(samples)]), IndexError)
 
     def test_a_transform_is_applied_to_each_sample(self) -> None:
         if not self.takes_transform:
             raise unittest.SkipTest("takes_transform is False")
-        source, samples = self.make_source(transform=_wrapped), self.samples()
-        kind, found = source[3]
-        assert kind == "wrapped"
-        self.same(found, samples[3])
-        for (_, one), index in zip(source.__getitems__([4, 2]), (4, 2), strict=True):
-            self.same(one, samples[index])
-        assert "_wrapped" in repr(source)
-        error_of(lambda: self.make_source(transform=3), BadOption)
-        source.close()
+        with self._opened(transform=_wrapped) as (source, samples):
+            kind, found = source[3]
+            assert kind == "wrapped"
+            self.same(found, samples[3])
+            for (_, one), index in zip(read(source, [4, 2]), (4, 2), strict=True):
+                self.same(one, samples[index])
 
-    def test_a_source_can_be_pickled_closed_and_open(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        for _ in range(2):
-            text = pickle.dumps(source)
-            other = pickle.loads(text)
-            assert len(other) == len(samples)
-            self.same(other[1], samples[1])
-            other.close()
-            self.same(source[1], samples[1])  # now the source has open handles
-        source.close()
+    def test_a_source_can_be_pickled_before_and_after_it_was_read(self) -> None:
+        with self._opened() as (source, samples):
+            for _ in range(2):
+                other = pickle.loads(pickle.dumps(source))
+                assert len(other) == len(samples)
+                self.same(other[1], samples[1])
+                close(other)
+                self.same(source[1], samples[1])  # now the source has open handles
 
     def test_a_source_can_be_closed_twice_and_used_again(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        source.close()
-        for _ in range(2):
-            self.same(source[2], samples[2])
+        with self._opened() as (source, samples):
+            if not hasattr(source, "close"):
+                raise unittest.SkipTest("the source has no close()")
             source.close()
-            source.close()
-
-    def test_the_repr_says_what_is_in_it(self) -> None:
-        source = self.make_source()
-        count = len(source)
-        text = repr(source)
-        assert type(source).__name__ in text
-        assert str(count) in text
-        source.close()
+            for _ in range(2):
+                self.same(source[2], samples[2])
+                source.close()
+                source.close()
 
     def test_a_forked_process_reads_after_its_parent_did(self) -> None:
         if not hasattr(os, "fork"):
             raise unittest.SkipTest("this system has no fork")
-        source, samples = self.make_source(), self.samples()
-        self.same(source[0], samples[0])
-        check = functools.partial(self.same, expected=samples[5])
-        for _ in range(2):
-            assert _in_fork(lambda: check(source[5])) == 0
-            self.same(source[6], samples[6])  # the child did not affect the parent
-        source.close()
+        with self._opened() as (source, samples):
+            self.same(source[0], samples[0])
+            for _ in range(2):
+                assert _in_fork(lambda: self.same(source[5], samples[5])) == 0, "the child read another sample"
+                self.same(source[6], samples[6])  # the child did not affect the parent
 
     def test_threads_read_at_the_same_time(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        count = len(samples)
-        with ThreadPoolExecutor(4) as threads:
-            requests = [[(step * 7 + shift) % count for shift in range(6)] for step in range(40)]
-            for indices, found in zip(requests, threads.map(source.__getitems__, requests), strict=True):
+        with self._opened() as (source, samples), ThreadPoolExecutor(4) as threads:
+            requests = [[(step * 7 + shift) % len(samples) for shift in range(6)] for step in range(40)]
+            for indices, found in zip(requests, threads.map(functools.partial(read, source), requests), strict=True):
                 for index, sample in zip(indices, found, strict=True):
                     self.same(sample, samples[index])
-        source.close()
 
     def test_columns_are_what_the_default_collate_function_makes_of_samples(self) -> None:
-        source, samples = self.make_source(), self.samples()
-        read: Callable[[Any], object] | None = source.read_columns if isinstance(source, ColumnSource) else None
-        if read is None:
-            raise unittest.SkipTest("the source does not read columns")
-        for indices in ([3], [3, 1, 2, 2], [-1, 0]):
-            columns = read(np.array(indices))
-            if columns is not None:
-                self.same(columns, default([samples[index] for index in indices]))
-        error_of(lambda: read(np.array([len(samples)])), IndexError)
-        source.close()
+        with self._opened() as (source, samples):
+            if not isinstance(source, ColumnSource):
+                raise unittest.SkipTest("the source is not a feedline.abc.ColumnSource")
+            for indices in ([3], [3, 1, 2, 2], [-1, 0]):
+                columns = source.read_columns(np.array(indices))
+                if columns is not None:
+                    self.same(columns, default([samples[index] for index in indices]))
+            error_of(lambda: source.read_columns(np.array([len(samples)])), IndexError)
 
     def test_batches_are_the_same_with_every_engine(self) -> None:
         """Also when the handles were open before the workers started."""
-        samples = self.samples()
-        source = self.make_source()
-        self.same(source[0], samples[0])
-        expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
         ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)]
-        for engine, workers in ways:
-            loader = feedline.Loader(source, BATCH, workers=workers, engine=engine, collate_fn=_as_it_is)
-            for found, batch in zip(loader, expected, strict=True):
-                self.same(list(found), batch)
-        source.close()
+        with self._opened() as (source, samples):
+            self.same(source[0], samples[0])
+            for engine, workers in ways:
+                self._check_batches(
+                    feedline.Loader(source, BATCH, workers=workers, engine=engine, collate_fn=as_it_is), samples
+                )
 
     def test_batches_are_the_same_with_every_start_method(self) -> None:
-        samples = self.samples()
-        source = self.make_source()
-        self.same(source[0], samples[0])
-        expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
-        for start_method in ("forkserver", "spawn"):
-            loader = feedline.Loader(source, BATCH, workers=2, start_method=start_method, collate_fn=_as_it_is)
-            for found, batch in zip(loader, expected, strict=True):
-                self.same(list(found), batch)
-        source.close()
+        """Spawned workers import the class of the source, so it must be defined in a module, not in a function."""
+        with self._opened() as (source, samples):
+            self.same(source[0], samples[0])
+            for start in ("forkserver", "spawn"):
+                self._check_batches(
+                    feedline.Loader(source, BATCH, workers=2, start_method=start, collate_fn=as_it_is), samples
+                )
 
 
-def _as_it_is(samples: object) -> object:
+# Any: any dataset.
+def read(source: Any, indices: list[int]) -> list[Any]:
+    """Return samples as loaders do: together, if the source has `__getitems__`."""
+    if hasattr(source, "__getitems__"):
+        return list(source.__getitems__(indices))
+    return [source[index] for index in indices]
+
+
+def close(source: object) -> None:
+    """Close a source that can be closed."""
+    act: Callable[[], object] = getattr(source, "close", lambda: None)
+    act()
+
+
+def as_it_is(samples: object) -> object:
+    """Collate samples as a list, whatever they are."""
     return samples
 
 
