@@ -10,9 +10,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
 from feedline.abc import memory
+from feedline.abc.source import ColumnSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.datasets import ArrayDataset
 from feedline.frameworks.torch import TorchFramework
@@ -157,6 +159,29 @@ VECTORISED = [
     "a tuple of columns",
     "one column",
 ]
+
+
+class Names(ColumnSource):
+    """Strings in samples of some form."""
+
+    def __init__(self, form: Callable[[Any], Any]) -> None:
+        self.form = form
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.form(f"row {index}")
+
+    def read_columns(self, indices: NDArray[np.int64]) -> Any:
+        return self.form([f"row {index}" for index in indices.tolist()])
+
+
+@pytest.mark.parametrize("form", [lambda name: name, lambda name: (name, name), lambda name: {"name": name}])
+def test_strings_come_in_the_containers_of_torch(form: Callable[[Any], Any]) -> None:
+    dataset = Names(form)
+    found, expected = fetch(dataset)([3, 1, 1]), one_by_one(dataset)([3, 1, 1])
+    assert repr(found) == repr(expected)
 
 
 @pytest.mark.parametrize("name", VECTORISED)

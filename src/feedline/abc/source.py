@@ -94,7 +94,9 @@ class StreamSource(IterableSource):
     without reading everything again. If its iterator has a method `skip(count)`, which skips that many samples and
     returns how many there were, a worker does not read the batches of other workers. A method `take(count)`, which
     returns a list of the next samples, at least one and at most `count`, and none at the end, saves a call per sample;
-    a sample that fails raises in a call of its own, after the samples before it were returned.
+    a sample that fails raises in a call of its own, after the samples before it were returned. A method
+    `columns(offsets)`, beside `skip`, saves the samples: it returns those at some offsets from the next sample as
+    `ColumnSource.read_columns` does, without moving, and raises IndexError if there are fewer.
 
     Example:
         >>> from feedline import Loader

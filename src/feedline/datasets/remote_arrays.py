@@ -201,16 +201,15 @@ class RemoteArrays(ShardCached, TableSource):
                 columns[span.shard][row.place] = found[0]
         return list(columns)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
-        columns = [np.empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
+    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+        columns = [empty((len(indices), *array.shape[1:]), array.dtype) for array in self._arrays]
         groups = indices // self._group_rows
         for group in np.unique(groups).tolist():
             is_own = groups == group
             rows = indices[is_own] - group * self._group_rows
             for column, block in zip(columns, self._block(group, foresight), strict=True):
                 column[is_own] = block[rows]
-        return self._samples_of(columns)
+        return list(columns)
 
     def _load_range(self, start: int, stop: int, foresight: Foresight | None) -> None:
         """Read samples that are needed soon into memory."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from feedline.abc import memory
 from feedline.abc.source import AheadSource, ColumnSource
 from feedline.datasets.form import Form
+from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.upcoming import Upcoming
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
@@ -232,9 +233,20 @@ class TableSource(Source, ColumnSource):
             return None
         checked = self._checked(indices)
         columns = self._taken_ahead(checked)
-        if columns is None:
-            columns = self._read_columns(checked, memory.empty)
+        return self._built(self._read_columns(checked, memory.empty) if columns is None else columns)
+
+    # Any: columns in the form of a sample.
+    def _built(self, columns: list[object]) -> Any:
+        """Combine columns, as `read_columns` returns them; None if the default collate function needs samples."""
         return self._build(columns) if all(map(is_column, columns)) else None
+
+    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
+        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
+        return self._samples_of(self._columns_foreseen(indices, np.empty, foresight))
+
+    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+        """Return columns as `_read_columns` does, for such a stream."""
+        return self._read_columns(indices, empty)
 
 
 def has_own_samples(kind: type[Source]) -> bool:

@@ -54,8 +54,8 @@ class _Gather:
         if taken is None:
             return None
         columns, form = taken
-        if form == "list":
-            return columns
+        if form == "list":  # of samples that are tuples: torch zips them, so strings come as a tuple
+            return [tuple(column) if type(column) is list else column for column in columns]
         return _batch_of([list(column) if type(column) is Positions else column for column in columns], form)
 
 

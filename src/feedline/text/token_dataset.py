@@ -246,9 +246,8 @@ class TokenDataset(ShardCached, TableSource):
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
-        return self._samples_of(self._read_columns(indices, np.empty, foresight))
+    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+        return self._read_columns(indices, empty, foresight)
 
     def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
         block, starts = self.block, indices * self.stride

@@ -12,11 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_collate as torch_default
 
 import feedline
+from feedline import collate
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
+from feedline.datasets.parquet.table import RowGroupSource
 from feedline.errors import BadOption, BadState, CorruptSource
+from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.workers.fetch import streams as fetched
 from tests.datasets.parquet.tables import write
@@ -85,6 +89,44 @@ def test_the_order_does_not_depend_on_workers(dataset: Any, engine: EngineName, 
     expected = [int(x) for x in dataset.stream(shuffle=True, seed=1)]
     found = numbers(feedline.DataLoader(dataset.stream(shuffle=True, seed=1), 4, num_workers=workers, engine=engine))
     assert found == expected
+
+
+@pytest.mark.parametrize("kind", [feedline.Loader, feedline.DataLoader])
+@pytest.mark.parametrize("fields", ["x", ("x", "name"), {"both": ["x", "y"], "name": "name"}])
+def test_batches_are_made_of_columns_and_equal_those_made_of_samples(
+    kind: Any, fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"x": np.arange(53), "y": -np.arange(53), "name": [f"row {number}" for number in range(53)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    made: list[object] = []
+    samples_of = RowGroupSource._samples_of
+
+    def noted(self: Any, ahead: Any) -> list[object]:
+        samples = samples_of(self, ahead)
+        made.extend(samples)
+        return samples
+
+    monkeypatch.setattr(RowGroupSource, "_samples_of", noted)
+
+    def batches(function: Any) -> Any:
+        return list(kind(ParquetDataset(tmp_path, fields).stream(shuffle=True, seed=1), 8, collate_fn=function))
+
+    of_columns, count = batches(None), len(made)
+    assert count == 53 % 8, "only the last batch, which is not full"
+    default = torch_default if kind is feedline.DataLoader else collate.default
+    of_samples = batches(lambda samples: default(samples))
+    assert len(made) == count + 53
+    for found, expected in zip(of_columns, of_samples, strict=True):
+        assert_same(as_arrays(found), as_arrays(expected))
+
+
+# Any: batches.
+def as_arrays(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.numpy()
+    if isinstance(batch, dict):
+        return {name: as_arrays(one) for name, one in batch.items()}
+    return type(batch)(map(as_arrays, batch)) if isinstance(batch, (list, tuple)) else batch
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 20])

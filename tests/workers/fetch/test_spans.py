@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from feedline.abc.source import Repeatable, StreamSource
 from feedline.abc.worker_spec import WorkerSpec
+from feedline.collate import default
 from feedline.errors import BadOption, InternalError
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
@@ -36,6 +39,7 @@ class World:
     worker_count: int = 1
     tail: str = "pad"
     drop_last: bool = False
+    collate: Any = list
 
     def fetcher(
         self,
@@ -49,7 +53,7 @@ class World:
         spec = WorkerSpec(
             dataset,
             DatasetKind.ITERABLE,
-            list if batched else lambda sample: sample,
+            self.collate if batched else lambda sample: sample,
             NumpyFramework(),
             worker_count=self.worker_count,
             base_seed=0,
@@ -195,6 +199,51 @@ def test_batches_of_other_workers_are_skipped() -> None:
     assert dataset.iterator.read == 6
     with pytest.raises(StopIteration):
         fetch(Span(50, 0))
+
+
+class Columns(StreamSource):
+    """0, 1, ...; returns samples as columns, too."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.made: list[ColumnIterator] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.made.append(ColumnIterator(self.count))
+        return self.made[-1]
+
+
+class ColumnIterator(SkippingIterator):
+    def columns(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.place + offsets[-1] >= self.count:
+            raise IndexError("the stream ends before")
+        return self.place + offsets
+
+
+@settings(deadline=None)
+@given(worlds, totals, st.booleans(), st.data())
+def test_batches_made_of_columns_equal_those_made_of_samples(
+    world: World, total: int, drop_last: bool, data: st.DataObject
+) -> None:
+    world = dataclasses.replace(world, drop_last=drop_last, collate=default)
+    before = run_or_skip(world, lambda: Numbers(total))
+    done = data.draw(st.integers(0, before.steps()))
+    consumed = before.consumed[done - 1] if done else 0
+    after = run(world, lambda: Columns(total), origin=consumed)
+    for found, expected in zip(after.batches, before.batches, strict=True):
+        assert [np.asarray(batch).tolist() for batch in found] == [np.asarray(one).tolist() for one in expected[done:]]
+
+
+@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (3, 2)])
+def test_only_a_step_that_is_not_full_is_made_of_samples(world_size: int, rank: int) -> None:
+    dataset = Columns(50)
+    fetch = World(4, world_size, 1, "pad", collate=default).fetcher(rank, dataset)
+    for number in range(50 // (4 * world_size)):
+        first = 4 * world_size * number + rank
+        assert fetch(Span(number)).tolist() == list(range(first, first + 4 * world_size, world_size))
+    assert dataset.made[0].read == 0
+    fetch(Span(50 // (4 * world_size)))
+    assert 0 < dataset.made[0].read <= 2
 
 
 @settings(deadline=None)

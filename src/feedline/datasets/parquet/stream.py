@@ -10,17 +10,19 @@ order of every epoch is known, the disk cache learns when each row group is need
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc import memory
 from feedline.abc.source import StreamSource
 from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, names_sum, torch_worker
 from feedline.datasets.remote import disk_cache
 from feedline.datasets.remote.foresight import PartForesight, Readers
 from feedline.datasets.shard_order import order_of
-from feedline.datasets.source import checked_count, checked_flag
+from feedline.datasets.source import TableSource, checked_count, checked_flag
 from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import checked_seed, epoch_key, mix
@@ -29,6 +31,8 @@ from feedline.types import State
 
 _RUN = 128
 """Samples read at a time. A guess: few enough to stay in the CPU cache, enough to be worth reading together."""
+_ORDERED = 8192
+"""Positions whose indices are computed at a time: for the 256 of a batch, most of the time would be NumPy's calls."""
 
 
 class RowGroupStream(Stream, StreamSource, Epochs):
@@ -119,6 +123,8 @@ class RowGroupPass(ResumablePass[int]):
         self._groups = groups[self._part[0] :: self._part[1]]
         self._key = mix(epoch_key(stream.seed, epoch), 1)
         self._window = -1
+        self._known_from, self._known = 0, np.empty(0, np.int64)
+        """Indices of samples at positions from `_known_from` on."""
         self._foresight: PartForesight | None = None
         self._sizes = sizes
         self._starts = np.cumsum(sizes) - sizes
@@ -150,17 +156,37 @@ class RowGroupPass(ResumablePass[int]):
 
     def _samples(self, places: NDArray[np.int64]) -> list[object]:
         """Return the samples at some positions, and begin to read the row groups after them."""
+        found: list[object] = self._read_with(self._stream.source._read_foreseen, places)
+        return found
+
+    # Any: columns in the form of a sample.
+    def columns(self, offsets: NDArray[np.int64]) -> Any:
+        """Return the samples at some offsets from the next one as columns, as `ColumnSource.read_columns` does.
+
+        Does not move. Raises IndexError: there are fewer samples.
+        """
+        source = self._stream.source
+        if not isinstance(source, TableSource) or self._transform is not None or self._again is not None:
+            return None
+        places = self._place + offsets
+        if places[-1] >= len(self):
+            raise IndexError(f"{len(self) - self._place} samples are left")
+        return source._built(
+            self._read_with(lambda indices, ahead: source._columns_foreseen(indices, memory.empty, ahead), places)
+        )
+
+    # Any: what `read` returns.
+    def _read_with(self, read: Callable[[NDArray[np.int64], Any], Any], places: NDArray[np.int64]) -> Any:
         source = self._stream.source
         if not source.is_remote or not len(places):
-            found: list[object] = source._read_foreseen(self._indices(places), None)
-            return found
+            return read(self._indices(places), None)
         window = self._window_of(int(places[-1]))
         is_new = window != self._window
         if is_new:
             self._foresee(window)
             for group in self._groups_of(window):
                 source._upcoming.get().take(_key_of(group))  # waits for it
-        found = source._read_foreseen(self._indices(places), self._foresight)
+        found = read(self._indices(places), self._foresight)
         if is_new:
             self._window = window
             if 2 * self._stream.window <= source._groups_in_memory():
@@ -227,7 +253,16 @@ class RowGroupPass(ResumablePass[int]):
         return skipped
 
     def _indices(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the sample at each position."""
+        """Return the index of the sample at each of some ascending positions."""
+        if not len(places):
+            return places
+        low, high = int(places[0]), int(places[-1])
+        if not self._known_from <= low <= high < self._known_from + len(self._known):
+            self._known_from = low
+            self._known = self._order(np.arange(low, min(max(low + _ORDERED, high + 1), len(self))))
+        return self._known[places - self._known_from]
+
+    def _order(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         ends, window = self._ends, self._stream.window
         if self._stream.shuffle:
             windows = np.searchsorted(ends, places, side="right") // window

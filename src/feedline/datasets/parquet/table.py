@@ -267,9 +267,8 @@ class RowGroupSource(TableSource):
         self._opened.clear()
         self._waste = Waste()
 
-    def _read_foreseen(self, indices: Indices, foresight: Foresight | None) -> list[object]:
-        """Return samples as `_read` does, for a stream that knows when pieces of files are needed next."""
-        return self._samples_of(self._read_columns(indices, np.empty, foresight))
+    def _columns_foreseen(self, indices: Indices, empty: Empty, foresight: Foresight | None) -> list[object]:
+        return self._read_columns(indices, empty, foresight)
 
     def _read_columns(self, indices: Indices, empty: Empty, foresight: Foresight | None = None) -> list[object]:
         layout = self._layout

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from feedline.abc.framework import Gather
+from feedline.abc.source import ColumnSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, InternalError
 from feedline.samplers.steps import Steps
@@ -37,6 +40,10 @@ class SpanFetcher(FetcherOfStream):
         """The exception that broke off the stream. Every worker raises it, also if the sample belongs to another."""
         self._has_raised_break = False
         self._has_failed = False
+        self._gather: Gather | None = None
+        """Makes a batch of the samples at some offsets from the next one, without making the samples."""
+        if self.stream.columns is not None and spec.batched and not self._exact:
+            self._gather = spec.framework.gather_for(_Following(self.stream.columns), spec.collate)
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
@@ -44,6 +51,8 @@ class SpanFetcher(FetcherOfStream):
         sharding, share = self._sharding, self._sharding.share
         stride = sharding.batch_size * share.world_size
         begin = span.origin + span.number * stride
+        if (batch := self._gathered(begin, stride)) is not None:
+            return batch
         if stride == sharding.batch_size and (whole := self._whole_batch(begin, stride)) is not None:
             self._scope.collate(begin, draws=self._collate_draws)
             return self._collated(whole if self._batched else whole[0], range(begin, begin + stride))
@@ -74,19 +83,37 @@ class SpanFetcher(FetcherOfStream):
         self._scope.collate(begin + share.rank, draws=self._collate_draws)
         return self._collated(samples if self._batched else samples[0], own)
 
+    def _gathered(self, begin: int, stride: int) -> object:
+        """Return the batch of a step, made of columns; None if that is impossible: nothing was read then."""
+        stream, share = self.stream, self._sharding.share
+        is_clear = self._guard is None or self._guard.is_clear
+        if self._gather is None or not is_clear or self._total is not None or not self._is_at(begin):
+            return None
+        try:
+            batch = self._gather(np.arange(share.rank, stride, share.world_size))
+        except Exception:  # the stream ends in this step, or a sample of it fails: find out which, one by one
+            return None
+        if batch is None:
+            self._gather = None
+        else:
+            stream.skip_to(begin + stride)
+        return batch
+
+    def _is_at(self, begin: int) -> bool:
+        """Go to a place, and return whether the next sample of the stream is the one there, and none is held."""
+        if self._held and max(self._held) >= begin:
+            return False
+        self._held.clear()
+        self.stream.skip_to(begin)
+        return self.stream.place == begin
+
     def _whole_batch(self, begin: int, count: int) -> list[object] | None:
         """Return the samples of a step of the only rank, read in one go; None if that is impossible.
 
         Samples read before one that fails, or before the end of the stream, are kept for the general path.
         """
         stream = self.stream
-        if not stream.takes_many or self._guard is not None or self._total is not None:
-            return None
-        if self._held and max(self._held) >= begin:
-            return None
-        self._held.clear()
-        stream.skip_to(begin)
-        if stream.place != begin:
+        if not stream.takes_many or self._guard is not None or self._total is not None or not self._is_at(begin):
             return None
         samples: list[object] = []
         try:
@@ -256,3 +283,13 @@ class _Failed:
     reason: Exception
     is_last: bool = False
     """True if no sample follows, whatever the policy is."""
+
+
+class _Following(ColumnSource):
+    """The samples that follow in a stream, by their offset from the next one."""
+
+    def __init__(self, columns: Gather) -> None:
+        self._columns = columns
+
+    def read_columns(self, indices: NDArray[np.int64]) -> object:
+        return self._columns(indices)
