@@ -214,8 +214,8 @@ class Columns(StreamSource):
 
 
 class ColumnIterator(SkippingIterator):
-    def columns(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self.place + offsets[-1] >= self.count:
+    def columns(self, offsets: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        if self.place + count > self.count:
             raise IndexError("the stream ends before")
         return self.place + offsets
 

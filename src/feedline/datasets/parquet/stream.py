@@ -160,16 +160,16 @@ class RowGroupPass(ResumablePass[int]):
         return found
 
     # Any: columns in the form of a sample.
-    def columns(self, offsets: NDArray[np.int64]) -> Any:
-        """Return the samples at some offsets from the next one as columns, as `ColumnSource.read_columns` does.
+    def columns(self, offsets: NDArray[np.int64], count: int) -> Any:
+        """Return some of the next `count` samples as columns, as `ColumnSource.read_columns` does.
 
-        Does not move. Raises IndexError: there are fewer samples.
+        Does not move. Raises IndexError: there are fewer than `count`.
         """
         source = self._stream.source
         if not isinstance(source, TableSource) or self._transform is not None or self._again is not None:
             return None
         places = self._place + offsets
-        if places[-1] >= len(self):
+        if self._place + count > len(self):
             raise IndexError(f"{len(self) - self._place} samples are left")
         return source._built(
             self._read_with(lambda indices, ahead: source._columns_foreseen(indices, memory.empty, ahead), places)

@@ -7,6 +7,7 @@ sample does it in every worker. Such datasets should split themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -43,7 +44,8 @@ class SpanFetcher(FetcherOfStream):
         self._gather: Gather | None = None
         """Makes a batch of the samples at some offsets from the next one, without making the samples."""
         if self.stream.columns is not None and spec.batched and not self._exact:
-            self._gather = spec.framework.gather_for(_Following(self.stream.columns), spec.collate)
+            step = self._sharding.batch_size * self._sharding.share.world_size
+            self._gather = spec.framework.gather_for(_Following(self.stream.columns, step), spec.collate)
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
@@ -288,8 +290,9 @@ class _Failed:
 class _Following(ColumnSource):
     """The samples that follow in a stream, by their offset from the next one."""
 
-    def __init__(self, columns: Gather) -> None:
+    def __init__(self, columns: Callable[[NDArray[np.int64], int], object], step: int) -> None:
         self._columns = columns
+        self._step = step
 
     def read_columns(self, indices: NDArray[np.int64]) -> object:
-        return self._columns(indices)
+        return self._columns(indices, self._step)

@@ -59,7 +59,7 @@ class Stream:
         self._skip = getattr(self._iterator, "skip", None) if is_ours else None
         self._take = getattr(self._iterator, "take", None) if is_ours and not self.seeds_each else None
         self.columns = getattr(self._iterator, "columns", None) if self._skip and not self.seeds_each else None
-        """Returns samples at some offsets from the next one as columns; None if the iterator cannot do that."""
+        """Returns some of a number of samples that follow as columns; None if the iterator cannot do that."""
         self._scope = scope
         self.place = 0
         """Samples read so far, including those before a resumption."""
