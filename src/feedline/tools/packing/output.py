@@ -7,13 +7,12 @@ one complete shard at a time, each with a note of the run's position: an interru
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from feedline.datasets.manifest import FACTS
 from feedline.tools.packing.schema import Schema
-from feedline.tools.packing.work import Indexing, keep_in, sync, write_durably
+from feedline.tools.packing.work import Indexing, keep_in, remove, sync, write_durably
 from feedline.tools.packing.writers.contract import Format, Summary, Writer
 from feedline.types.checksums import sealed
 
@@ -78,7 +77,7 @@ class Output:
         """Append samples that the writer's class encoded. Set `schema` first."""
         if self._writer is None:
             path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
-            _remove(path)  # an interrupted run may have started it
+            remove(path)  # an interrupted run may have started it
             self._writer = self._format.writer(path, self.schema, self._compression, self._count)
         self._writer.write(samples)
 
@@ -127,9 +126,3 @@ class Output:
         """Release everything, without completing the output."""
         if self._writer is not None:
             self._writer.close()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
