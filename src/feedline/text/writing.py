@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, BadState
+from feedline.system.kept_file import sync
 from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, MAGIC, TokenFile, token_bytes_of
 from feedline.types import JsonObject
 
@@ -210,11 +211,7 @@ class TokenWriter:
         unfinished, lengths = self._places
         os.replace(unfinished, self.path)
         lengths.unlink()
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path.parent)
         return found
 
     def close(self) -> None:

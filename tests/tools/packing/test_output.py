@@ -9,9 +9,10 @@ import pytest
 
 from feedline.datasets.manifest import FACTS
 from feedline.errors import BadOption
+from feedline.system.kept_file import write_durably
 from feedline.tools.packing.output import Output
 from feedline.tools.packing.schema import Sample, Schema
-from feedline.tools.packing.work import WorkFolder, write_durably
+from feedline.tools.packing.work import WorkFolder
 from feedline.tools.packing.writers.contract import FORMATS as TABLE
 from feedline.tools.packing.writers.contract import Summary
 from tests.tools.packing.stores import SHARDED, content, in_child, mixed, read_files

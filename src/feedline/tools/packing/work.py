@@ -22,6 +22,7 @@ from pathlib import Path
 from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
+from feedline.system.kept_file import sync, write_durably
 from feedline.types import JsonObject
 
 NOTE, LOCK = "note.json", "lock"
@@ -290,24 +291,6 @@ def crc32_of(path: Path) -> int:
         while piece := file.read(_PIECE):
             found = zlib.crc32(piece, found)
     return found
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file atomically: at any moment it has either all of the old or all of the new content."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    sync(temporary)
-    os.replace(temporary, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _difference(name: str, left: dict[str, object], job: dict[str, object]) -> str:
