@@ -33,7 +33,7 @@ _TAIL_BYTES = 1 << 12
 """Bytes to read from the end at first: they include the checksums of 16 MB."""
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part")
-_ABANDONED_S = 3600.0
+ABANDONED_S = 3600.0
 """An unfinished file that was not written to for this long was left by a process that died. A guess."""
 
 
@@ -74,12 +74,12 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def drop_abandoned(folder: Path, beginning: str = "") -> None:
+def drop_abandoned(folder: Path, beginning: str = "", *, after_s: float = ABANDONED_S) -> None:
     """Delete what killed processes left unfinished in a folder, of files whose names begin so."""
     for path in folder.iterdir():
         if path.name.startswith(f".{beginning}") and _UNFINISHED.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process was quicker
-                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                if time.time() - path.stat().st_mtime >= after_s:
                     path.unlink()
 
 

@@ -228,6 +228,35 @@ def test_the_older_output_is_not_lost_at_any_step(tmp_path: Path, format_: str) 
     crashes(lambda folder: act(Mixed(), folder / "out", overwrite=True), base, check, least=15)
 
 
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("change", [cut, os.unlink])
+@pytest.mark.parametrize("name", ["note.json", "shards-000000.json", "output/shard-000001.tar"])
+def test_a_run_whose_work_is_damaged_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Path], None]
+) -> None:
+    """Nothing of the interrupted run is left, even if the new one writes fewer shards."""
+    monkeypatch.setattr("feedline.tools.packing.work._PAGE", 2)
+
+    class Dies(Mixed):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 90:
+                raise OSError("lost")
+            return super().__getitem__(index)
+
+    act = partial(feedline.pack, workers=0, format="tar", source="mixed", samples_per_shard=16)
+    with pytest.raises(OSError, match="lost"):
+        act(Dies(), tmp_path / "out")
+    change(tmp_path / "out.packing" / name)
+    packed = act(Mixed(), tmp_path / "out")
+    assert (packed.count, packed.resumed) == (100, 0)
+    whole = act(Mixed(), tmp_path / "whole")
+    assert content(packed.path) == content(whole.path)
+    assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
+
+
 @pytest.mark.slow
 def test_a_run_that_starts_over_can_be_killed_at_any_step(tmp_path: Path) -> None:
     base = tmp_path / "base"

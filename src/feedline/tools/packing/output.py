@@ -66,12 +66,9 @@ class Output:
         """The files that a source needs to read the output."""
         return [self.path / str(entry["name"]) for entry in self.entries] if self.is_sharded else [self.path]
 
-    def resume(self, entries: list[dict[str, object]], count: int, schema: Schema, *, is_remote: bool = False) -> bool:
-        """Continue after these shards with `count` samples; False if a local shard is missing."""
-        if not is_remote and not all((self.path / str(entry["name"])).exists() for entry in entries):
-            return False
+    def resume(self, entries: list[dict[str, object]], count: int, schema: Schema) -> None:
+        """Continue after these shards with `count` samples."""
         self.entries, self._count, self.schema = entries, count, schema
-        return True
 
     # object: a sample as encoded by the format's writer.
     def write(self, samples: Sequence[object]) -> None:

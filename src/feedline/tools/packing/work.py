@@ -22,12 +22,12 @@ from pathlib import Path
 from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
 from feedline.system.failures import add_note
-from feedline.system.kept_file import sync, write_durably
+from feedline.system.kept_file import drop_abandoned, keep, read_kept, sync, write_durably
 from feedline.types import JsonObject
 
 NOTE, LOCK = "note.json", "lock"
-_REPLACED = "replaced"
-"""The older output, from the moment when it loses its name until the new one has it."""
+_OUTPUT, _REPLACED = "output", "replaced"
+"""Complete shards; the older output, from the moment when it loses its name until the new one has it."""
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PAGE = 256
 """Shards in one page of the list."""
@@ -89,6 +89,8 @@ class Work(ABC):
             self._page_count = note.pop("pages")
             pages = (self._load(_page(number)) for number in range(self._page_count))
             note["entries"] = [one for page in pages for one in json.loads(page or b"[]")] + note["entries"]
+            if len(note["entries"]) != note["shards"]:  # a page is lost
+                return None
         return note
 
     def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
@@ -155,11 +157,10 @@ class WorkFolder(Work):
         return (self.path / NOTE).exists()
 
     def _load(self, name: str) -> bytes | None:
-        path = self.path / name
-        return path.read_bytes() if path.exists() else None
+        return read_kept(self.path / name)
 
     def _save(self, name: str, data: bytes) -> None:
-        write_durably(self.path / name, data)
+        keep(self.path / name, [data])
 
     def _locked(self) -> int:
         """Make the folder if it is missing, lock it, and check that it was made for this output."""
@@ -208,13 +209,24 @@ class WorkFolder(Work):
         )
 
     def _begin(self, job: dict[str, object], *, restart: bool) -> None:
-        if self.has_note() and not restart:
+        note = None if restart else self.note
+        if note is not None:
             self._check_job(job)
-            return
+            if all(map(self._has, note.get("entries", ()))):
+                output = self.path / _OUTPUT
+                for folder in filter(Path.is_dir, (output, output / INDEX_FOLDER)):
+                    drop_abandoned(folder, after_s=0.0)  # the lock says that nobody else is writing
+                return
+            self._page_count = 0
         self._restore()
         self._check()
         self._empty()
-        write_durably(self.path / JOB, json.dumps(job).encode())
+        self._save(JOB, json.dumps(job).encode())
+
+    def _has(self, entry: JsonObject) -> bool:
+        """True if a shard that the note lists is there."""
+        path = self.path / _OUTPUT / entry["name"]
+        return path.is_file() and path.stat().st_size == entry["bytes"]
 
     def _restore(self) -> None:
         """Return its name to an older output, if its run was killed before the new one got the name."""
@@ -228,7 +240,7 @@ class WorkFolder(Work):
                 remove(path)
 
     def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
-        keep_in(self.path / "output", shard, entry, index_of)
+        keep_in(self.path / _OUTPUT, shard, entry, index_of)
 
     def deliver(self, built: Path) -> None:
         replaced = self.path / _REPLACED
