@@ -103,20 +103,20 @@ class CacheFile:
             return None
         return cls(cache_home() if chosen is True else chosen, kind, about)
 
-    def read_as(self, make: Callable[[Any], T]) -> T | None:
-        """Return `make` of the stored value; None if there is none or `make` cannot use it.
+    def read_as(self, make: Callable[[Any], T], stamp: str = "") -> T | None:
+        """Return `make` of the stored value; None if there is none, it has another stamp or `make` cannot use it.
 
         So a file with a correct checksum but unusable content, perhaps from another version, is also treated as
         missing.
         """
-        stored = self.read()
+        stored = self.read(stamp)
         try:
             return None if stored is None else make(stored)
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             return None
 
-    def read(self) -> Any:
-        """Return the stored value; None if there is none, or it is incomplete or another user's."""
+    def read(self, stamp: str = "") -> Any:
+        """Return the stored value; None if there is none, it has another stamp, or it is damaged or another user's."""
         if is_foreign(self.path.parent) or is_foreign(self.path):
             return None
         content = read_kept(self.path)
@@ -126,7 +126,7 @@ class CacheFile:
             stored = records.decode(content)
         except CorruptSource:
             return None
-        if not isinstance(stored, dict) or stored.get("about") != self._about:
+        if not isinstance(stored, dict) or (stored.get("about"), stored.get("stamp")) != (self._about, stamp):
             return None
         return stored.get("value")
 
@@ -138,9 +138,14 @@ class CacheFile:
         except OSError:
             return False  # it does not exist, or writing it warns
 
-    def write(self, value: object) -> None:
-        """Store a value, replacing any earlier one. If that fails, only warn."""
-        content = records.encode({"about": self._about, "value": value})
+    def write(self, value: object, stamp: str = "") -> None:
+        """Store a value, replacing any earlier one. If that fails, only warn.
+
+        Args:
+            value: anything that a record can hold.
+            stamp: what the value was derived from, if that changes while the subject stays the same.
+        """
+        content = records.encode({"about": self._about, "stamp": stamp, "value": value})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if is_foreign(self.path.parent):

@@ -11,7 +11,7 @@ import pytest
 
 import feedline
 from feedline.datasets import JSONLines
-from feedline.errors import CorruptSource, DataWarning, SourceChanged
+from feedline.errors import DataWarning, SourceChanged
 from feedline.system.kept_file import BLOCK_BYTES, kept_bytes
 from tests.datasets.lines.writing import lines_of, touch_later
 from tests.tools.packing.stores import in_child
@@ -119,14 +119,14 @@ def test_a_lost_copy_is_made_again_unless_the_file_has_changed(path: Path) -> No
         one.close()
 
 
-def test_a_damaged_copy_of_a_damaged_file_is_an_error(path: Path) -> None:
+def test_a_damaged_copy_of_a_file_that_has_changed_is_an_error(path: Path) -> None:
     dataset = opened(path)
     assert len(dataset) == COUNT
     damage(copy_of(path), len(LINES) // 2)
     before = os.stat(path)
     damage(path, before.st_size - 6)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.warns(DataWarning, match="is damaged"), pytest.raises(CorruptSource, match=r"a\.jsonl\.gz"):
+    with pytest.warns(DataWarning, match="is damaged"), pytest.raises(SourceChanged, match=r"a\.jsonl\.gz"):
         dataset[COUNT // 2]
     dataset.close()
 

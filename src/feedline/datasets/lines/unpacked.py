@@ -14,7 +14,7 @@ from feedline.datasets.cache_file import cache_home, check_own, is_foreign
 from feedline.datasets.lines.index import chunks_of
 from feedline.datasets.lines.inflating import Inflating, packing_in
 from feedline.datasets.paths import local_output
-from feedline.datasets.remote.blob import Blob, Version
+from feedline.datasets.remote.blob import Blob
 from feedline.errors import CorruptSource, DataWarning, PerformanceWarning, SourceChanged, SourceError, warn_user
 from feedline.system.deletion import ClosedWhenDeleted
 from feedline.system.kept_file import KeptFile, drop_abandoned, keep
@@ -27,7 +27,7 @@ _MARK = "unpacked-lines.feedline"
 class UnpackedFiles:
     """A folder of decompressed files; None for one in the user's cache folder.
 
-    The names of the copies derive from address, size and tag of the files, so a changed file has another one. They are
+    The names of the copies derive from address and stamp of the files, so a changed file has another one. They are
     kept files (`system/kept_file.py`): one that is incomplete or damaged is made again.
     """
 
@@ -48,8 +48,8 @@ class UnpackedFiles:
             return None
         name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
         family = f"{Path(name).stem}-{_digest(name)}-"
-        path = self.folder / f"{family}{_digest(blob.size, blob.tag)}.lines"
-        found = Unpacked(path, family, packing, Version(blob.size, blob.tag), reopen)
+        path = self.folder / f"{family}{_digest(blob.stamp)}.lines"
+        found = Unpacked(path, family, packing, blob.stamp, reopen)
         if (kept := found.kept()) is not None:
             kept.close()
             return found
@@ -76,7 +76,7 @@ class Unpacked:
     family: str
     """How the names of the copies of all versions of the file begin."""
     packing: str
-    version: Version
+    stamp: str
     reopen: Callable[[], AbstractContextManager[Blob]]
     """Opens the compressed file."""
 
@@ -101,7 +101,7 @@ class Unpacked:
     def make_again(self) -> None:
         """Decompress the file once more. Raises SourceChanged: it is another one now."""
         with self.reopen() as blob:
-            if (blob.size, blob.tag) != self.version:
+            if blob.stamp != self.stamp:
                 raise SourceChanged(
                     f"{blob.name} has changed, and the decompressed copy of what it was is lost. Make the dataset anew."
                 )

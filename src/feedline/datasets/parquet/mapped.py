@@ -152,9 +152,9 @@ _SLOTS = 1 << 16
 class Unpacked:
     """Decoded row groups, stored as Arrow files in a folder that every process maps.
 
-    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path, size
-    and modification time of its Parquet file and from the columns, so a changed file is decoded again. Older copies are
-    then removed.
+    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path
+    and stamp of its Parquet file and from the columns, so a changed file is decoded again. Older copies are then
+    removed.
 
     They are kept files (`system/kept_file.py`). Mapped memory cannot be checked at each use, so checksums are verified
     when a row group is first mapped. Processes forked from one that has the dataset verify it once between them, others
@@ -257,7 +257,7 @@ def _family(file: File) -> str:
 
 
 def _name(file: File, names: Sequence[str]) -> str:
-    return f"{_family(file)}{_digest(file.size, file.tag)}-{_digest(sorted(names))}"
+    return f"{_family(file)}{_digest(file.stamp)}-{_digest(sorted(names))}"
 
 
 def _make(place: Path, file: File) -> None:
@@ -270,7 +270,7 @@ def _make(place: Path, file: File) -> None:
     except FileExistsError:
         pass
     else:
-        current = f"{_family(file)}{_digest(file.size, file.tag)}-"
+        current = f"{_family(file)}{_digest(file.stamp)}-"
         for other in place.parent.iterdir():
             if other.name.startswith(_family(file)) and not other.name.startswith(current):
                 shutil.rmtree(other, ignore_errors=True)

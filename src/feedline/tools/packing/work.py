@@ -226,7 +226,7 @@ class WorkFolder(Work):
     def _has(self, entry: JsonObject) -> bool:
         """True if a shard that the note lists is there."""
         path = self.path / _OUTPUT / entry["name"]
-        return path.is_file() and path.stat().st_size == entry["bytes"]
+        return path.is_file() and bool(path.stat().st_size == entry["bytes"])
 
     def _restore(self) -> None:
         """Return its name to an older output, if its run was killed before the new one got the name."""
