@@ -109,6 +109,19 @@ def test_a_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
     assert calls == [f"file of {kept_bytes(len(DATA))}", "rename", "folder", "file of 1", "rename", "folder"]
 
 
+def test_a_file_system_that_cannot_flush_folders_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync = os.fsync
+
+    def refused(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    keep(tmp_path / "a", [DATA])
+    assert read_kept(tmp_path / "a") == DATA
+
+
 def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "a"
     keep(path, [b"old"])
