@@ -204,8 +204,8 @@ class WorkFolder(Work):
 
     def _foreign(self, why: str) -> BadOption:
         return BadOption(
-            f"{self._out.name} would be built in {self.path}, which feedline did not make for it: that {why}. Nothing "
-            "was changed. Give the output another name, or move what is there."
+            f"{self._out.name} would be built in {self.path}, which is not a folder that feedline made for it: it "
+            f"{why}. Nothing was changed. Give the output another name, or move what is there."
         )
 
     def _begin(self, job: dict[str, object], *, restart: bool) -> None:
