@@ -34,6 +34,7 @@ from feedline.datasets import (
     FileDataset,
     HDF5Dataset,
     ImageFolder,
+    JSONLines,
     LitDataDataset,
     LMDBDataset,
     MDSDataset,
@@ -477,6 +478,30 @@ def _unpacked_file(folder: Path) -> bytes:
     return next((folder / "unpacked").glob("*/0.arrow")).read_bytes()
 
 
+def _copied(folder: Path) -> Path:
+    """Write compressed lines, and make their decompressed copy."""
+    folder.mkdir(exist_ok=True)
+    lines = "".join(json.dumps({"label": one["label"], "name": one["name"]}) + "\n" for one in samples())
+    path = at(".jsonl.gz")(folder, gzip.compress(lines.encode(), mtime=0))
+    _read_copy(path)
+    return path
+
+
+def _copy_of(path: Path) -> Path:
+    return next((path.parent / f"{VICTIM}-copies").glob("*.lines"))
+
+
+def _read_copy(path: Path) -> list[Any]:
+    return all_of(JSONLines(path, unpack=path.parent / f"{VICTIM}-copies", cache=False))
+
+
+def _copy_place(folder: Path, data: bytes) -> Path:
+    """Replace a decompressed copy by damaged bytes."""
+    path = _copied(folder)
+    _copy_of(path).write_bytes(data)
+    return path
+
+
 # -- HDF5, databases ---------------------------------------------------------------------------------------------------
 
 
@@ -819,6 +844,7 @@ _OTHERS = [
         lambda path: all_of(ParquetDataset(path, cache=path.parent / f"{VICTIM}-unpacked")),
         ALL,
     ),
+    Target("copy", lambda folder: _copy_of(_copied(folder)).read_bytes(), _copy_place, _read_copy, ALL),
     Target("tokens", _token_file, at(".bin"), _tokens, (TRUNCATE,)),
     Target("tokens-verified", _token_file, at(".bin"), _verified_tokens, ALL),
     Target("cache", _cache_file, at(f"/{FILE}"), _cache, ALL),
@@ -871,7 +897,7 @@ TARGETS = {one.name: one for one in [*_FILES, *_SHARDS, *_OTHERS, *_SOUNDS, *_VI
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "shards": [one.name for one in _SHARDS],
-    "own": ["unpacked", "cache", "index", "record"],
+    "own": ["unpacked", "copy", "cache", "index", "record"],
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", *_JXL, "files-npy", "files-text"],
     "decoders": [one.name for one in _DECODED],

@@ -448,10 +448,10 @@ def test_a_full_disk_does_not_hide_an_exception_of_the_run(tmp_path: Path, monke
             if fails:
                 raise RuntimeError("training failed")
 
-    def write(path: Path, data: bytes) -> int:
+    def write(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(os, "fsync", write)
     with pytest.raises(RuntimeError, match="training failed") as failed:
         run(fails=True)
     assert "could not be written" in " ".join(getattr(failed.value, "__notes__", ["could not be written"]))

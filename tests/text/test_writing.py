@@ -122,3 +122,32 @@ def test_rejects_a_checkpoint_of_another_file(tmp_path: Path) -> None:
 def test_types(tmp_path: Path, dtype: Any) -> None:
     with pytest.raises(BadOption, match="'uint16' or 'uint32'"):
         TokenWriter(tmp_path / "a.bin", dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["a.bin.unfinished", "a.bin.lengths"])
+def test_files_of_the_user_are_not_emptied(tmp_path: Path, name: str) -> None:
+    with TokenWriter(tmp_path / "a.bin", dtype="uint16") as writer:
+        writer.write([[1, 2], [3]])
+        checkpoint = writer.checkpoint()
+    (tmp_path / name).write_bytes(b"precious" * 1000)
+    (tmp_path / "precious").write_bytes(b"precious")
+    with pytest.raises(BadOption, match=name):
+        TokenWriter(tmp_path / "a.bin", dtype="uint16")
+    with pytest.raises(BadState, match=r"a\.bin"):
+        TokenWriter(tmp_path / "a.bin", dtype="uint16", resume=checkpoint)
+    assert (tmp_path / name).read_bytes() == b"precious" * 1000
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(BadOption, match=name):
+        TokenWriter(tmp_path / "a.bin", dtype="uint16")
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_what_an_interrupted_writer_left_is_replaced(tmp_path: Path) -> None:
+    writer = TokenWriter(tmp_path / "a.bin", dtype="uint16")
+    writer.write([[1, 2], [3]])
+    writer.checkpoint()
+    writer.close()
+    with TokenWriter(tmp_path / "a.bin", dtype="uint16") as writer:
+        writer.write([[5]])
+    assert verify(tmp_path / "a.bin").token_count == 1

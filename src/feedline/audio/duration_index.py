@@ -24,7 +24,7 @@ from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.types.terminal import open_screen
 
-_VERSION = 1
+_VERSION = 2
 _WORTH_KEEPING = 1000
 """Durations of at least this many files go to the user's cache folder."""
 _CHUNK = 512
@@ -41,8 +41,8 @@ def durations(audio: object, *, cache: Cache = True, damaged: float | None = Non
     """Return the seconds of each sample of a dataset of audio files, reading only their headers.
 
     They are the `lengths` of `LengthBucketBatchSampler` and `TokenBudgetBatchSampler`. Several threads read the
-    headers. The result is stored; later calls for the same paths read only the headers of files whose size or time of
-    modification has changed. On a terminal, a progress bar appears if it takes long.
+    headers. The result is stored; later calls for the same paths read only the headers of files that have changed. On a
+    terminal, a progress bar appears if it takes long.
 
     Args:
         audio: an `AudioFolder` or another `FileDataset`, a part of one (`feedline.split`, torch's `Subset`), or paths.
@@ -83,7 +83,7 @@ def durations(audio: object, *, cache: Cache = True, damaged: float | None = Non
     file = CacheFile.at(cache, "durations", {"version": _VERSION, "paths": digest})
     index = None if file is None else file.read_as(lambda stored: _Index.of(stored, len(paths)))
     index = index or _Index.of({}, len(paths))
-    unread = index.unread(wanted, stamps.reshape(-1, 2))
+    unread = index.unread(wanted, stamps.reshape(-1, 3))
     _read(index.seconds, unread, paths, threads, skip=damaged is not None)
     if file is not None and len(unread) and (cache is not True or len(paths) >= _WORTH_KEEPING):
         file.write({"stamps": index.stamps, "seconds": index.seconds})
@@ -109,7 +109,7 @@ class _Index:
     @classmethod
     def of(cls, stored: Mapping[str, ArrayLike], count: int) -> _Index:
         """Return a copy of what is stored. Raises ValueError: it is not for so many files."""
-        index = cls(np.full((count, 2), -1, np.int64), np.full(count, np.nan))
+        index = cls(np.full((count, 3), -1, np.int64), np.full(count, np.nan))
         index.stamps[:] = stored.get("stamps", -1)
         index.seconds[:] = stored.get("seconds", np.nan)
         return index
@@ -151,12 +151,12 @@ def _paths_of(audio: object) -> Sequence[str]:
     return paths
 
 
-def _stamp_of(path: str) -> tuple[int, int]:
+def _stamp_of(path: str) -> tuple[int, int, int]:
     try:
         found = os.stat(path)
     except OSError as exc:
         raise SourceError(exc.errno, f"The audio file cannot be read ({exc.strerror})", path) from exc
-    return found.st_size, found.st_mtime_ns
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _seconds_of(path: str) -> float | CorruptSource:

@@ -1,30 +1,23 @@
 """Files that cache results that are slow to compute: complete or absent, and safe to lose.
 
-A cache file is a record followed by a checksum. It is written under another name and then renamed, so readers never see
-a partial file. A file that is damaged, truncated or written by another program is treated as missing. So is a file that
-belongs to another user, who could have put anything there.
+A cache file is a record in a kept file (`system/kept_file.py`). A file that is damaged, truncated or written by another
+program is treated as missing. So is a file that belongs to another user, who could have put anything there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
-import struct
-import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
+from feedline.system.kept_file import keep, read_kept
 from feedline.types import records
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 T = TypeVar("T")
 
@@ -84,19 +77,6 @@ def check_own(folder: Path, mark: str) -> None:
         )
 
 
-def write_whole(path: Path, *pieces: ReadableBuffer) -> None:
-    """Write a file under another name, then rename it: readers never see a partial file. Raises OSError on failure."""
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.writelines(pieces)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 def checked_cache(cache: Cache) -> Cache:
     """Return the option `cache=`. Raises BadOption: it is neither a bool nor a path."""
     if isinstance(cache, bool):
@@ -123,34 +103,30 @@ class CacheFile:
             return None
         return cls(cache_home() if chosen is True else chosen, kind, about)
 
-    def read_as(self, make: Callable[[Any], T]) -> T | None:
-        """Return `make` of the stored value; None if there is none or `make` cannot use it.
+    def read_as(self, make: Callable[[Any], T], stamp: str = "") -> T | None:
+        """Return `make` of the stored value; None if there is none, it has another stamp or `make` cannot use it.
 
         So a file with a correct checksum but unusable content, perhaps from another version, is also treated as
         missing.
         """
-        stored = self.read()
+        stored = self.read(stamp)
         try:
             return None if stored is None else make(stored)
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
             return None
 
-    def read(self) -> Any:
-        """Return the stored value; None if there is none, or it is incomplete or another user's."""
+    def read(self, stamp: str = "") -> Any:
+        """Return the stored value; None if there is none, it has another stamp, or it is damaged or another user's."""
         if is_foreign(self.path.parent) or is_foreign(self.path):
             return None
-        try:
-            content = self.path.read_bytes()
-        except OSError:
-            return None
-        body = memoryview(content)[:-4]
-        if len(content) < 4 or struct.unpack("<I", content[-4:])[0] != zlib.crc32(body):
+        content = read_kept(self.path)
+        if content is None:
             return None
         try:
-            stored = records.decode(body)
+            stored = records.decode(content)
         except CorruptSource:
             return None
-        if not isinstance(stored, dict) or stored.get("about") != self._about:
+        if not isinstance(stored, dict) or (stored.get("about"), stored.get("stamp")) != (self._about, stamp):
             return None
         return stored.get("value")
 
@@ -162,16 +138,21 @@ class CacheFile:
         except OSError:
             return False  # it does not exist, or writing it warns
 
-    def write(self, value: object) -> None:
-        """Store a value, replacing any earlier one. If that fails, only warn."""
-        content = records.encode({"about": self._about, "value": value})
+    def write(self, value: object, stamp: str = "") -> None:
+        """Store a value, replacing any earlier one. If that fails, only warn.
+
+        Args:
+            value: anything that a record can hold.
+            stamp: what the value was derived from, if that changes while the subject stays the same.
+        """
+        content = records.encode({"about": self._about, "stamp": stamp, "value": value})
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if is_foreign(self.path.parent):
                 raise PermissionError(
                     errno.EPERM, f"the folder belongs to another user; set {SHARED}=1 if you trust them"
                 )
-            write_whole(self.path, content, struct.pack("<I", zlib.crc32(content)))
+            keep(self.path, [content])
         except OSError as exc:
             warn_user(
                 f"{self.path} cannot be written ({exc.strerror or exc}), so its content is computed again each time. "

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from feedline.errors import BadOption, SourceChanged, SourceError
@@ -28,6 +28,8 @@ class File:
     size: int
     tag: int | str
     """Modification time; for remote files, the entity tag."""
+    changed_ns: int = field(default=0, compare=False, kw_only=True)
+    """The time of the last change of any kind; zero for remote files."""
 
     @classmethod
     def at(cls, path: str) -> File:
@@ -36,7 +38,12 @@ class File:
             found = os.stat(path)
         except OSError as exc:
             raise SourceError(f"{path!r} cannot be read: {exc.strerror or exc}.") from exc
-        return cls(path, found.st_size, found.st_mtime_ns)
+        return cls(path, found.st_size, found.st_mtime_ns, changed_ns=found.st_ctime_ns)
+
+    @property
+    def stamp(self) -> str:
+        """What a kept result that was derived from the file belongs to."""
+        return stamp_of(self.size, self.tag, self.changed_ns)
 
     @property
     def identity(self) -> str:
@@ -52,6 +59,16 @@ class File:
                 f"{now.size}, or was written again. Its samples may differ: create the dataset again. Do not write to "
                 "files that are being read; write new ones and rename them."
             )
+
+
+def stamp_of(size: int, tag: int | str, changed_ns: int) -> str:
+    """Return what a kept result that was derived from a file belongs to.
+
+    Programs that copy one file over another (`cp -p`, `rsync -t`, `tar`) set the modification time, and some always set
+    the same one. They cannot set the time of the last change. While a file is open, only its modification time matters:
+    a new link or new permissions are no new content.
+    """
+    return f"{size}-{tag}-{changed_ns}"
 
 
 def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
 from feedline.system.failures import words
+from feedline.system.kept_file import write_durably
 from feedline.types import JsonObject
 
 FORMAT = "feedline recording"
@@ -149,12 +150,7 @@ class Recording:
         path = Path(path)
         text = json.dumps({"format": FORMAT, "version": VERSION, **self._plain()}, separators=(",", ":"), default=repr)
         data = text.encode()
-        beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            beside.write_bytes(gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_durably(path, gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
 
     def _plain(self) -> dict[str, object]:
         rows = {

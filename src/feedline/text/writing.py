@@ -14,12 +14,23 @@ from numpy.typing import NDArray
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, BadState
-from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, TokenFile, token_bytes_of
+from feedline.system.kept_file import sync
+from feedline.text.token_file import BLOCK_BYTES, HEADER_BYTES, MAGIC, TokenFile, token_bytes_of
 from feedline.types import JsonObject
 
 UNFINISHED = ".unfinished"
 LENGTHS = ".lengths"
 """Endings of the files that a writer fills: tokens, and the length of each document."""
+
+
+def _is_ours(place: Path) -> bool:
+    """True if a writer that was interrupted left this file, or there is none."""
+    if not place.exists() and not place.is_symlink():
+        return True
+    if place.is_symlink() or not place.is_file():
+        return False
+    with open(place, "rb") as file:
+        return file.read(len(MAGIC)) in (b"", MAGIC)
 
 
 def checked_tokens(tokens: object, dtype: np.dtype[np.integer], what: str) -> NDArray[np.integer]:
@@ -62,7 +73,7 @@ class TokenWriter:
     """Writes a token file; a context manager.
 
     The file gets its name when it is complete and flushed to the disk: at the end of the `with` block, unless that
-    raised an exception. Until then it is called PATH.unfinished. An existing file is replaced.
+    raised an exception. Until then it is called PATH.unfinished, beside PATH.lengths. An existing file is replaced.
 
     Args:
         path: the file; its usual suffix is `.bin`.
@@ -73,7 +84,8 @@ class TokenWriter:
         resume: what `checkpoint()` returned, to continue a file after it.
 
     Raises:
-        BadOption: an option has an invalid value, or a token does not fit into the type.
+        BadOption: an option has an invalid value, a token does not fit into the type, or another program's file has
+            one of the names that unfinished files get.
         BadState: the file is shorter than at the checkpoint.
 
     Example:
@@ -112,14 +124,20 @@ class TokenWriter:
 
     def _begin(self, resume: JsonObject | None) -> tuple[BinaryIO, BinaryIO]:
         if resume is None:
+            for place in self._places:
+                if not _is_ours(place):
+                    raise BadOption(
+                        f"{place} is in the way: no TokenWriter wrote it. Rename it, or choose another path."
+                    )
             tokens, lengths = (open(place, "w+b") for place in self._places)  # noqa: SIM115  (closed by `close`)
-            tokens.write(bytes(HEADER_BYTES))
+            tokens.write(MAGIC.ljust(HEADER_BYTES, b"\0"))
+            lengths.write(MAGIC)
             return tokens, lengths
         self.token_count, self.document_count = int(resume["tokens"]), int(resume["documents"])
         self._sums = _Sums(list(resume["sums"]), int(resume["sum"]), int(resume["held"]))
-        sizes = HEADER_BYTES + self._dtype.itemsize * self.token_count, 8 * self.document_count
+        sizes = HEADER_BYTES + self._dtype.itemsize * self.token_count, len(MAGIC) + 8 * self.document_count
         for place, size in zip(self._places, sizes, strict=True):
-            found = place.stat().st_size if place.exists() else 0
+            found = place.stat().st_size if place.exists() and _is_ours(place) else 0
             if found < size:
                 raise BadState(f"{place} has {found:,} bytes, but had {size:,} at the checkpoint. Start over.")
         tokens, lengths = (open(place, "r+b") for place in self._places)  # noqa: SIM115  (closed by `close`)
@@ -170,7 +188,7 @@ class TokenWriter:
     def finish(self) -> TokenFile:
         """Complete the file and give it its name; return what its header says."""
         file, offsets = self._tokens, np.zeros(self.document_count + 1, "<i8")
-        self._lengths.seek(0)
+        self._lengths.seek(len(MAGIC))
         np.cumsum(np.frombuffer(self._lengths.read(), "<i8"), out=offsets[1:])
         tail = offsets.tobytes() + self._sums.all().tobytes()
         found = TokenFile(
@@ -193,11 +211,7 @@ class TokenWriter:
         unfinished, lengths = self._places
         os.replace(unfinished, self.path)
         lengths.unlink()
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path.parent)
         return found
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ def _stored_at(root: str, store: Cache) -> CacheFile | None:
     if isinstance(store, bool):
         return CacheFile.at(store, "videos", {**about, "root": os.path.abspath(root)})
     file = CacheFile(Path(store).parent, "videos", about)
-    file.path = Path(store)
+    file.path = Path(os.path.realpath(store))  # kept files are not read through a link
     if file.is_of_others():
         raise BadOption(
             f"index={str(store)!r} is a file, but not an index of videos. Choose another path for the index."

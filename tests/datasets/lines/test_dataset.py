@@ -20,6 +20,7 @@ from feedline.datasets.lines import blocks, index, inflating
 from feedline.datasets.lines import dataset as dataset_module
 from feedline.datasets.lines.inflating import packing_in
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, SourceChanged, SourceError
+from feedline.system.kept_file import read_kept
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.lines.writing import (
@@ -496,7 +497,7 @@ def test_unpacked_copies(tmp_path: Path, ending: str, monkeypatch: pytest.Monkey
     dataset = JSONLines(path, "number", unpack=folder, cache=False)
     assert len(dataset) == COUNT + 1
     (copy,) = folder.glob("*.lines")
-    assert copy.read_bytes() == b"\n" + lines_of(rows(COUNT)) + b"?\n"
+    assert read_kept(copy) == b"\n" + lines_of(rows(COUNT)) + b"?\n"
     monkeypatch.setattr("feedline.datasets.lines.blocks._Cursor", None)
     assert dataset.__getitems__([40, 3]) == [40, 3]
     with pytest.raises(CorruptSource, match=rf"a\.jsonl{ending}, line {COUNT + 2}: "):

@@ -277,3 +277,27 @@ def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingExtra, match=r"huggingface_hub.*feedline\[hf\]") as caught:
         len(JSONLines("hf://datasets/ada/poems/a.jsonl"))
     assert "hf://" in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_damaged_piece_of_the_disk_cache_is_requested_again(
+    server: WebServer, tmp_path: Path, ending: str, is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.remote.disk_cache.PIECE_BYTES", 200)
+    write(server.folder / f"a.jsonl{ending}", lines_of(range(COUNT)))
+    address, pieces = f"{server.address}/a.jsonl{ending}", tmp_path / "pieces"
+    dataset = JSONLines(address, cache=False, shard_cache=pieces, cache_bytes=0)
+
+    def values() -> list[Any]:
+        if is_stream:
+            return all_of(dataset.stream())
+        return dataset.__getitems__(range(COUNT))
+
+    for _ in range(3):
+        assert values() == list(range(COUNT))
+        for piece in pieces.glob("?*-*"):
+            content = piece.read_bytes()
+            with open(piece, "r+b") as file:  # in place, as a failing disk does
+                file.write(bytes([content[0] ^ 1]))
+    dataset.close()

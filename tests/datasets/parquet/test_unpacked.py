@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import zlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,8 @@ import pytest
 
 import feedline
 from feedline.datasets import CSVDataset, ParquetDataset
-from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
+from feedline.system.kept_file import KeptFile
 from feedline.testing.source import assert_same
 from tests.datasets.contract import SourceContract
 from tests.datasets.parquet.tables import COUNT, samples, table, write
@@ -120,7 +118,7 @@ def test_damaged_files_are_unpacked_again(path: Path, decoded: list[int], damage
             "nonsense": b"nonsense" * 9,
             "zeros": bytes(len(content)),
             "a bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-            "without a checksum": content[:-12],
+            "without a checksum": content[:-4],
         }
         os.unlink(file)  # other processes may have it mapped
         file.write_bytes(damaged[damage])
@@ -171,7 +169,7 @@ def test_leftovers_of_a_dead_process_are_removed(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
     assert dataset[0] == 0
     (place,) = (file.parent for file in kept(folder))
-    left, recent = place / ".1.arrow.left", place / ".1.arrow.recent"
+    left, recent = place / ".1.arrow.0123456789abcdef.part", place / ".1.arrow.fedcba9876543210.part"
     left.write_bytes(b"half")
     recent.write_bytes(b"half")
     os.utime(left, (1, 1))
@@ -205,12 +203,13 @@ def test_forked_processes_together_verify_checksums_once(path: Path, monkeypatch
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, cache=folder))
     sums: list[int] = []
+    is_intact = KeptFile.is_intact
 
-    def crc32(data: Any, start: int = 0) -> int:
-        sums.append(len(data))
-        return zlib.crc32(data, start)
+    def noted(self: KeptFile, content: Any) -> bool:
+        sums.append(len(content))
+        return is_intact(self, content)
 
-    monkeypatch.setattr(unpacked, "zlib", SimpleNamespace(crc32=crc32))
+    monkeypatch.setattr(KeptFile, "is_intact", noted)
     dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     assert len(dataset) == COUNT
 

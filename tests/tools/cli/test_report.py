@@ -110,3 +110,13 @@ def test_the_recording_is_not_overwritten(tmp_path: Path, option: str, capsys: p
     assert main(["report", str(tmp_path / "run.json"), option, str(tmp_path / "run.json")]) == 1
     assert "is the recording itself" in capsys.readouterr().err
     Recording.load(tmp_path / "run.json")
+
+
+def test_only_its_own_page_is_replaced_without_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    for _ in range(2):
+        assert main(["report", str(tmp_path / "run.json")]) == 0
+    (tmp_path / "run.html").write_text("my notes on the run")
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    assert "run.html" in capsys.readouterr().err
+    assert (tmp_path / "run.html").read_text() == "my notes on the run"

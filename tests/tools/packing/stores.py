@@ -64,7 +64,7 @@ def content(path: Path) -> dict[str, bytes]:
     return {one.relative_to(path).as_posix(): one.read_bytes() for one in path.rglob("*") if one.is_file()}
 
 
-CRASHES = ("fsync", "replace", "rename", "unlink")
+CRASHES = ("fsync", "replace", "rename", "unlink", "mkdir", "rmdir", "pwrite")
 """Functions of `os` at which a process is killed: those that decide what is left after a crash."""
 
 

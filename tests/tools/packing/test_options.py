@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from feedline.errors import BadOption
 from feedline.tools.packing.options import Options, as_fields, as_names, as_path, check_apart, check_place, is_name
 from feedline.tools.packing.writers.contract import FORMATS
+from feedline.types.checksums import sealed
 
 pytestmark = pytest.mark.sample(5)
 
@@ -86,7 +88,7 @@ def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
     (tmp_path / "file.tar").touch()
     (tmp_path / "folder.tar").mkdir()
     (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "feedline.json").touch()
+    (tmp_path / "ours" / "feedline.json").write_text(json.dumps(sealed({"feedline": "1.0"})))
     (tmp_path / "link.tar").symlink_to(tmp_path / "file.tar")
     tar, npy, plain = FORMATS["tar"], FORMATS["npy"], Options()
     assert check_place(tmp_path / "new", tar, plain, overwrite=False)

@@ -369,21 +369,33 @@ def test_an_interrupted_replacement_keeps_the_old_output_and_can_be_resumed(memo
     assert {"shard-v2-000000.tar", "feedline.json"} <= set(files_below(memory, "bucket/out"))
 
 
-def test_an_output_with_a_damaged_manifest_can_be_replaced(memory: Any) -> None:
-    shards(Mixed(), "memory://bucket/out")
-    memory.pipe("/bucket/out/feedline.json", b"{")
-    shards(Mixed(70), "memory://bucket/out", overwrite=True)
-    assert labels_in("memory://bucket/out", "tar") == NEW
-    assert len(files_below(memory, "bucket/out")) == 11
+@pytest.mark.parametrize("manifest", [b"{", b'{"workers": 4}', b'{"shards": [], "format": "tar", "count": 0}'])
+def test_without_a_manifest_that_feedline_wrote_nothing_is_replaced(memory: Any, manifest: bytes) -> None:
+    objects = {"feedline.json": manifest, "shard-000000.tar": b"precious"}
+    for name, data in objects.items():
+        memory.pipe(f"/bucket/out/{name}", data)
+    with pytest.raises(BadOption, match=r"did not write, or that are damaged"):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, restart=True)
+    assert files_below(memory, "bucket/out") == objects
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar"])
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000000.tar", "sub/a.tar", "feedline.json", ".packing/note.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_objects_that_feedline_did_not_write_are_left_alone(memory: Any, name: str, overwrite: bool) -> None:
     memory.pipe(f"/bucket/out/{name}", b"precious")
-    with pytest.raises(BadOption, match=r"objects that feedline did not write, such as '"):
+    with pytest.raises(BadOption, match=r"objects that feedline did not write"):
         shards(Mixed(), "memory://bucket/out", overwrite=overwrite, restart=True)
     assert files_below(memory, "bucket/out") == {name: b"precious"}
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000099.tar", ".index/shard-000099.tar"])
+def test_objects_among_the_shards_of_a_complete_output_are_left_alone(memory: Any, name: str) -> None:
+    shards(Mixed(), "memory://bucket/out")
+    memory.pipe(f"/bucket/out/{name}", b"precious")
+    before = files_below(memory, "bucket/out")
+    with pytest.raises(BadOption, match=name):
+        shards(Mixed(70), "memory://bucket/out", overwrite=True, restart=True)
+    assert files_below(memory, "bucket/out") == before
 
 
 @pytest.mark.parametrize(

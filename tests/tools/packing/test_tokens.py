@@ -219,7 +219,7 @@ def test_token_ids_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None
         ({"out": "a", "shard_tokens": 0}, "shard_tokens=0"),
         ({"out": "no/such/a.bin"}, "no folder"),
         ({"out": "here.bin"}, "exists already"),
-        ({"out": "folder", "overwrite": True}, "other files"),
+        ({"out": "folder", "overwrite": True}, "mine.txt"),
         ({"out": "folder.bin", "overwrite": True}, "is a folder"),
         ({"out": "a.bin", "dtype": "int64"}, "int64"),
         ({"out": "a.bin", "append_eos": True}, "does not tell which"),

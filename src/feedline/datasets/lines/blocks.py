@@ -18,6 +18,7 @@ from feedline.datasets.lines.format import SPACE
 from feedline.datasets.lines.index import BLOCK_BYTES, PACKED_BYTES, FileIndex, LineIndex, chunks_of
 from feedline.datasets.lines.inflating import Checkpoint, Inflating
 from feedline.datasets.lines.scan import Numbers
+from feedline.datasets.lines.unpacked import Unpacked
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.foresight import Foresight
 from feedline.datasets.remote.ranges import Span, coalesced, side_by_side
@@ -159,6 +160,7 @@ class BlockReader:
     Args:
         open_storage: opens a storage for this thread.
         addresses: the files.
+        unpacked: those that are read from decompressed copies, by number.
         index: where their lines are.
         limit: the most bytes of a line; of a longer one, only the beginning is read.
         request_count: how many ranges of remote files are requested at the same time.
@@ -168,6 +170,7 @@ class BlockReader:
         self,
         open_storage: Callable[[], Storage],
         addresses: Sequence[str],
+        unpacked: Mapping[int, Unpacked],
         index: LineIndex,
         *,
         limit: int,
@@ -175,6 +178,7 @@ class BlockReader:
     ) -> None:
         self._storage = open_storage()
         self._addresses = addresses
+        self._unpacked = unpacked
         self._index = index
         self._limit = limit
         self._request_count = request_count
@@ -218,7 +222,8 @@ class BlockReader:
                 return blob
             # For a new foresight, opening it again takes no request where reads check the version.
             version = None if blob.is_local else Version(blob.size, blob.tag)
-        blob = self._storage.open(self._addresses[file], version, foresight)
+        copied = self._unpacked.get(file)
+        blob = copied.open() if copied else self._storage.open(self._addresses[file], version, foresight)
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
             raise SourceChanged(

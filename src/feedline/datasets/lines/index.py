@@ -121,11 +121,11 @@ def index_of(blob: Blob, cache: Cache) -> FileIndex:
     file = CacheFile.at(cache, "line-index", about) if blob.tag else None
     if file is None:  # without a tag, a stale cached index could not be detected
         return scan(blob)
-    kept = file.read_as(FileIndex.of)
+    kept = file.read_as(FileIndex.of, blob.stamp)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
         return kept
     made = scan(blob)
-    file.write(vars(made))
+    file.write(vars(made), blob.stamp)
     return made
 
 

@@ -6,8 +6,9 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Literal, overload
 
 import numpy as np
@@ -21,12 +22,12 @@ from feedline.datasets.lines.format import LineFormat
 from feedline.datasets.lines.index import FileIndex, LineIndex, index_of
 from feedline.datasets.lines.places import Place, found_places, given_paths
 from feedline.datasets.lines.stream import LineStream, ShuffledLines
-from feedline.datasets.lines.unpacked import UnpackedFiles
+from feedline.datasets.lines.unpacked import Unpacked, UnpackedFiles
 from feedline.datasets.parquet.remote_files import is_remote
 from feedline.datasets.parquet.table import Waste
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.remote import disk_cache
-from feedline.datasets.remote.blob import RetryPolicy
+from feedline.datasets.remote.blob import Blob, RetryPolicy
 from feedline.datasets.remote.disk_cache import DiskCache, ShardCached
 from feedline.datasets.remote.foresight import Foresight, Parts, name_of
 from feedline.datasets.remote.storage import Storage
@@ -139,21 +140,17 @@ class LineSource(ShardCached, Source):
         finally:
             storage.close()
         index = LineIndex([one for _, one in found], skips_blank=self.format.skips_blank)
-        return _Indexed([address for address, _ in found], index, self.reading, self.format.limit)
+        unpacked = {number: copy for number, (copy, _) in enumerate(found) if copy is not None}
+        return _Indexed([file.address for file in files], unpacked, index, self.reading, self.format.limit)
 
-    def _index_of(self, storage: Storage, place: Place) -> tuple[str, FileIndex]:
-        blob = storage.open(place.address, place.version)
-        try:
-            copy = None if self.unpack is None else self.unpack.path_of(blob)
-            if copy is None:
-                return place.address, index_of(blob, self.cache)
-        finally:
-            blob.close()
-        blob = storage.open(copy)
-        try:
-            return copy, index_of(blob, self.cache)
-        finally:
-            blob.close()
+    def _index_of(self, storage: Storage, place: Place) -> tuple[Unpacked | None, FileIndex]:
+        with closing(storage.open(place.address, place.version)) as blob:
+            reopen = functools.partial(_reopened, self.reading, place)
+            unpacked = None if self.unpack is None else self.unpack.unpacked(blob, reopen)
+            if unpacked is None:
+                return None, index_of(blob, self.cache)
+        with closing(unpacked.open()) as copy:
+            return unpacked, index_of(copy, self.cache)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -219,10 +216,11 @@ class LineSource(ShardCached, Source):
     def _group_parts(self) -> dict[str, Parts]:
         """Return where parts are in remote files, by the name of the file in a cache."""
         known, found = self._known, dict[str, Parts]()
-        for address, file, (first, starts) in zip(
-            known.addresses, known.index.files, known.index.group_starts(self._part_bytes), strict=True
+        groups = known.index.group_starts(self._part_bytes)
+        for number, (address, file, (first, starts)) in enumerate(
+            zip(known.addresses, known.index.files, groups, strict=True)
         ):
-            if is_remote(address) and len(starts):
+            if is_remote(address) and number not in known.unpacked and len(starts):
                 # Where a compressed file has its content is estimated.
                 cuts = np.append(starts, file.starts[-1]) * file.size // max(1, int(file.starts[-1]))
                 found[name_of(address)] = Parts(first, cuts[:-1], cuts[1:], file.size)
@@ -293,23 +291,38 @@ class LineSource(ShardCached, Source):
         return f"{type(self).__name__}({what}, each sample {self._form()}, not read yet{transform})"
 
 
+@contextmanager
+def _reopened(reading: Reading, place: Place) -> Iterator[Blob]:
+    storage = reading.open_storage([place.address])
+    try:
+        with closing(storage.open(place.address, place.version)) as blob:
+            yield blob
+    finally:
+        storage.close()
+
+
 class _Indexed:
     """Files whose lines were found.
 
     Args:
-        addresses: the files to read, which may be decompressed copies.
+        addresses: the files.
+        unpacked: those that are read from decompressed copies, by number.
         index: where their lines are.
         reading: how they are read.
         limit: the most bytes of a line.
     """
 
-    def __init__(self, addresses: list[str], index: LineIndex, reading: Reading, limit: int) -> None:
+    def __init__(
+        self, addresses: list[str], unpacked: Mapping[int, Unpacked], index: LineIndex, reading: Reading, limit: int
+    ) -> None:
         self.addresses = addresses
+        self.unpacked = unpacked
         self.index = index
         opener = functools.partial(
             BlockReader,
             functools.partial(reading.open_storage, addresses),
             addresses,
+            unpacked,
             index,
             limit=limit,
             request_count=reading.requests(),

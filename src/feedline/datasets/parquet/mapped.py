@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
 import shutil
-import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from feedline.datasets.cache_file import check_own, refuse_foreign, write_whole
+from feedline.datasets.cache_file import check_own, refuse_foreign
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
 from feedline.errors import CorruptSource, PerformanceWarning, warn_user
 from feedline.system.failures import words
+from feedline.system.kept_file import KeptFile, drop_abandoned, keep
 
 if TYPE_CHECKING:
     from pyarrow import Buffer, ChunkedArray, RecordBatch, RecordBatchFileReader, Schema, Table
@@ -147,13 +145,6 @@ def buffer_of(file: File) -> Buffer:
 _MARK = "unpacked.feedline"
 """A file that marks the folder as feedline's."""
 
-_FORGOTTEN_S = 3600.0
-"""An unfinished file of this age was left by a process that died. A guess."""
-
-_TAIL = b"feedline"
-"""Follows Arrow's bytes and precedes their CRC-32."""
-_TAIL_BYTES = len(_TAIL) + 4
-
 _SLOTS = 1 << 16
 """Files remembered as checked. A guess; two files that share a slot are checked again in turns."""
 
@@ -161,13 +152,13 @@ _SLOTS = 1 << 16
 class Unpacked:
     """Decoded row groups, stored as Arrow files in a folder that every process maps.
 
-    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path, size
-    and modification time of its Parquet file and from the columns, so a changed file is decoded again. Older copies are
-    then removed.
+    Two processes that write the same row group at once write the same bytes twice. Its path derives from the path
+    and stamp of its Parquet file and from the columns, so a changed file is decoded again. Older copies are then
+    removed.
 
-    A checksum follows Arrow's bytes. It is verified when a row group is first read, because verifying all at once would
-    take long. Processes forked from one that has the dataset verify it once between them, others once each. Damaged row
-    groups are decoded again.
+    They are kept files (`system/kept_file.py`). Mapped memory cannot be checked at each use, so checksums are verified
+    when a row group is first mapped. Processes forked from one that has the dataset verify it once between them, others
+    once each. Damaged row groups are decoded again.
 
     Raises BadOption: the folder belongs to another user.
     """
@@ -208,8 +199,7 @@ class Unpacked:
             sink = pyarrow().BufferOutputStream()
             with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
                 writer.write_table(table.combine_chunks())
-            content = sink.getvalue()
-            write_whole(path, content, _TAIL + zlib.crc32(content).to_bytes(4, "little"))
+            keep(path, [sink.getvalue()])
         except OSError as exc:
             self._cannot_write = True
             warn_user(
@@ -223,20 +213,26 @@ class Unpacked:
 
     def _mapped(self, path: Path) -> Mapped | None:
         """Map a cached row group; return None if it is missing or damaged."""
+        kept = KeptFile.open(path)
+        if kept is None:
+            return None
         pa = pyarrow()
         try:
-            found = path.stat()
-            buffer = buffer_of(File(str(path), found.st_size, found.st_mtime_ns))
-            mapped = Mapped.within(buffer[:-_TAIL_BYTES], File(str(path), found.st_size, found.st_mtime_ns))
-            key = _key(found)
-            if self._checked[key % _SLOTS] == key:
-                mapped.validated.update(range(mapped.count))
-            elif bytes(buffer[-_TAIL_BYTES:]) != _TAIL + zlib.crc32(buffer[:-_TAIL_BYTES]).to_bytes(4, "little"):
+            found = os.fstat(kept.descriptor)
+            file, key = File(str(path), found.st_size, found.st_mtime_ns), _key(found)
+            content = buffer_of(file)[: kept.size]
+            was_checked = self._checked[key % _SLOTS] == key
+            if not was_checked and not kept.is_intact(content):
                 return None
+            mapped = Mapped.within(content, file)
+            if was_checked:
+                mapped.validated.update(range(mapped.count))
             for batch in range(mapped.count):
                 mapped.batch(batch)
         except (CorruptSource, pa.ArrowException, OSError):
             return None
+        finally:
+            kept.close()
         self._checked[key % _SLOTS] = key
         return mapped
 
@@ -261,11 +257,11 @@ def _family(file: File) -> str:
 
 
 def _name(file: File, names: Sequence[str]) -> str:
-    return f"{_family(file)}{_digest(file.size, file.tag)}-{_digest(sorted(names))}"
+    return f"{_family(file)}{_digest(file.stamp)}-{_digest(sorted(names))}"
 
 
 def _make(place: Path, file: File) -> None:
-    """Make the folder for a Parquet file; remove copies from before it changed, and unfinished files."""
+    """Make the folder for a Parquet file; remove copies from before it changed, and what killed processes left."""
     check_own(place.parent, _MARK)
     place.parent.mkdir(parents=True, exist_ok=True)
     (place.parent / _MARK).touch()
@@ -274,11 +270,8 @@ def _make(place: Path, file: File) -> None:
     except FileExistsError:
         pass
     else:
-        current = f"{_family(file)}{_digest(file.size, file.tag)}-"
+        current = f"{_family(file)}{_digest(file.stamp)}-"
         for other in place.parent.iterdir():
             if other.name.startswith(_family(file)) and not other.name.startswith(current):
                 shutil.rmtree(other, ignore_errors=True)
-    for part in place.glob(".*"):
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker
-            if time.time() - part.stat().st_mtime > _FORGOTTEN_S:
-                part.unlink()
+    drop_abandoned(place)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from feedline.datasets.paths import stamp_of
 from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
 from feedline.system.deletion import ClosedWhenDeleted
@@ -37,6 +38,11 @@ class Blob(ABC):
     """As in `Version`."""
     is_local = False
     """True if a read costs little more than its bytes."""
+
+    @property
+    def stamp(self) -> str:
+        """What a kept result that was derived from the content belongs to."""
+        return f"{self.size}-{self.tag}"
 
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:
@@ -82,6 +88,11 @@ class LocalBlob(ClosedWhenDeleted, Blob):
             raise
         self.size = status.st_size
         self.tag = str(status.st_mtime_ns)
+        self._changed_ns = status.st_ctime_ns
+
+    @property
+    def stamp(self) -> str:
+        return stamp_of(self.size, self.tag, self._changed_ns)
 
     def read(self, start: int, stop: int) -> bytes:
         try:

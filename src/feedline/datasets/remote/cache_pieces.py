@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,9 @@ class Pieces:
         with os.scandir(folder) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-                    name, status = _NAME.fullmatch(entry.name), entry.stat()
+                    name, status = _NAME.fullmatch(entry.name), entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        continue
                     if name and not name["begun"]:
                         found.append((entry.path, status.st_size, status.st_mtime))
                     elif name and status.st_mtime < time.time() - _ABANDONED_S:
@@ -111,7 +114,7 @@ def _is_outdated(name: str, versions: Mapping[str, str]) -> bool:
 def _deleted(path: str) -> int:
     """Delete a piece; return its bytes, 0 if another process has deleted it."""
     try:
-        size = os.stat(path).st_size
+        size = os.lstat(path).st_size
         os.unlink(path)
     except FileNotFoundError:
         return 0

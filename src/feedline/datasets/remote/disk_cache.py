@@ -1,8 +1,9 @@
 """A size-limited disk cache for pieces of remote blobs, shared by all processes of a machine.
 
-Each piece is a file, written under a temporary name and then renamed, with a checksum after its bytes. Its name derives
-from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file may be
-deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
+Each piece is a kept file (`system/kept_file.py`): every read compares checksums, and a damaged piece is fetched again.
+That also makes up for not flushing pieces to the disk, which would take as long as fetching them. The name of a piece
+derives from the blob's address, size and tag. So a changed blob has different pieces, readers need no lock, and a file
+may be deleted at any time: a process that has it open keeps reading, and later readers fetch it again.
 
 Workers and ranks often want the same piece at the same time. The first one locks a file beside it and fetches; the
 others wait for the lock, so the piece is requested once. The lock ends with its process; if that process is only
@@ -24,17 +25,17 @@ import os
 import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from feedline.datasets.cache_file import check_own, write_whole
+from feedline.datasets.cache_file import check_own
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.cache_pieces import Pieces, place_of, victims_of
 from feedline.datasets.remote.foresight import Foresight, RandomAccess, name_of
 from feedline.errors import BadOption, PerformanceWarning, warn_user
+from feedline.system.kept_file import KeptFile, keep, kept_bytes
 from feedline.system.process import lock_of_process
 from feedline.types.sizes import bytes_text
 
@@ -131,8 +132,6 @@ class DiskCache:
         self._full_until_s = 0.0
         """Until when nothing is stored that would need others to go."""
         self._random_access = RandomAccess()
-        self._compared: set[str] = set()
-        """Names of pieces whose checksum was compared."""
         self._last = threading.local()
         """The piece that each thread read last: the reads of a batch are often close together."""
 
@@ -149,43 +148,21 @@ class DiskCache:
         return self.folder / f"{name}{version.hexdigest()}-{number}"
 
     def read(self, path: Path, size: int) -> bytes | None:
-        """Return the bytes of a piece; None if it is missing or incomplete."""
-        body = self._loaded(path, size)
-        if body is not None:
-            self._count_served(path, size)
-        return body
+        """Return the bytes of a piece; None if it is missing or damaged."""
+        return self.read_part(path, size, 0, size)
 
     def read_part(self, path: Path, size: int, start: int, stop: int) -> bytes | None:
-        """Return some bytes of a piece; None if it is missing or incomplete.
-
-        Only the first of these reads in a process compares the checksum of the piece.
-        """
-        if path.name not in self._compared:
-            body = self._loaded(path, size)
-            if body is None:
-                return None
-            self._compared.add(path.name)
-            part = body[start:stop]
-        else:
-            try:
-                with open(path, "rb", buffering=0) as file:
-                    part = os.pread(file.fileno(), stop - start, start)
-            except OSError:  # not there
-                return None
-            if len(part) != stop - start:
-                return None
-        self._count_served(path, stop - start)
-        return part
-
-    def _loaded(self, path: Path, size: int) -> bytes | None:
-        try:
-            content = path.read_bytes()
-        except OSError:  # not there
+        """Return some bytes of a piece; None if it is missing or damaged, here or of another size."""
+        file = KeptFile.open(path)
+        if file is None:
             return None
-        body = content[:-4]
-        if len(body) != size or content[-4:] != struct.pack("<I", zlib.crc32(body)):
-            return None  # written before a power failure
-        return body
+        try:
+            part = file.read(start, stop) if file.size == size else None
+        finally:
+            file.close()
+        if part is not None:
+            self._count_served(path, len(part))
+        return part
 
     def _count_served(self, path: Path, size: int) -> None:
         with contextlib.suppress(OSError):  # deleted meanwhile, or on a disk that cannot be written to
@@ -237,8 +214,8 @@ class DiskCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / MARK) as mark:
-                size = len(body) + 4
-                before = path.stat().st_size if path.exists() else 0  # another process was quicker
+                size = kept_bytes(len(body))
+                before = path.lstat().st_size if os.path.lexists(path) else 0  # another process was quicker
                 counts = self._counts(mark)
                 counts = counts._replace(held=counts.held + size - before, fetched=counts.fetched + len(body))
                 is_stored = True
@@ -248,7 +225,7 @@ class DiskCache:
                 self._put_counts(mark, counts)
                 if is_stored:
                     try:
-                        write_whole(path, body, struct.pack("<I", zlib.crc32(body)))
+                        keep(path, [body], flush=False)
                     except OSError:  # a full disk
                         self._put_counts(mark, counts._replace(held=counts.held - size + before))
                         raise
@@ -278,11 +255,11 @@ class DiskCache:
     def _has_room(self, path: Path, foresight: Foresight) -> bool:
         if time.monotonic() < self._full_until_s:
             return False
-        piece = PIECE_BYTES + 4
+        piece = kept_bytes(PIECE_BYTES)
         wanted = piece * (self._reserved + 1)
         try:
-            with open(self.folder / MARK, "rb") as file:
-                stored = _stored_counts(file.fileno())
+            with _opened(self.folder / MARK) as mark:
+                stored = _stored_counts(mark)
             if stored is not None and stored.held + wanted <= self.max_bytes:
                 return True
             with _locked(self.folder / MARK) as mark:
@@ -339,7 +316,6 @@ class DiskCache:
         last = self._pieces
         if anew or last is None or time.monotonic() - last.at_s >= max(_SCAN_S, last.took_s / _SCAN_SHARE):
             self._pieces = Pieces(self.folder)
-            self._compared &= {os.path.basename(path) for path in self._pieces.paths}
             return self._pieces
         return last
 
@@ -392,15 +368,22 @@ def _stored_counts(mark: int) -> CacheStats | None:
 
 
 @contextlib.contextmanager
+def _opened(path: Path, mode: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file of the cache; never a link, and without waiting for the other end of a pipe."""
+    file = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+@contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
     import fcntl  # not available on Windows, where the rest of this file can be imported
 
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
+    with _opened(path, os.O_RDWR | os.O_CREAT) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield file
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
-    finally:
-        os.close(file)

@@ -199,11 +199,11 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag, a stale cached index could not be detected
         return scan(blob, unique=unique)
-    kept = file.read_as(ShardIndex.of)
+    kept = file.read_as(ShardIndex.of, blob.stamp)
     if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
         return kept
     made = scan(blob, unique=unique)
-    file.write(vars(made))
+    file.write(vars(made), blob.stamp)
     return made
 
 

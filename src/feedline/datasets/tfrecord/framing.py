@@ -52,12 +52,12 @@ def find_records(path: str, cache: Cache) -> Records:
     Raises SourceError: it cannot be read; CorruptSource: it is cut off or damaged; BadOption: it is compressed.
     """
     file = File.at(path)
-    kept = CacheFile.at(cache, "tfrecord", [_FORMAT, file.identity, file.size, file.tag])
-    found = None if kept is None else kept.read_as(functools.partial(_kept, file))
+    kept = CacheFile.at(cache, "tfrecord", [_FORMAT, file.identity])
+    found = None if kept is None else kept.read_as(functools.partial(_kept, file), file.stamp)
     if found is None:
         found = _scan(file)
         if kept is not None and len(found.starts) >= _KEPT:
-            kept.write({"starts": found.starts, "sizes": found.sizes})
+            kept.write({"starts": found.starts, "sizes": found.sizes}, file.stamp)
     return found
 
 

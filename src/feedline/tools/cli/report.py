@@ -23,6 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out or arguments.file.with_name(f"{name}.html")
     if arguments.file in (out, arguments.trace):
         raise BadOption(f"{arguments.file} is the recording itself. Give another file, with -o or --trace.")
+    if arguments.out is None and not _is_page(out):
+        raise BadOption(f"{out} exists already, and is not a page of feedline. Give another file with -o.")
     if out == arguments.trace:
         raise BadOption(f"{out} cannot be both the page and the trace. Give another file, with -o or --trace.")
     files = {out: page_text(recording)}
@@ -35,6 +37,14 @@ def run(arguments: argparse.Namespace) -> None:
             raise BadOption(f"{path} could not be written: {exc.strerror or exc}. Give another file.") from exc
     text = "\n".join([recording.stats().verdict, *(str(path) for path in files)])
     sys.stdout.write(printable(f"{text}\n"))
+
+
+def _is_page(path: Path) -> bool:
+    """True if a page of feedline is there, or nothing."""
+    if not path.exists():
+        return True
+    with open(path, "rb") as file:
+        return b"<title>feedline" in file.read(1024)
 
 
 def page_text(recording: Recording, compared: Table | None = None) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from feedline.datasets.manifest import FACTS
+from feedline.datasets.manifest import FACTS, INDEX_FOLDER, WORK_FOLDER
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.storage import protocol_of
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.writers.contract import Format
+from feedline.types.checksums import SEAL, check_seal
 from feedline.types.shown import shown_url
 
 Renamed = tuple[tuple[str, str], ...]
@@ -72,9 +74,11 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     sharded = format_.has_shards and not is_file_name
     if out.is_symlink() or (out.exists() and not overwrite):
         raise BadOption(f"{out} exists already. Use --overwrite (overwrite=True) to replace it, or give another name.")
-    if out.is_dir() and not (out / FACTS).exists():
+    stranger = stranger_in(out) if out.is_dir() else None
+    if stranger is not None:
         raise BadOption(
-            f"{out} is a folder that feedline did not write, so it is not replaced. Remove it, or give another name."
+            f"{out} is not replaced, because feedline did not write {stranger!r} there. Remove it, or give another "
+            "name."
         )
     kinds = ("file", "folder")
     is_folder = sharded or format_.is_folder
@@ -86,6 +90,25 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     if not out.parent.is_dir():
         raise BadOption(f"There is no folder {out.parent} to write {out.name} into. Create it first.")
     return sharded
+
+
+def stranger_in(folder: Path) -> str | None:
+    """Return a name in a folder that is not part of an output of `pack`; None if there is none."""
+    names = sorted(os.listdir(folder))
+    try:
+        content = (folder / FACTS).read_bytes()
+        check_seal(str(folder), content, is_own=True)
+        stored = json.loads(content)
+        own = {str(one["name"]) for one in stored.get("shards", ())}
+        arrays = {f"{name}.npy" for name in stored.get("sums", ())}
+        is_own = SEAL in stored
+    except (OSError, LookupError, TypeError, ValueError, CorruptSource):
+        is_own = False
+    if not is_own:
+        return next((name for name in names if name != FACTS), FACTS)
+    indices = os.listdir(folder / INDEX_FOLDER) if INDEX_FOLDER in names else []
+    others = [name for name in names if name not in own | arrays | {FACTS, INDEX_FOLDER}]
+    return next(iter([*others, *(os.path.join(INDEX_FOLDER, name) for name in indices if name not in own)]), None)
 
 
 def _check_compression(format_: Format, options: Options) -> None:
@@ -168,10 +191,15 @@ def as_names(names: object, option: str) -> tuple[str, ...]:
 
 
 def check_apart(source: str, out: Path) -> None:
-    """Refuse an output that would become part of its own source.
+    """Refuse a source and an output that share files, and a source in the work folder, which is emptied.
 
-    Raises BadOption: the output lies in the folder that is packed.
+    Raises BadOption: one of them lies in the other.
     """
-    folder = Path(source)
-    if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):
-        raise BadOption(f"{out} lies in {source}, the folder to be packed. Choose a place outside it.")
+    read, written, work = Path(source).resolve(), out.resolve(), out.with_name(out.name + WORK_FOLDER).resolve()
+    if read in (written, *written.parents):
+        raise BadOption(f"{out} lies in {source}, which is to be packed. Choose a place outside it.")
+    for place in (written, work):
+        if place in read.parents:
+            raise BadOption(f"{source} lies in {place}, where the output would be written. Give another output.")
+    if read == work:
+        raise BadOption(f"{out} would be built in {source}, which is to be packed. Give the output another name.")

@@ -7,13 +7,13 @@ one complete shard at a time, each with a note of the run's position: an interru
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from feedline.datasets.manifest import FACTS
+from feedline.system.kept_file import sync, write_durably
 from feedline.tools.packing.schema import Schema
-from feedline.tools.packing.work import Indexing, keep_in, sync, write_durably
+from feedline.tools.packing.work import Indexing, keep_in, remove
 from feedline.tools.packing.writers.contract import Format, Summary, Writer
 from feedline.types.checksums import sealed
 
@@ -66,19 +66,16 @@ class Output:
         """The files that a source needs to read the output."""
         return [self.path / str(entry["name"]) for entry in self.entries] if self.is_sharded else [self.path]
 
-    def resume(self, entries: list[dict[str, object]], count: int, schema: Schema, *, is_remote: bool = False) -> bool:
-        """Continue after these shards with `count` samples; False if a local shard is missing."""
-        if not is_remote and not all((self.path / str(entry["name"])).exists() for entry in entries):
-            return False
+    def resume(self, entries: list[dict[str, object]], count: int, schema: Schema) -> None:
+        """Continue after these shards with `count` samples."""
         self.entries, self._count, self.schema = entries, count, schema
-        return True
 
     # object: a sample as encoded by the format's writer.
     def write(self, samples: Sequence[object]) -> None:
         """Append samples that the writer's class encoded. Set `schema` first."""
         if self._writer is None:
             path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
-            _remove(path)  # an interrupted run may have started it
+            remove(path)  # an interrupted run may have started it
             self._writer = self._format.writer(path, self.schema, self._compression, self._count)
         self._writer.write(samples)
 
@@ -127,9 +124,3 @@ class Output:
         """Release everything, without completing the output."""
         if self._writer is not None:
             self._writer.close()
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)

@@ -153,7 +153,8 @@ def pack(
         format_ = format_of(path, format)
         if address:
             check_store_place(address, format_, options)
-        sharded = True if address else check_place(path, format_, options, overwrite=overwrite)
+        check = partial(check_place, path, format_, options, overwrite=overwrite)
+        sharded = True if address else check()
         if sharded and not options.is_sharded:
             options = replace(options, shard_bytes=_SHARD_BYTES)
         dataset = ArrayDataset(opened.dataset) if is_arrays(opened.dataset) else opened.dataset
@@ -181,7 +182,7 @@ def pack(
             given = checked_options(storage_options)
             work = StoreWork(address, job, given, restart=restart, overwrite=overwrite, verify=verify)
         else:
-            work = WorkFolder(path, job, restart=restart)
+            work = WorkFolder(path, job, restart=restart, check=check)
         output = Output(
             work.path,
             format_,

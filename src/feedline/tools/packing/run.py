@@ -148,13 +148,9 @@ class Run:
     def _resume(self) -> int:
         """Resume an interrupted run, if there is one; return how many samples it had written."""
         note = self.work.note
-        if note is None or not self.output.resume(
-            note["entries"],
-            note["progress"]["count"],
-            Schema.from_json(note["schema"]),
-            is_remote=self.work.is_remote,
-        ):
+        if note is None:
             return 0
+        self.output.resume(note["entries"], note["progress"]["count"], Schema.from_json(note["schema"]))
         self._progress, self._has_schema = Progress(**note["progress"]), True
         return self._progress.count
 

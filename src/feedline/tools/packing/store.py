@@ -42,6 +42,7 @@ from feedline.datasets.remote.storage import Storage, protocol_of, version_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, PackError, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.tools.packing.work import NOTE, Indexing, Work, crc32_of
+from feedline.types.checksums import SEAL
 from feedline.types.shown import counted, identity_of, shown_url
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ T = TypeVar("T")
 
 _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
 """Names of shards and of their indices."""
-_OWN = re.compile(rf"\{WORK_FOLDER}/[\w.-]+|{FACTS}", re.ASCII)
-"""Other names that this module writes."""
+_WORK = re.compile(rf"\{WORK_FOLDER}/[\w.-]+", re.ASCII)
+_UNFINISHED = re.compile(rf"{_WORK.pattern}|{_SHARD.pattern}", re.ASCII)
+_NOTHING = re.compile(r"(?!)")
+"""Names beside the objects that a manifest names: after the manifest was written, during a run, and without either."""
 _S3 = ("s3", "s3a")
 _UPLOADS = 4
 _WAITING_BYTES = 1 << 30
@@ -120,17 +123,22 @@ class StoreWork(Work):
 
     def _begin(self, job: dict[str, object], *, restart: bool, overwrite: bool) -> None:
         found = self._listed()
-        is_left, is_complete = UNFINISHED in found, FACTS in found
-        others = [name for name in found if not _SHARD.fullmatch(name) and not _OWN.fullmatch(name)]
-        if others or (found and not is_left and not is_complete):
+        packed = self._packed() if FACTS in found else None
+        is_complete = packed is not None
+        packed = packed or []
+        output = {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)} if is_complete else set[str]()
+        # Shards that no manifest names are feedline's only beside the job, which is written before them.
+        is_left = UNFINISHED in found
+        unfinished = _UNFINISHED if is_left else _WORK if is_complete else _NOTHING
+        others = [name for name in found if name not in output and not unfinished.fullmatch(name)]
+        if others:
             raise BadOption(
-                f"{self.name} holds objects that feedline did not write, such as {(others or list(found))[0]!r}, and "
-                "nothing is packed among them. Give another address."
+                f"{self.name} holds objects that feedline did not write, or that are damaged, such as {others[0]!r}, "
+                "and nothing is packed among them. Give another address, or remove them."
             )
         self._has_note = f"{WORK_FOLDER}/{NOTE}" in found
         note = None if restart else self.note
         names = [] if note is None else [str(one["name"]) for one in note["entries"]]
-        packed = self._packed(found) if is_complete else []
         is_delivered = names == packed  # its run was killed after the manifest, before it had deleted the rest
         if is_delivered and note is not None and self._changed(job):
             note = None
@@ -146,23 +154,22 @@ class StoreWork(Work):
             self._saved, self._version = len(names), _version_of(names[0])
         else:
             self._has_note = False
-            kept = {FACTS, *packed, *(f"{INDEX_FOLDER}/{name}" for name in packed)} if is_complete else set[str]()
             self._delete(name for name in (f"{WORK_FOLDER}/{NOTE}",) if name in found)  # the rest means nothing then
-            self._delete(name for name in found if name not in kept and name != f"{WORK_FOLDER}/{NOTE}")
-            found = {name: size for name, size in found.items() if name in kept}
+            self._delete(found.keys() - output - {f"{WORK_FOLDER}/{NOTE}", UNFINISHED})
+            found = {name: size for name, size in found.items() if name in output}
             self._version = max((_version_of(name) + 1 for name in packed), default=0)
             self._save(JOB, json.dumps(job).encode())
         self._stale = [name for name in found if _SHARD.fullmatch(name) and _version_of(name) != self._version]
         self.prefix = f"shard-v{self._version}-" if self._version else "shard-"
 
-    def _packed(self, found: Iterable[str]) -> list[str]:
-        """Return the names of the shards of the output that is there."""
+    def _packed(self) -> list[str] | None:
+        """Return the names of the shards of the output that is there; None if its manifest is damaged."""
         try:
             manifest = manifest_in(self._address, self._storage)
         except CorruptSource:
-            manifest = None
-        if manifest is None:  # whichever of them belong to it
-            return [name for name in found if _SHARD.fullmatch(name) and "/" not in name]
+            return None
+        if manifest is None or SEAL not in manifest.stored:
+            return None
         return [shard.name for shard in manifest.shards]
 
     def has_note(self) -> bool:

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +21,7 @@ from feedline.loader.loader import Loader
 from feedline.system.process import core_count
 from feedline.text.encoder import Encoder, EndOption, tokenizer_hash, tokenizer_name
 from feedline.text.opening import open_tokenizer
-from feedline.text.token_file import ENDING
+from feedline.text.token_file import ENDING, MAGIC, opened
 from feedline.tools.packing.opening import Opened, dataset_fingerprint, open_source
 from feedline.tools.packing.options import as_path, check_apart
 from feedline.tools.packing.pack import full_disk_explained
@@ -97,7 +99,8 @@ def write_tokens(
     """
     begin = time.monotonic()
     path = as_path(out)
-    _check_place(path, overwrite=overwrite, shard_tokens=shard_tokens)
+    check_place = partial(_check_place, path, overwrite=overwrite, shard_tokens=shard_tokens)
+    check_place()
     chosen = open_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     encoder = Encoder.of(chosen, append_eos=append_eos, dtype=dtype)
     if encoder.dtype == np.int64:
@@ -127,7 +130,7 @@ def write_tokens(
             "batch": batch,
             "on_error": on_error,
         }
-        work = WorkFolder(path, job, restart=restart)
+        work = WorkFolder(path, job, restart=restart, check=check_place)
         most = None if path.suffix == ENDING else shard_tokens or SHARD_TOKENS
         run = TokenRun(loader, work, encoder, most, total, report or (lambda _: None))
         try:
@@ -166,5 +169,17 @@ def _check_place(out: Path, *, overwrite: bool, shard_tokens: int | None) -> Non
         raise BadOption(f"{out} exists already. Use --overwrite (overwrite=True) to replace it, or give another name.")
     if out.is_dir() != (out.suffix != ENDING):
         raise BadOption(f"{out} is a {'folder' if out.is_dir() else 'file'}, and cannot be replaced by the other.")
-    if out.is_dir() and any(not one.match(f"tokens-*{ENDING}") for one in out.iterdir()):
-        raise BadOption(f"{out} holds other files than token files, so it is not replaced. Remove it, or rename.")
+    stranger = next(filterfalse(_is_own, sorted(out.iterdir())), None) if out.is_dir() else None
+    if stranger is not None:
+        raise BadOption(
+            f"{out} is not replaced, because write_tokens did not write {stranger.name!r} there. Remove it, or give "
+            "another name."
+        )
+
+
+def _is_own(file: Path) -> bool:
+    """True for a shard that `write_tokens` wrote."""
+    if file.is_symlink() or not file.is_file() or not file.match(f"tokens-*{ENDING}"):
+        return False
+    with opened(str(file)) as content:
+        return content.read(len(MAGIC)) == MAGIC

@@ -3,6 +3,9 @@
 The place of a local output is the folder OUT.packing beside it. That of an output in a store is the store itself: see
 `store.py`. Both hold the job, the note, and the list of complete shards. The list is divided into pages, so that a note
 stays small however many shards there are.
+
+The first file in OUT.packing is `lock`, which says that the folder was made for OUT. It is the last file to be deleted.
+A folder without it, or of another name, belongs to somebody else: nothing in it is changed.
 """
 
 from __future__ import annotations
@@ -18,9 +21,14 @@ from pathlib import Path
 
 from feedline.datasets.manifest import INDEX_FOLDER, JOB, WORK_FOLDER
 from feedline.errors import BadOption
+from feedline.system.failures import add_note
+from feedline.system.kept_file import drop_abandoned, keep, read_kept, sync, write_durably
 from feedline.types import JsonObject
 
 NOTE, LOCK = "note.json", "lock"
+_OUTPUT, _REPLACED = "output", "replaced"
+"""Complete shards; the older output, from the moment when it loses its name until the new one has it."""
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PAGE = 256
 """Shards in one page of the list."""
 _PIECE = 1 << 20
@@ -81,6 +89,8 @@ class Work(ABC):
             self._page_count = note.pop("pages")
             pages = (self._load(_page(number)) for number in range(self._page_count))
             note["entries"] = [one for page in pages for one in json.loads(page or b"[]")] + note["entries"]
+            if len(note["entries"]) != note["shards"]:  # a page is lost
+                return None
         return note
 
     def write_note(self, note: dict[str, object], entries: Sequence[object] | None = None) -> None:
@@ -116,20 +126,22 @@ def _page(number: int) -> str:
 class WorkFolder(Work):
     """The local folder in which an output is built.
 
-    Raises BadOption: another process is working there, or a different job left data there.
+    Raises BadOption: another process is working there, a different job left data there, or something else is there.
 
     Args:
         out: the output.
         job: description of the job, in JSON-compatible values. Only the same job can be resumed.
         restart: True to start over, discarding what an earlier run left.
+        check: raises an error if what is at `out` may not be replaced.
     """
 
-    def __init__(self, out: Path, job: dict[str, object], *, restart: bool) -> None:
+    def __init__(self, out: Path, job: dict[str, object], *, restart: bool, check: Callable[[], object]) -> None:
         self.path = out.with_name(out.name + WORK_FOLDER)
         self.name = str(self.path)
         self._out = out
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._check = check
+        self._is_undelivered = False
+        self._lock = self._locked()
         try:
             self._begin(json.loads(json.dumps(job)), restart=restart)
         except BaseException:
@@ -145,43 +157,107 @@ class WorkFolder(Work):
         return (self.path / NOTE).exists()
 
     def _load(self, name: str) -> bytes | None:
-        path = self.path / name
-        return path.read_bytes() if path.exists() else None
+        return read_kept(self.path / name)
 
     def _save(self, name: str, data: bytes) -> None:
-        write_durably(self.path / name, data)
+        keep(self.path / name, [data])
+
+    def _locked(self) -> int:
+        """Make the folder if it is missing, lock it, and check that it was made for this output."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise self._foreign("is not a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        names = os.listdir(self.path)
+        if names and LOCK not in names:
+            raise self._foreign(f"holds {min(names)!r}")
+        try:
+            lock = os.open(self.path / LOCK, _OPEN_LOCK, 0o666)
+        except FileNotFoundError as exc:  # the run that had locked it has just removed the folder
+            raise self._busy() from exc
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK)):
+                raise FileNotFoundError
+            self._mark(lock)
+        except BaseException as exc:
+            os.close(lock)
+            if isinstance(exc, (BlockingIOError, FileNotFoundError)):
+                raise self._busy() from exc
+            raise
+        return lock
+
+    def _mark(self, lock: int) -> None:
+        """Record in a new folder for which output it is. Raises BadOption: it was made for something else."""
+        mark = json.dumps({"feedline": "pack", "out": self._out.name}).encode()
+        found = os.pread(lock, len(mark) + 1, 0)
+        others = [name for name in os.listdir(self.path) if name != LOCK]
+        if found != mark and (found or others):
+            raise self._foreign(f"holds {min(others, default=LOCK)!r}")
+        if not found:  # a new folder, or its run was killed before this
+            os.pwrite(lock, mark, 0)
+            os.fsync(lock)
+
+    def _busy(self) -> BadOption:
+        return BadOption(
+            f"Another process is packing into {self._out}: {self.path} is locked. Wait for it or give another name."
+        )
+
+    def _foreign(self, why: str) -> BadOption:
+        return BadOption(
+            f"{self._out.name} would be built in {self.path}, which is not a folder that feedline made for it: it "
+            f"{why}. Nothing was changed. Give the output another name, or move what is there."
+        )
 
     def _begin(self, job: dict[str, object], *, restart: bool) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            raise BadOption(
-                f"Another process is packing into {self._out}: {self.path} is locked. Wait for it or give another name."
-            ) from exc
-        if self.has_note() and not restart:
+        note = None if restart else self.note
+        if note is not None:
             self._check_job(job)
-            return
-        (self.path / NOTE).unlink(missing_ok=True)
+            if all(map(self._has, note.get("entries", ()))):
+                output = self.path / _OUTPUT
+                for folder in filter(Path.is_dir, (output, output / INDEX_FOLDER)):
+                    drop_abandoned(folder, after_s=0.0)  # the lock says that nobody else is writing
+                return
+            self._page_count = 0
+        self._restore()
+        self._check()
+        self._empty()
+        self._save(JOB, json.dumps(job).encode())
+
+    def _has(self, entry: JsonObject) -> bool:
+        """True if a shard that the note lists is there."""
+        path = self.path / _OUTPUT / entry["name"]
+        return path.is_file() and bool(path.stat().st_size == entry["bytes"])
+
+    def _restore(self) -> None:
+        """Return its name to an older output, if its run was killed before the new one got the name."""
+        if (self.path / _REPLACED).exists() and not self._out.exists():
+            os.rename(self.path / _REPLACED, self._out)
+
+    def _empty(self) -> None:
+        (self.path / NOTE).unlink(missing_ok=True)  # the rest means nothing then
         for path in self.path.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != LOCK:
-                path.unlink()
-        write_durably(self.path / JOB, json.dumps(job).encode())
+            if path.name != LOCK:
+                remove(path)
 
     def keep(self, shard: Path, entry: dict[str, object], index_of: Indexing) -> None:
-        keep_in(self.path / "output", shard, entry, index_of)
+        keep_in(self.path / _OUTPUT, shard, entry, index_of)
 
     def deliver(self, built: Path) -> None:
-        replaced = self.path / "replaced"
+        replaced = self.path / _REPLACED
+        try:
+            self._check()  # hours may have passed since the first time
+        except BadOption as exc:
+            self._is_undelivered = True
+            add_note(exc, f"The new output is complete: {built}. Rename it before the next run starts over.")
+            raise
         if self._out.is_dir():
+            remove(replaced)  # its run was killed after the new output had got its name
             # A folder cannot be replaced in one step. In between, readers find no output, never a partial one.
             os.rename(self._out, replaced)
         try:
             os.replace(built, self._out)
         except BaseException:
-            if replaced.exists() and not self._out.exists():
-                os.rename(replaced, self._out)
+            self._restore()
             raise
         sync(self._out.parent)
         (self.path / NOTE).unlink(missing_ok=True)
@@ -190,8 +266,11 @@ class WorkFolder(Work):
         """Release the lock, and remove the folder if there is nothing to resume. May be called twice."""
         if self._lock < 0:
             return
-        if not self.has_note():
-            shutil.rmtree(self.path)
+        if not self.has_note() and not self._is_undelivered:
+            self._restore()
+            self._empty()
+            (self.path / LOCK).unlink()  # after everything else: without it, nothing here may be deleted
+            self.path.rmdir()
         os.close(self._lock)
         self._lock = -1
 
@@ -209,6 +288,14 @@ def keep_in(folder: Path, shard: Path, entry: dict[str, object], index_of: Index
     sync(folder)
 
 
+def remove(path: Path) -> None:
+    """Delete a file, a symbolic link (not what it refers to) or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def crc32_of(path: Path) -> int:
     """Return the checksum of a file."""
     found = 0
@@ -216,24 +303,6 @@ def crc32_of(path: Path) -> int:
         while piece := file.read(_PIECE):
             found = zlib.crc32(piece, found)
     return found
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file atomically: at any moment it has either all of the old or all of the new content."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    sync(temporary)
-    os.replace(temporary, path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _difference(name: str, left: dict[str, object], job: dict[str, object]) -> str:
