@@ -29,6 +29,13 @@ class Plain:
         return iter(range(self.count))
 
 
+class Remapped(list[int]):
+    """A user's dataset with other samples in each epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the samples."""
+
+
 def double(x: int) -> int:
     return 2 * x
 
@@ -533,6 +540,7 @@ def test_bad_arguments_are_rejected() -> None:
         lambda: base.map(double, num_threads=-1),
         lambda: base.filter(is_odd).cache(memory="1MB"),
         lambda: base.shuffle().cache(memory="1MB"),
+        lambda: pipe(Remapped([1, 2])).map(double).cache(memory="1MB"),
         lambda: pipe("file.txt"),
         lambda: pipe(3),
     ]

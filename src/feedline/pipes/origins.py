@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
+from feedline.abc.source import ColumnSource, ShardedSource, changes_with_epoch
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
 from feedline.pipes.calling import Seeding, salted
@@ -30,7 +30,7 @@ class MapOrigin(MapStage):
     def __init__(self, dataset: MapStyle[object]) -> None:
         self.dataset = dataset
         self.label = type(dataset).__name__
-        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.depends_on_epoch = changes_with_epoch(dataset)
         self.has_columns = isinstance(dataset, ColumnSource)
         self._seeding = Seeding()
         several = getattr(dataset, "__getitems__", None)
@@ -188,7 +188,7 @@ class StreamOrigin(StreamStage):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.label = type(dataset).__name__
-        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.depends_on_epoch = changes_with_epoch(dataset)
         self.is_sharded = isinstance(dataset, ShardedSource)
 
     def count(self) -> int | None:

@@ -61,6 +61,7 @@ class MapPipe(Pipe, EpochAware):
     def __init__(self, stage: MapStage) -> None:
         self.stage: MapStage = stage
         self.epoch = 0
+        self.changes_with_epoch = stage.changes_with_epoch()
 
     def _with(self, stage: Stage) -> Pipe:
         return _pipe_of(stage)

@@ -146,7 +146,7 @@ class World(Driver):
         fault_budget = self.fault_budget
         fault_budget.keeps_steps = self.share.world_size > 1
         fault_budget.dataset = self.dataset if scenario.kind == MAP else None
-        fault_budget.begin_epoch(resumes=snapshot is not None)
+        fault_budget.begin_epoch(number, resumes=snapshot is not None)
         seed = self.order.seed_for(scenario.seed)
         assert seed is not None
         order = {} if snapshot is None else snapshot.order

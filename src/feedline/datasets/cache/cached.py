@@ -64,6 +64,8 @@ class CachedDataset(Source, EpochAware, Derived):
         ([1.5, 1.5, 3.5], 1)
     """
 
+    changes_with_epoch = False
+
     _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_warned")
 
     # Any: a dataset, a version and a sample are any objects.
