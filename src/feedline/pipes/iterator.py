@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from feedline.abc.description import check_description
 from feedline.abc.source import Repeatable
 from feedline.abc.stateful import check_format
 from feedline.errors import BadState
@@ -25,6 +26,7 @@ class PipeIterator(Repeatable, Iterator[Any]):
     def __init__(self, stage: StreamStage, lap: Lap) -> None:
         self._stage = stage
         self._lap = lap
+        self._description = stage.describe()
         self._cursor: Cursor = stage.open(lap)
         self._ahead: Samples = []
         """Samples made ahead in a loop by hand, in reverse."""
@@ -66,19 +68,19 @@ class PipeIterator(Repeatable, Iterator[Any]):
 
     def state_dict(self) -> CursorState:
         """Return the position as plain values: no sample is part of it."""
-        if self._ahead:
-            return {"epoch": self._lap.epoch, "cursor": self._before, "given": self._given}
-        return {"epoch": self._lap.epoch, "cursor": self._cursor.state(), "given": 0}
+        cursor, given = (self._before, self._given) if self._ahead else (self._cursor.state(), 0)
+        return {"pipe": self._description, "epoch": self._lap.epoch, "cursor": cursor, "given": given}
 
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
         """Continue from a state that `state_dict` returned."""
         if isinstance(state, dict):
             check_format(state, "a pipe")
-        if not isinstance(state, dict) or state.keys() != {"epoch", "cursor", "given"}:
+        if not isinstance(state, dict) or state.keys() != {"pipe", "epoch", "cursor", "given"}:
             raise BadState(
                 f"This is not the state of a pipe: {state!r:.200} Use the dataset that the state was saved with."
             )
+        check_description(state["pipe"], self._description)
         self._lap = replace(self._lap, epoch=state["epoch"])
         self._cursor, self._ahead = self._stage.open(self._lap), []
         try:

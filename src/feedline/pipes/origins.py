@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.description import Described, Description, origin_of
 from feedline.abc.source import ColumnSource, ShardedSource, changes_with_epoch
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
@@ -60,6 +61,9 @@ class MapOrigin(MapStage):
             return None
         return known[places % len(self)].astype(np.int64)
 
+    def describe(self) -> Description:
+        return origin_of(self.dataset, len(self))
+
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(epoch)
@@ -73,7 +77,7 @@ class MapOrigin(MapStage):
         self._several = several if callable(several) else None
 
 
-class StageDataset:
+class StageDataset(Described):
     """A map-style stage as a plain dataset, for stages that do not depend on the epoch."""
 
     def __init__(self, stage: MapStage) -> None:
@@ -81,6 +85,9 @@ class StageDataset:
 
     def __len__(self) -> int:
         return len(self.stage)
+
+    def describe(self) -> Description:
+        return self.stage.describe()
 
     def __getitem__(self, index: int) -> object:
         return self.__getitems__([index])[0]
@@ -105,6 +112,7 @@ class InOrder(StreamStage):
         self.sources = (stage,)
         self.is_endless = is_endless
         self.label = "repeat()" if is_endless else ""
+        self.fixed = {"times": None}
 
     @property
     def depth(self) -> int:
@@ -204,6 +212,9 @@ class StreamOrigin(StreamStage):
             dataset = copy.copy(dataset)  # workers that are threads share it
             dataset.set_worker(*lap.worker)
         return IteratorCursor(dataset, is_whole=not self.is_sharded)
+
+    def describe(self) -> Description:
+        return origin_of(self.dataset, None)
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):

@@ -142,7 +142,9 @@ class StreamPipe(_Streamed, StreamSource, Epochs):
     def __iter__(self) -> PipeIterator:
         number, count = (0, 1) if is_in_loader() else torch_worker()
         stage = self.stage
-        return PipeIterator(stage if count == 1 else SlicedStream(stage, number, None, count, ""), Lap(self.epoch))
+        if count > 1:
+            stage = SlicedStream(stage, number, None, count, "part", {"worker": number, "workers": count})
+        return PipeIterator(stage, Lap(self.epoch))
 
 
 class ShardedPipe(_Streamed, PartedStream, Epochs):

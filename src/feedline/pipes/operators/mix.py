@@ -125,6 +125,7 @@ class MixedSamples(MapStage):
                 )
         self._order = Order(schedule, seed)
         self.label = f"mix(weights={schedule}, seed={seed})"
+        self.fixed = {"weights": str(schedule), "size": self._size, "seed": seed}
 
     def __len__(self) -> int:
         return self._size
@@ -146,6 +147,7 @@ class MixedStream(StreamStage):
         self.measure = measure
         measured = "" if measure is None else f", measure={name_of(measure)}"
         self.label = f"mix(weights={schedule}{measured}, seed={seed})"
+        self.fixed = {"measure": measure is not None, "seed": seed}  # weights may change: every stream has its place
         self.order = Order(schedule, seed)
         self.is_endless = all(part.is_endless for part in sources)
         self.is_sharded = all(part.is_sharded for part in sources)

@@ -112,6 +112,8 @@ class Packed(StreamStage):
         self.options = options
         self.documents = documents
         self.label = str(options)
+        names = ("length", "strategy", "window", "too_long", "tokens")
+        self.fixed = {name: getattr(options, name) for name in names}
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded
 
