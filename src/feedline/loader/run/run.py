@@ -217,8 +217,9 @@ class Run:
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         view.check_draws(_part_of(own, "order"))
-        if isinstance(own, Mapping) and "feedline" in own:
-            check_description(own.get("dataset"), description_of(view.dataset))
+        any_rank = ranks[0] if isinstance(ranks, list) and ranks else state
+        if isinstance(any_rank, Mapping) and "feedline" in any_rank:
+            check_description(any_rank.get("dataset"), description_of(view.dataset))
         faults = _part_of(own, "faults")
         self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged
         self.epochs.load(state, self.order(view))
