@@ -13,7 +13,8 @@ from feedline.errors import BadState
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Lap, Samples
 from feedline.pipes.stage import StreamStage
-from feedline.randomness.scope import is_in_loader
+from feedline.randomness.agreement import Findings
+from feedline.randomness.scope import current_scope, is_in_loader
 
 _READ_AHEAD = 256
 """Samples to make at a time in a loop by hand. The first ones come one by one."""
@@ -44,7 +45,7 @@ class PipeIterator(Repeatable, Iterator[Any]):
     def _read_ahead(self) -> None:
         self._before, self._given = self._cursor.state(), 0
         # In a loader, the next sample may belong to another worker.
-        found = self._cursor.take(1 if self._is_in_loader else self._chunk)
+        found = self._take(1 if self._is_in_loader else self._chunk)
         if not found:
             raise StopIteration
         self._ahead = found[::-1]
@@ -54,14 +55,27 @@ class PipeIterator(Repeatable, Iterator[Any]):
         """Return the next samples: at least one and at most `count`; none at the end."""
         if self._ahead:
             return [next(self) for _ in range(min(count, len(self._ahead)))]
-        return self._cursor.take(count)
+        return self._take(count)
+
+    def _take(self, count: int) -> Samples:
+        found = self._cursor.take(count)
+        _check_findings()
+        return found
 
     def skip(self, count: int) -> int:
         """Skip up to `count` samples, without making them where possible; return how many were skipped."""
         made = min(count, len(self._ahead))
         for _ in range(made):
             next(self)
-        return made + (self._cursor.skip(count - made) if count > made else 0)
+        skipped = made + (self._cursor.skip(count - made) if count > made else 0)
+        _check_findings()  # skipping passes over exceptions, which are raised where the samples are due
+        return skipped
+
+    @property
+    def has_broken_off(self) -> bool:  # type: ignore[override]  # it depends on what other workers find
+        """True if workers disagree about which samples there are: no policy may skip that."""
+        findings = _findings()
+        return findings is not None and findings.error is not None
 
     def try_again(self) -> bool:
         return self._cursor.try_again()
@@ -92,3 +106,15 @@ class PipeIterator(Repeatable, Iterator[Any]):
                 "The state belongs to a pipe with other operators. Use the pipe that the state was saved with."
             ) from exc
         self._cursor.skip(state["given"])
+
+
+def _findings() -> Findings | None:
+    scope = current_scope()
+    return None if scope is None else scope.findings
+
+
+def _check_findings() -> None:
+    """Raise BadOption if workers disagree about which samples the stream has."""
+    findings = _findings()
+    if findings is not None:
+        findings.check()
