@@ -128,23 +128,25 @@ def test_later_epochs_and_those_that_were_left_are_compared_on_their_own() -> No
 # -- findings ---
 
 
-def test_values_are_forgotten_once_all_workers_have_found_them() -> None:
-    findings = Findings(2)
-    findings.compare("a", "filter(f)", 0, [1, 0, 1])
-    assert len(findings._known) == 3
-    findings.compare("a", "filter(f)", 1, [0, 1, 1])
-    assert list(findings._known) == [("a", 0), ("a", 3)]
-
-
-def test_the_oldest_values_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_compared_wherever_workers_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "_MOST", 5)
-    findings = Findings(2)
-    findings.compare("a", "filter(f)", 0, list(range(8)))
-    assert [place for _, place in findings._known] == [3, 4, 5, 6, 7]
+    findings = Findings()
+    for first in (0, 3, 20, 2, 19, 0, 25):
+        findings.compare("a", "filter(f)", first, [place % 3 for place in range(first, first + 9)])
+    with pytest.raises(BadOption, match="sample 31 "):
+        findings.compare("a", "filter(f)", 29, [2, 0, 0])
+
+
+def test_the_oldest_values_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_MOST", 5)
+    findings = Findings()
+    findings.compare("a", "filter(f)", 0, list(range(12)))
+    assert findings._known == {"a": (7, [7, 8, 9, 10, 11])}
+    findings.compare("a", "filter(f)", 0, [9] * 7)  # too far behind to be compared
 
 
 def test_all_workers_stop_once_two_disagree() -> None:
-    findings = Findings(2)
+    findings = Findings()
     findings.compare("a", "filter(f)", 0, [1, 1])
     findings.compare("b", "filter(f)", 0, [0, 0])
     with pytest.raises(BadOption, match=r"sample 1 of the source of filter\(f\)"):
@@ -154,7 +156,7 @@ def test_all_workers_stop_once_two_disagree() -> None:
 
 
 def test_each_epoch_has_its_own_findings() -> None:
-    shared = Agreement(2)
+    shared = Agreement()
     first = shared.of(1)
     assert shared.of(1) is first
     assert shared.of(2) is not first

@@ -196,7 +196,8 @@ CALLS = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30)
 
 def outcomes(stream: Any, calls: list[tuple[bool, int]]) -> list[Any]:
     """Return what each position gives: a sample, a failure or "skipped"."""
-    iterator, found = iter(stream), []
+    iterator = iter(stream)
+    found: list[Any] = []
     for skips, count in [*calls, *[(False, 1)] * 60]:
         try:
             found += ["skipped"] * iterator.skip(count) if skips else iterator.take(count)

@@ -268,7 +268,9 @@ def test_operators_are_named_in_order() -> None:
 
 
 def test_another_size_of_the_dataset_is_named() -> None:
-    for steps in (lambda p: p.map(int), lambda p: p.filter(any_of)):
+    of_map: Callable[[Pipe], Pipe] = lambda pipe: pipe.map(int)  # noqa: E731
+    of_stream: Callable[[Pipe], Pipe] = lambda pipe: pipe.filter(any_of)  # noqa: E731
+    for steps in (of_map, of_stream):
         state = saved_after(steps(mapped()), 3)
         with pytest.raises(BadState, match=r"dataset\(size=60\), but here it is dataset\(size=61\)"):
             resumed(steps(mapped(count=61)), state)

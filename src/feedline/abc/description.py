@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from feedline.errors import BadState
 
@@ -76,7 +76,10 @@ def _names(description: object) -> str:
     """Return the names of the operators, for people, and to compare what a state may contain."""
     if description is None:
         return "without operators"
-    is_list = isinstance(description, Sequence) and not isinstance(description, str)
-    if not is_list or not all(isinstance(one, Mapping) and isinstance(one.get("operator"), str) for one in description):
-        return f"{description!r:.200}"
-    return ".".join(one["operator"] for one in description)
+    operators = list(description) if _is_list(description) else []
+    names = [str(one.get("operator")) for one in operators if isinstance(one, Mapping)]
+    return ".".join(names) if names and len(names) == len(operators) else f"{description!r:.200}"
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

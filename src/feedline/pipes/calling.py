@@ -88,7 +88,7 @@ def _seeding(scope: Scope, items: list[T], draws: Draws) -> Iterator[T]:
         yield item
 
 
-def agree(where: Hashable, label: str, first: int, values: list[int]) -> None:
+def agree(where: Hashable, label: str, first: int, values: Sequence[int]) -> None:
     """Compare with other workers what decides which samples a stream has: a value for each sample of the source.
 
     Raises:

@@ -14,26 +14,21 @@ from collections.abc import Hashable, Sequence
 from feedline.errors import BadOption
 
 _MOST = 1 << 18
-"""Values to remember for workers that have not come to them. A guess: 40 MB. Beyond that, the oldest are forgotten."""
+"""Values to remember of an operator, for workers that have not come to them. A guess: 2 MB."""
 
 _LATE = 2
 """Epochs that a worker may be behind another one, with tasks that it was sent before."""
 
 
 class Findings:
-    """What the workers have found in one epoch.
+    """What the workers have found in one epoch."""
 
-    Args:
-        workers: how many of them there are.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[Hashable, int], list[int]] = {}
-        """Each value, and how many workers have found it; forgotten once all have."""
+        self._known: dict[Hashable, tuple[int, list[int]]] = {}
+        """Of each operator, the latest values that a worker has found, and the position of the first of them."""
         self.error: str | None = None
-        """Says which workers disagree, once some do: all of them stop then."""
+        """Says about what workers disagree, once some do: all of them stop then."""
 
     def compare(self, where: Hashable, label: str, first: int, values: Sequence[int]) -> None:
         """Compare what this worker has found with what others have.
@@ -49,7 +44,7 @@ class Findings:
         """
         with self._lock:
             if self.error is None:
-                self._compare(where, label, first, values)
+                self._compare(where, label, first, list(values))
         self.check()
 
     def check(self) -> None:
@@ -57,34 +52,31 @@ class Findings:
         if self.error is not None:
             raise BadOption(self.error)
 
-    def _compare(self, where: Hashable, label: str, first: int, values: Sequence[int]) -> None:
-        known = self._known
-        for place, value in enumerate(values, first):
-            entry = known.setdefault((where, place), [value, 0])
-            if entry[0] != value:
-                self.error = (
-                    f"Worker threads disagree about sample {place} of the source of {label}: each of them finds out by "
-                    "itself which samples the stream has, so some would be missing and others would come twice. "
-                    "random, numpy.random and torch's generator are shared by all threads: draw from feedline.rng() "
-                    "instead, which belongs to the sample, or use engine='process'."
-                )
-                return
-            entry[1] += 1
-            if entry[1] == self._workers:
-                del known[where, place]
-        while len(known) > _MOST:
-            del known[next(iter(known))]
+    def _compare(self, where: Hashable, label: str, first: int, values: list[int]) -> None:
+        begin, known = self._known.get(where, (first, []))
+        end = begin + len(known)
+        low, high = max(first, begin), min(first + len(values), end)
+        if low < high and known[low - begin : high - begin] != values[low - first : high - first]:
+            place = next(place for place in range(low, high) if known[place - begin] != values[place - first])
+            self.error = (
+                f"Worker threads disagree about sample {place} of the source of {label}: each of them finds out by "
+                "itself which samples the stream has, so some would be missing and others would come twice. random, "
+                "numpy.random and torch's generator are shared by all threads: draw from feedline.rng() instead, "
+                "which belongs to the sample, or use engine='process'."
+            )
+        elif first > end:  # this worker has begun later, where another one was replaced
+            self._known[where] = first, values
+        elif first + len(values) > end:
+            known += values[end - first :]
+            if len(known) > 2 * _MOST:
+                begin, known = begin + len(known) - _MOST, known[-_MOST:]
+            self._known[where] = begin, known
 
 
 class Agreement:
-    """The findings of the workers of one engine: of the epoch that each of them is in.
+    """The findings of the workers of one engine: of the epoch that each of them is in."""
 
-    Args:
-        workers: how many of them there are.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs: dict[int, Findings] = {}
 
@@ -93,4 +85,4 @@ class Agreement:
         with self._lock:
             for older in [number for number in self._epochs if number < epoch - _LATE]:
                 del self._epochs[older]
-            return self._epochs.setdefault(epoch, Findings(self._workers))
+            return self._epochs.setdefault(epoch, Findings())
