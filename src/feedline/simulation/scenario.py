@@ -169,8 +169,6 @@ class Scenario:
     drop_last: bool = False
     stateful: bool = False
     """True for a map-style dataset with a state, or a stream whose iterator has one."""
-    remaps: bool = False
-    """True for a map-style dataset without a state whose indices mean other samples in each epoch."""
     ranks: int = 1
     tail: Tail = "pad"
     workers: int = 2
@@ -208,6 +206,8 @@ class Scenario:
     troubles: Troubles = Troubles()
     accidents: Accidents = Accidents()
     habits: Habits = Habits()
+    remaps: bool = False
+    """True for a map-style dataset without a state whose indices mean other samples in each epoch."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
