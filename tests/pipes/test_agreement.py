@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import feedline
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DataWarning
 from feedline.pipes import Pipe
 from feedline.randomness import agreement
 from feedline.randomness.agreement import Agreement, Findings
@@ -104,6 +104,26 @@ def test_processes_may_draw_from_any_generator(generator: str) -> None:
     found = samples(OPERATORS["filter"](DRAWS[generator]), workers=2, engine="process")
     assert found
     assert len(set(found)) == len(found)
+
+
+class Shuffled:
+    """A user's iterable dataset, with an order of its own."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        first = int(100 * self.draw())
+        return iter([*range(first, COUNT), *range(first)])
+
+
+def test_an_iterable_dataset_that_threads_read_in_other_orders_is_reported() -> None:
+    with pytest.warns(DataWarning, match=r"A Shuffled does not .*feedline\.rng\(\)"):
+        samples(feedline.pipe(Shuffled(by_worker)).map(abs), workers=2, engine="thread")
+    found = samples(
+        feedline.pipe(Shuffled(lambda: float(feedline.rng().random()))).map(abs), workers=2, engine="thread"
+    )
+    assert sorted(found) == list(range(COUNT))
 
 
 def test_random_numbers_that_decide_nothing_are_allowed() -> None:

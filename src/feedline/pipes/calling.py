@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from zlib import crc32
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.pipes.cursor import Stopped
 from feedline.pipes.lap import Draws, Samples
 from feedline.randomness.global_states import GlobalStates, seed_globals
@@ -14,6 +15,7 @@ from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
+from feedline.types.records import NotARecord, encode
 
 T = TypeVar("T")
 
@@ -97,6 +99,24 @@ def agree(where: Hashable, label: str, first: int, values: Sequence[int]) -> Non
     scope = current_scope()
     if scope is not None and scope.findings is not None:
         scope.findings.compare(where, label, first, values)
+
+
+def warn_if_unequal(where: Hashable, name: str, sample: object) -> None:
+    """Warn if another worker has read another first sample of an iterable dataset."""
+    scope = current_scope()
+    if scope is None or scope.findings is None:
+        return
+    try:
+        digest = crc32(encode(sample))
+    except NotARecord:  # pickles of equal samples may differ
+        return
+    if not scope.findings.is_equal(where, digest):
+        warn_user(
+            f"A {name} does not yield the same samples in every worker thread, but each thread reads all of it and "
+            "keeps its share: some samples may be missing, and others come twice. Threads share random, numpy.random "
+            "and torch's generator: draw the order from feedline.rng(), or use engine='process'.",
+            DataWarning,
+        )
 
 
 class Caller:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from feedline.abc.description import Described, Description, origin_of
-from feedline.abc.source import ColumnSource, ShardedSource, changes_with_epoch
+from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
-from feedline.pipes.calling import Seeding, salted
+from feedline.pipes.calling import Seeding, salted, warn_if_unequal
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
@@ -211,7 +211,7 @@ class StreamOrigin(StreamStage):
         if lap.worker is not None:
             dataset = copy.copy(dataset)  # workers that are threads share it
             dataset.set_worker(*lap.worker)
-        return IteratorCursor(dataset, is_whole=not self.is_sharded)
+        return IteratorCursor(dataset, (id(self), lap), is_whole=not self.is_sharded)
 
     def describe(self) -> Description:
         return origin_of(self.dataset, None)
@@ -234,8 +234,10 @@ class IteratorCursor(Cursor):
     """Reads an iterable dataset; resumes by its own state if it has one, else by reading it again."""
 
     # Any: a dataset is any object that fits.
-    def __init__(self, dataset: Any, *, is_whole: bool) -> None:
+    def __init__(self, dataset: Any, where: Hashable, *, is_whole: bool) -> None:
         self._dataset = dataset
+        self._where = where
+        """Identifies the stream, for workers that compare its first sample."""
         self._context = _no_worker if is_whole else contextlib.nullcontext
         """The context in which the dataset's code runs. The loader deals out samples, so it must not split itself."""
         self._number = 0
@@ -281,6 +283,8 @@ class IteratorCursor(Cursor):
         except BaseException:  # an interrupt: what was read comes next time
             self._left = found
             raise
+        if self._number == 0 and found and not isinstance(self._dataset, IterableSource):
+            warn_if_unequal(self._where, type(self._dataset).__name__, found[0])
         self._number += len(found)
         return found
 

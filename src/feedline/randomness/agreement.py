@@ -47,6 +47,11 @@ class Findings:
                 self._compare(where, label, first, list(values))
         self.check()
 
+    def is_equal(self, where: Hashable, value: int) -> bool:
+        """Return whether other workers have found the same value; they may go on if not."""
+        with self._lock:
+            return self._known.setdefault(where, (0, [value]))[1] == [value]
+
     def check(self) -> None:
         """Raise BadOption if workers disagree."""
         if self.error is not None:
