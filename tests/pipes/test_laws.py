@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import feedline
@@ -188,6 +188,41 @@ def fails_sometimes(x: int) -> int:
     if x % 7 == 3:
         raise ValueError(f"{x} is broken")
     return x
+
+
+CALLS = st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=30)
+"""Whether to skip, and how many."""
+
+
+def outcomes(stream: Any, calls: list[tuple[bool, int]]) -> list[Any]:
+    """Return what each position gives: a sample, a failure or "skipped"."""
+    iterator = iter(stream)
+    found: list[Any] = []
+    for skips, count in [*calls, *[(False, 1)] * 60]:
+        try:
+            found += ["skipped"] * iterator.skip(count) if skips else iterator.take(count)
+        except Exception:
+            found.append("failed")
+    return found
+
+
+@example(
+    [lambda p: p.flat_map(lambda x: [x] * (x % 3))],
+    [lambda p: p.window_shuffle(4, seed=3)],
+    [(False, 4), (True, 3), (False, 4)],
+)
+@given(st.lists(st.sampled_from(PLAIN_STEPS), max_size=2), st.lists(st.sampled_from(PLAIN_STEPS), max_size=2), CALLS)
+def test_no_sample_is_lost_beside_one_that_fails(before: list[Step], after: list[Step], calls: Any) -> None:
+    pipe: Any = feedline.pipe(range(17))
+    for step in before:
+        pipe = step(pipe)
+    pipe = pipe.map(fails_sometimes)
+    for step in after:
+        pipe = step(pipe)
+    stream = as_stream(pipe).take(40)
+    whole, found = outcomes(stream, []), outcomes(stream, calls)
+    assert len(found) == len(whole)
+    assert all(one in ("skipped", other) for one, other in zip(found, whole, strict=True))
 
 
 @settings(max_examples=examples(30))

@@ -29,6 +29,13 @@ class Plain:
         return iter(range(self.count))
 
 
+class Remapped(list[int]):
+    """A user's dataset with other samples in each epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the samples."""
+
+
 def double(x: int) -> int:
     return 2 * x
 
@@ -533,6 +540,7 @@ def test_bad_arguments_are_rejected() -> None:
         lambda: base.map(double, num_threads=-1),
         lambda: base.filter(is_odd).cache(memory="1MB"),
         lambda: base.shuffle().cache(memory="1MB"),
+        lambda: pipe(Remapped([1, 2])).map(double).cache(memory="1MB"),
         lambda: pipe("file.txt"),
         lambda: pipe(3),
     ]
@@ -548,7 +556,7 @@ def test_states_of_other_pipes_are_rejected() -> None:
     state = iterator.state_dict()
     others: list[Any] = [pipe(range(9)).repeat().mix(pipe(range(2)).repeat()), pipe(range(9)).interleave([1])]
     for other in others:
-        with pytest.raises(BadState, match="other operators"):
+        with pytest.raises(BadState, match="was saved with the dataset"):
             iter(other).load_state_dict(state)
     with pytest.raises(BadState, match="not the state of a pipe"):
         iterator.load_state_dict({"at": 3})

@@ -393,4 +393,18 @@ PLANTED_BUGS = [
             "accidents": Accidents(growth=0.05),
         },
     ),
+    PlantedBug(
+        "samples in quarantine stay there when their indices mean other samples",
+        FaultBudget,
+        "begin_epoch",
+        "if changes_with_epoch(self.dataset):",
+        "if not number:",
+        drawn={
+            **STOPPED,
+            "remaps": True,
+            "troubles": Troubles(bad=frozenset({1, 4})),
+            "policy": Policy(otherwise="skip", max_share=1.0),
+            "accidents": Accidents(),
+        },
+    ),
 ]

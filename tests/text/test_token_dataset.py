@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError
 from feedline.text import TokenDataset, TokenFile
 from tests.datasets.contract import SourceContract
 from tests.sampling import examples
@@ -159,6 +159,20 @@ def sparse(path: Path, tokens: int) -> Path:
         opened.seek(file.offsets_at + 8)
         opened.write(tokens.to_bytes(8, "little"))
     return path
+
+
+@pytest.mark.parametrize(("option", "other"), [("block", 5), ("stride", 3)])
+def test_a_state_does_not_fit_other_blocks(corpus: Path, option: str, other: int) -> None:
+    def loader(**options: Any) -> feedline.Loader:
+        return feedline.Loader(TokenDataset(corpus, **{"block": 4, "stride": 2, **options}), 2)
+
+    saving = loader()
+    next(iter(saving))
+    with pytest.raises(
+        BadState, match=rf"TokenDataset\({option}=\d\), but here it is TokenDataset\({option}={other}\)"
+    ):
+        loader(**{option: other}).load_state_dict(saving.state_dict())
+    loader().load_state_dict(saving.state_dict())
 
 
 def test_a_trillion_tokens_are_shuffled_and_resumed(tmp_path: Path) -> None:

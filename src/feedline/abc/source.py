@@ -257,6 +257,17 @@ class EpochAware(ABC):
         [[0, 0], [1, 1]]
     """
 
+    changes_with_epoch: bool = True
+    """False if an index means the same sample in every epoch, so that it may stay in quarantine."""
+
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that starts."""
+
+
+# object: a user's dataset.
+def changes_with_epoch(dataset: object) -> bool:
+    """True if an index may mean another sample in another epoch: the dataset has a `set_epoch`."""
+    if isinstance(dataset, EpochAware):
+        return dataset.changes_with_epoch
+    return callable(getattr(dataset, "set_epoch", None))

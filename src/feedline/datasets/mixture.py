@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.deferred import hands_on_images
+from feedline.abc.description import Described, Description, origin_of
 from feedline.abc.selection import Derived
 from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
@@ -28,6 +29,11 @@ class Mixed(Epochs):
 
     # Any: datasets are any objects that fit.
     datasets: list[Any]
+    _sizes: Sequence[int | None]
+    """The sizes of map-style datasets; None for streams."""
+
+    def _sources(self) -> list[Description]:
+        return [origin_of(dataset, size) for dataset, size in zip(self.datasets, self._sizes, strict=True)]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, also of those datasets that have a `set_epoch` themselves."""
@@ -37,7 +43,7 @@ class Mixed(Epochs):
                 set_epoch(self.epoch)
 
 
-class Mixture(Mixed, Derived):
+class Mixture(Mixed, Derived, Described):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
     The sample at an index depends only on seed, epoch and weights. An epoch continues where the previous one ended:
@@ -47,10 +53,10 @@ class Mixture(Mixed, Derived):
     # Any: datasets are any objects that fit.
     def __init__(self, datasets: Sequence[Any], weights: Sequence[float] | None, size: int | None, seed: int) -> None:
         self.datasets = list(datasets)
-        self._sizes = [len(dataset) for dataset in datasets]
-        self.size = sum(self._sizes) if size is None else size
+        self._sizes = sizes = [len(dataset) for dataset in datasets]
+        self.size = sum(sizes) if size is None else size
         self.seed = seed
-        self._orders = Orders(self._sizes, mix(epoch_key(seed, 0), 1))
+        self._orders = Orders(sizes, mix(epoch_key(seed, 0), 1))
         self.set_weights(weights)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
@@ -72,6 +78,10 @@ class Mixture(Mixed, Derived):
             raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
         number, turn = self._turns.one(place % self.size + self.epoch * self.size)
         return number, self._orders.one(number, turn)
+
+    def describe(self) -> Description:
+        options = {"weights": self.weights, "size": self.size, "seed": self.seed}
+        return [{"operator": "mix", **options, "sources": self._sources()}]
 
     @property
     def hands_on_images(self) -> bool:

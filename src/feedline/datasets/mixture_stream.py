@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.description import Described, Description, check_description
 from feedline.abc.source import Repeatable, ShardedSource
 from feedline.abc.stateful import check_format, is_stateful
 from feedline.datasets.mixture import Mixed, Orders, check_weights, form
@@ -29,7 +30,7 @@ _BLOCK = 1 << 8
 """Number of places to decide at a time."""
 
 
-class MixtureStream(Stream, Mixed):
+class MixtureStream(Stream, Mixed, Described):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
     As with any iterable dataset, each worker has its own stream, and the loader divides the output.
@@ -73,8 +74,14 @@ class MixtureStream(Stream, Mixed):
         if self._state is not None:
             return self._state
         if self._pass is None:
-            return {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
+            begun = {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
+            return {"mixture": self.describe(), **begun}
         return self._pass.state()
+
+    def describe(self) -> Description:
+        """Return the options that a state must be loaded with. Weights may change: each dataset has its position."""
+        options = {"size": self.size, "seed": self.seed, "repeat": self.repeat}
+        return [{"operator": "mix", **options, "sources": self._sources()}]
 
     # object: a state may come from anywhere.
     def load_state_dict(self, state: object) -> None:
@@ -84,17 +91,13 @@ class MixtureStream(Stream, Mixed):
         """
         if isinstance(state, dict):
             check_format(state, "a mixture")
-        if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
+        if not isinstance(state, dict) or not {"mixture", "epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
                 "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
                 "of feedline, or with another dataset. Use those again, or start the epoch over without the state. "
                 f"It is {state!r:.200}"
             )
-        if len(state["datasets"]) != len(self.datasets):
-            raise BadState(
-                f"The state belongs to a mixture of {len(state['datasets'])} datasets, but this one has "
-                f"{len(self.datasets)}. Mix the same datasets in the same order."
-            )
+        check_description(state["mixture"], self.describe())
         self.set_epoch(state["epoch"])
         self._pass = None
         self._state = state
@@ -133,6 +136,7 @@ class _MixturePass(Pass[int]):
 
     def __init__(self, mixture: MixtureStream, state: dict[str, object] | None, part: Part) -> None:
         super().__init__(part)
+        self._description = mixture.describe()
         secret = epoch_key(mixture.seed, mixture.epoch)
         number, count = part
         self._epoch = mixture.epoch
@@ -180,6 +184,7 @@ class _MixturePass(Pass[int]):
 
     def state(self) -> State:
         return {
+            "mixture": self._description,
             "epoch": self._epoch,
             "taken": self._taken - (self._again is not None),
             "ended": self._ended,

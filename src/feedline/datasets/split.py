@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.description import Described, Description, origin_of
 from feedline.abc.selection import Selection
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
@@ -22,7 +24,7 @@ _ROUNDING = 1e-9
 """Tolerance for rounding errors: 0.7 + 0.2 + 0.1 is less than 1, 0.29 * 100 less than 29."""
 
 
-class Subset(Selection):
+class Subset(Selection, Described):
     """The samples of a map-style dataset at given indices; `feedline.split` makes it.
 
     It has the attributes of torch's `Subset`, but `indices` is one array. Pickling it includes its dataset.
@@ -40,6 +42,11 @@ class Subset(Selection):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def describe(self) -> Description:
+        # A checksum stands for what `split` was given.
+        options = {"size": len(self), "indices": crc32(np.ascontiguousarray(self.indices).data)}
+        return [*origin_of(self.dataset, len(self.dataset)), {"operator": "split", **options}]
 
     # Any: an integer; like torch's Subset, it also passes a list on to datasets that support it.
     def __getitem__(self, index: Any) -> Any:

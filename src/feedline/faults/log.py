@@ -31,6 +31,7 @@ class FaultLog(Sequence[Fault]):
 
     At most 10,000 faults are kept in detail; `dropped` counts the older ones. Samples that were skipped or replaced
     stay in quarantine: they are not tried again, even after a state was saved and loaded, until `release` or `clear`.
+    If the dataset has a `set_epoch`, they are tried again in the next epoch, where an index may mean another sample.
 
     One thread appends to it; others may read.
 
@@ -107,6 +108,11 @@ class FaultLog(Sequence[Fault]):
     def release(self, index: object) -> bool:
         """Take one sample out of quarantine, so that it is tried again; False if it is not there."""
         return self._quarantined.pop(index_key(index), self) is not self
+
+    def release_other_epochs(self, epoch: int) -> None:
+        """Take all samples out of quarantine that failed in another epoch. For the loader only."""
+        for key in [key for key, fault in self._quarantined.items() if fault.epoch != epoch]:
+            del self._quarantined[key]
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the faults that are kept in detail to a CSV file in UTF-8, with a header.
@@ -241,7 +247,9 @@ class Quarantine(Set[Any]):  # Any: indices, anything the sampler yields
 # object: the saved form of a sample in quarantine.
 def _kept(fault: Fault) -> dict[str, object]:
     """Describe a sample in quarantine: enough to treat it as before, even if its entry was dropped."""
-    return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement")}
+    return {
+        name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement", "epoch")
+    }
 
 
 def _found(entry: object) -> Fault:

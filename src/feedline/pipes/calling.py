@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from zlib import crc32
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.pipes.cursor import Stopped
 from feedline.pipes.lap import Draws, Samples
 from feedline.randomness.global_states import GlobalStates, seed_globals
@@ -14,6 +15,7 @@ from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
+from feedline.types.records import NotARecord, encode
 
 T = TypeVar("T")
 
@@ -88,6 +90,35 @@ def _seeding(scope: Scope, items: list[T], draws: Draws) -> Iterator[T]:
         yield item
 
 
+def agree(where: Hashable, label: str, first: int, values: Sequence[int]) -> None:
+    """Compare with other workers what decides which samples a stream has: a value for each sample of the source.
+
+    Raises:
+        BadOption: another worker has found something else.
+    """
+    scope = current_scope()
+    if scope is not None and scope.findings is not None:
+        scope.findings.compare(where, label, first, values)
+
+
+def warn_if_unequal(where: Hashable, name: str, sample: object) -> None:
+    """Warn if another worker has read another first sample of an iterable dataset."""
+    scope = current_scope()
+    if scope is None or scope.findings is None:
+        return
+    try:
+        digest = crc32(encode(sample))
+    except NotARecord:  # pickles of equal samples may differ
+        return
+    if not scope.findings.is_equal(where, digest):
+        warn_user(
+            f"A {name} does not yield the same samples in every worker thread, but each thread reads all of it and "
+            "keeps its share: some samples may be missing, and others come twice. Threads share random, numpy.random "
+            "and torch's generator: draw the order from feedline.rng(), or use engine='process'.",
+            DataWarning,
+        )
+
+
 class Caller:
     """Calls a function for the samples of one operator.
 
@@ -96,7 +127,7 @@ class Caller:
         function: called with each sample.
         salt: the number of the operator; each draws random numbers of its own.
         threads: how many calls may run at once; 0 to call the function on the caller's thread.
-        filters: True to return the samples for which the function is true, instead of its results.
+        filters: True to return whether the function is true, instead of its results.
     """
 
     def __init__(self, label: str, function: Function, salt: int, threads: int = 0, *, filters: bool = False) -> None:
@@ -108,7 +139,7 @@ class Caller:
         self._seeding = Seeding()
 
     def __call__(self, items: Samples, draws: Draws, places: Sequence[int]) -> Samples:
-        """Return the function's result for each item, or the items that pass.
+        """Return the function's result for each item.
 
         Args:
             items: the samples.
@@ -132,14 +163,10 @@ class Caller:
     def _each(self, walk: Iterator[object], items: Samples, places: Sequence[int]) -> Samples:
         made: Samples = []
         try:
-            if self._filters:
-                for item in walk:
-                    if self._function(item):
-                        made.append(item)
-            else:
-                made.extend(map(self._function, walk))  # keeps what was made before a failure
-                if len(made) < len(items):
-                    raise StopIteration  # raised by the function: `extend` takes it for the end
+            results = map(self._function, walk)
+            made.extend(map(bool, results) if self._filters else results)  # keeps what was made before a failure
+            if len(made) < len(items):
+                raise StopIteration  # raised by the function: `extend` takes it for the end
         except Exception as exc:
             at = len(items) - len(list(walk)) - 1
             raise self._stopped(exc, made, items, places, at) from None

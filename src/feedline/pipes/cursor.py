@@ -165,6 +165,8 @@ class OperatorCursor(Cursor):
             if made is None:
                 break
             kept.samples, kept.at = made, 0
+            if found and made and type(made[0]) is Failed:
+                break  # those before it come first
             found += self._hand_out(count - len(found))
         return found
 

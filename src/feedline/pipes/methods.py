@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feedline.abc.description import Described, Description
 from feedline.collate import default
 from feedline.datasets.cache import CachedDataset
 from feedline.datasets.kind import kind_of
@@ -36,7 +37,7 @@ from feedline.types import DatasetKind
 # Any, throughout: samples and datasets are of any kind.
 
 
-class Pipe(ABC):
+class Pipe(Described):
     """A dataset with operators; `feedline.pipe` makes it. Each operator returns another pipe.
 
     Example:
@@ -256,7 +257,7 @@ class Pipe(ABC):
             [0, 1, 2]
         """
         number = checked_count("count", count, 0)
-        return self._sliced(0, number, 1, f"take({number})")
+        return self._sliced(0, number, 1, f"take({number})", {"count": number})
 
     def skip(self, count: int) -> Pipe:
         """Leave out the first samples.
@@ -267,7 +268,7 @@ class Pipe(ABC):
             [3, 4]
         """
         number = checked_count("count", count, 0)
-        return self._sliced(number, None, 1, f"skip({number})")
+        return self._sliced(number, None, 1, f"skip({number})", {"count": number})
 
     def slice(self, start: int, stop: int | None = None, step: int = 1) -> Pipe:
         """Keep the samples from `start` up to `stop`, every `step`-th of them.
@@ -279,7 +280,8 @@ class Pipe(ABC):
         """
         first, distance = checked_count("start", start, 0), checked_count("step", step, 1)
         last = None if stop is None else checked_count("stop", stop, 0)
-        return self._sliced(first, last, distance, f"slice({first}, {last}, {distance})")
+        label = f"slice({first}, {last}, {distance})"
+        return self._sliced(first, last, distance, label, {"start": first, "stop": last, "step": distance})
 
     def repeat(self, times: int | None = None) -> Pipe:
         """Start again after the last sample: forever, or `times` times in all.
@@ -387,6 +389,16 @@ class Pipe(ABC):
             )
         return self._with(MapOrigin(CachedDataset(StageDataset(self.stage), **options)))
 
+    def describe(self) -> Description:
+        """Return the operators and the options that a saved state must be loaded with, in plain values.
+
+        Example:
+            >>> import feedline
+            >>> feedline.pipe(range(9)).shuffle(seed=1).describe()
+            [{'operator': 'dataset', 'size': 9}, {'operator': 'shuffle', 'seed': 1}]
+        """
+        return self.stage.describe()
+
     def show(self) -> str:
         """Return the operators, one to a line, from the last one back to the datasets.
 
@@ -432,10 +444,10 @@ class Pipe(ABC):
             return self._with(of_maps(maps))
         return self._with(of_streams(_streams(name, stages)))
 
-    def _sliced(self, start: int, stop: int | None, step: int, label: str) -> Pipe:
+    def _sliced(self, start: int, stop: int | None, step: int, label: str, options: Mapping[str, object]) -> Pipe:
         if isinstance(self.stage, MapStage):
-            return self._with(SlicedSamples(self.stage, range(len(self.stage))[start:stop:step], label))
-        return self._with(SlicedStream(self._stream(), start, stop, step, label))
+            return self._with(SlicedSamples(self.stage, range(len(self.stage))[start:stop:step], label, options))
+        return self._with(SlicedStream(self._stream(), start, stop, step, label, options))
 
 
 # Any: `kind_of` finds out which methods the dataset has.

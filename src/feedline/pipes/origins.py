@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import ColumnSource, EpochAware, ShardedSource
+from feedline.abc.description import Described, Description, origin_of
+from feedline.abc.source import ColumnSource, IterableSource, ShardedSource, changes_with_epoch
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState, SourceError
-from feedline.pipes.calling import Seeding, salted
+from feedline.pipes.calling import Seeding, salted, warn_if_unequal
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
@@ -30,7 +31,7 @@ class MapOrigin(MapStage):
     def __init__(self, dataset: MapStyle[object]) -> None:
         self.dataset = dataset
         self.label = type(dataset).__name__
-        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.depends_on_epoch = changes_with_epoch(dataset)
         self.has_columns = isinstance(dataset, ColumnSource)
         self._seeding = Seeding()
         several = getattr(dataset, "__getitems__", None)
@@ -60,6 +61,9 @@ class MapOrigin(MapStage):
             return None
         return known[places % len(self)].astype(np.int64)
 
+    def describe(self) -> Description:
+        return origin_of(self.dataset, len(self))
+
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
             set_epoch(epoch)
@@ -73,7 +77,7 @@ class MapOrigin(MapStage):
         self._several = several if callable(several) else None
 
 
-class StageDataset:
+class StageDataset(Described):
     """A map-style stage as a plain dataset, for stages that do not depend on the epoch."""
 
     def __init__(self, stage: MapStage) -> None:
@@ -81,6 +85,9 @@ class StageDataset:
 
     def __len__(self) -> int:
         return len(self.stage)
+
+    def describe(self) -> Description:
+        return self.stage.describe()
 
     def __getitem__(self, index: int) -> object:
         return self.__getitems__([index])[0]
@@ -105,6 +112,7 @@ class InOrder(StreamStage):
         self.sources = (stage,)
         self.is_endless = is_endless
         self.label = "repeat()" if is_endless else ""
+        self.fixed = {"times": None}
 
     @property
     def depth(self) -> int:
@@ -188,7 +196,7 @@ class StreamOrigin(StreamStage):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.label = type(dataset).__name__
-        self.depends_on_epoch = isinstance(dataset, EpochAware)
+        self.depends_on_epoch = changes_with_epoch(dataset)
         self.is_sharded = isinstance(dataset, ShardedSource)
 
     def count(self) -> int | None:
@@ -203,7 +211,10 @@ class StreamOrigin(StreamStage):
         if lap.worker is not None:
             dataset = copy.copy(dataset)  # workers that are threads share it
             dataset.set_worker(*lap.worker)
-        return IteratorCursor(dataset, is_whole=not self.is_sharded)
+        return IteratorCursor(dataset, (id(self), lap), is_whole=not self.is_sharded)
+
+    def describe(self) -> Description:
+        return origin_of(self.dataset, None)
 
     def set_epoch(self, epoch: int) -> None:
         if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
@@ -223,8 +234,10 @@ class IteratorCursor(Cursor):
     """Reads an iterable dataset; resumes by its own state if it has one, else by reading it again."""
 
     # Any: a dataset is any object that fits.
-    def __init__(self, dataset: Any, *, is_whole: bool) -> None:
+    def __init__(self, dataset: Any, where: Hashable, *, is_whole: bool) -> None:
         self._dataset = dataset
+        self._where = where
+        """Identifies the stream, for workers that compare its first sample."""
         self._context = _no_worker if is_whole else contextlib.nullcontext
         """The context in which the dataset's code runs. The loader deals out samples, so it must not split itself."""
         self._number = 0
@@ -270,6 +283,8 @@ class IteratorCursor(Cursor):
         except BaseException:  # an interrupt: what was read comes next time
             self._left = found
             raise
+        if self._number == 0 and found and not isinstance(self._dataset, IterableSource):
+            warn_if_unequal(self._where, type(self._dataset).__name__, found[0])
         self._number += len(found)
         return found
 

@@ -61,6 +61,7 @@ class MapPipe(Pipe, EpochAware):
     def __init__(self, stage: MapStage) -> None:
         self.stage: MapStage = stage
         self.epoch = 0
+        self.changes_with_epoch = stage.changes_with_epoch()
 
     def _with(self, stage: Stage) -> Pipe:
         return _pipe_of(stage)
@@ -141,7 +142,9 @@ class StreamPipe(_Streamed, StreamSource, Epochs):
     def __iter__(self) -> PipeIterator:
         number, count = (0, 1) if is_in_loader() else torch_worker()
         stage = self.stage
-        return PipeIterator(stage if count == 1 else SlicedStream(stage, number, None, count, ""), Lap(self.epoch))
+        if count > 1:
+            stage = SlicedStream(stage, number, None, count, "part", {"worker": number, "workers": count})
+        return PipeIterator(stage, Lap(self.epoch))
 
 
 class ShardedPipe(_Streamed, PartedStream, Epochs):

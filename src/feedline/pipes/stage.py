@@ -11,8 +11,11 @@ each pass. A stream opens a cursor for a lap: the epoch, and how often an outer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
+from feedline.abc.description import Description
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import Draws, Lap, Places, Samples
 
@@ -23,6 +26,9 @@ class Stage:
     label = ""
     """Names the operator and its options, for people, errors and statistics."""
     sources: tuple[Stage, ...] = ()
+    # Any: plain values.
+    fixed: Mapping[str, Any] = MappingProxyType({})
+    """The options that determine which sample is at which position: a state must be loaded with the same."""
     depends_on_epoch = False
     """True if this operator gives other samples in another epoch."""
 
@@ -39,6 +45,14 @@ class Stage:
         """Pass the epoch on to datasets that have a `set_epoch`."""
         for source in self.sources:
             source.set_epoch(epoch)
+
+    def describe(self) -> Description:
+        """Return the operators up to this one, with the options that a state must be loaded with."""
+        before = [source.describe() for source in self.sources]
+        name = self.label.partition("(")[0]
+        if len(before) > 1:
+            return [{"operator": name, **self.fixed, "sources": before}]
+        return [*before[0], {"operator": name, **self.fixed}] if name else before[0]
 
     def chain(self) -> str:
         """Return the operators as code, from the first dataset on."""

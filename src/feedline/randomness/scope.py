@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from feedline.randomness.agreement import Findings
 from feedline.randomness.global_states import UNCHANGED, OwnGenerators, globals_kept, seed_globals
 from feedline.randomness.keys import mix
 from feedline.types import Draw
@@ -57,6 +58,7 @@ class Scope:
         "_place",
         "_range",
         "collating",
+        "findings",
         "is_common",
         "is_timed",
         "keeps_globals",
@@ -81,6 +83,8 @@ class Scope:
         """True while all ranks draw the same numbers: an opening stream may shuffle files that it splits over ranks."""
         self.keeps_globals = keeps_globals
         """True if the process-wide generators belong to the training loop, and must be restored."""
+        self.findings: Findings | None = None
+        """What workers that are threads must agree about; None if there are no others."""
         self._draw: Draw | Callable[[], Draw] = _NO_DRAW
         self._generator: np.random.Generator | None = None
         self._drawn_for: tuple[int, int] | None = None

@@ -97,6 +97,22 @@ class Items(_Troubled):
         return index
 
 
+class RemappedItems(Items):
+    """A map-style dataset whose indices mean other samples in each epoch. Its copies share the epoch."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self._source_of = scenario.source_of
+        self._epoch = [0]
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch[0] = epoch
+
+    def __getitem__(self, index: int) -> int:
+        super().__getitem__(self._source_of(index, self._epoch[0]))
+        return index
+
+
 class Made(int):
     """A sample that knows how many samples the same copy of the dataset made before it."""
 
@@ -201,7 +217,9 @@ def dataset_of(scenario: Scenario) -> Items | SharedStream | OwnStream:
         return SharedStream(scenario)
     if scenario.kind == OWN:
         return OwnStream(scenario)
-    return StatefulItems(scenario) if scenario.stateful else Items(scenario)
+    if scenario.stateful:
+        return StatefulItems(scenario)
+    return RemappedItems(scenario) if scenario.remaps else Items(scenario)
 
 
 class Ragged(BatchSampler):

@@ -80,6 +80,7 @@ class Planned(Expected):
 
     def follow(self, world: World) -> None:
         assert world.checkpoint is not None
+        self._epoch = world.checkpoint.entry.key.epoch
         self._log = world.fault_budget.log
         self._fault_budget = world.fault_budget
         self._keeps_steps = world.share.world_size > 1
@@ -145,7 +146,7 @@ class Planned(Expected):
                 raise LawBroken(f"batch {ordinal} comes after batch {self._next - 1}")
             self._next = ordinal + 1
         if isinstance(batch, BaseException):
-            self._check_reason(batch, samples)
+            self._check_reason(batch, [self._scenario.source_of(index, self._epoch) for index in samples])
         else:
             got = batch if isinstance(batch, list) else [batch]
             self._match(ordinal, samples, got)
@@ -205,7 +206,8 @@ class Planned(Expected):
         if fault is None:
             raise LawBroken(f"{what}: sample {index} is missing, but no fault names it")
         known = self._scenario.troubles
-        if index not in known.bad | known.flaky | known.fatal and not self._scenario.accidents.blames:
+        source = self._scenario.source_of(index, self._epoch)
+        if source not in known.bad | known.flaky | known.fatal and not self._scenario.accidents.blames:
             raise LawBroken(f"{what}: sample {index} is blamed, but nothing is wrong with it")
         return fault
 

@@ -206,6 +206,8 @@ class Scenario:
     troubles: Troubles = Troubles()
     accidents: Accidents = Accidents()
     habits: Habits = Habits()
+    remaps: bool = False
+    """True for a map-style dataset without a state whose indices mean other samples in each epoch."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -226,6 +228,10 @@ class Scenario:
     def window(self) -> int:
         """Maximum batches in flight."""
         return max(1, self.depth * self.workers)
+
+    def source_of(self, index: int, epoch: int) -> int:
+        """Return which sample an index means in an epoch."""
+        return (index + 5 * epoch) % self.samples if self.remaps else index
 
     def contention(self, at_work: int) -> float:
         """Return how many times as long a batch takes if `at_work` workers, including its own, are then busy."""
@@ -287,6 +293,7 @@ def draw_scenario(seed: int, **changes: object) -> Scenario:
     drawn["reread_s"] = dice.choice((0.0, 0.0, 2.0))
     if drawn["deepens"] and drawn["kind"] == MAP and not drawn["stateful"]:
         drawn |= BRISK
+    drawn["remaps"] = drawn["kind"] == MAP and not drawn["stateful"] and dice.random() < 0.3
     return Scenario(**{**drawn, **changes})
 
 

@@ -24,7 +24,7 @@ from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import WorkerError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
-from feedline.simulation.dataset import NotReady, NotSent, dataset_of
+from feedline.simulation.dataset import NotReady, NotSent, RemappedItems, dataset_of
 from feedline.simulation.engine import TICK_S, SimulatedEngine, Trace
 from feedline.simulation.laws import Books
 from feedline.simulation.scenario import IN_ORDER, MAP, OWN, LawBroken, Scenario
@@ -117,7 +117,7 @@ class World(Driver):
         engine.on_given = self._given
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
         is_calm = not (accidents.blames or accidents.death_at_start or accidents.killed_at_start or accidents.stop)
-        most_deaths = _MOST_DEATHS * fatal if is_calm else math.inf
+        most_deaths = _MOST_DEATHS * fatal if is_calm and not scenario.remaps else math.inf
         self.books = Books(machine, self.slots, self.workers, self.counters, scenario.restarts, most_deaths)
         self._keeps_shares = (
             not scenario.moves and scenario.kind != OWN and scenario.order == IN_ORDER and most == workers
@@ -146,7 +146,9 @@ class World(Driver):
         fault_budget = self.fault_budget
         fault_budget.keeps_steps = self.share.world_size > 1
         fault_budget.dataset = self.dataset if scenario.kind == MAP else None
-        fault_budget.begin_epoch(resumes=snapshot is not None)
+        if isinstance(self.dataset, RemappedItems):
+            self.dataset.set_epoch(number)
+        fault_budget.begin_epoch(number, resumes=snapshot is not None)
         seed = self.order.seed_for(scenario.seed)
         assert seed is not None
         order = {} if snapshot is None else snapshot.order

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.description import Described, Description
 from feedline.datasets import upcoming
 from feedline.datasets.form import Form
 from feedline.datasets.parquet.stream import RowGroupStream
@@ -36,7 +37,7 @@ Labels = Literal["shifted", "same"] | None
 Positions = bool | Literal["document"]
 
 
-class TokenDataset(ShardCached, TableSource):
+class TokenDataset(ShardCached, TableSource, Described):
     """Blocks of tokens from token files, as a map-style dataset.
 
     All files are one sequence of tokens. Sample i is the `block` tokens from token i * `stride` on. Local files are
@@ -242,6 +243,9 @@ class TokenDataset(ShardCached, TableSource):
     def _addresses(self) -> list[str]:
         """Return the paths and addresses of all files, for states of streams."""
         return [file.path for file in self.files]
+
+    def describe(self) -> Description:
+        return [{"operator": "TokenDataset", "block": self.block, "stride": self.stride, "size": len(self)}]
 
     def __len__(self) -> int:
         return max(0, (self._sequence.token_count - self._width) // self.stride + 1)

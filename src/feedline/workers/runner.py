@@ -18,6 +18,7 @@ from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.randomness import scope as randomness
+from feedline.randomness.agreement import Agreement
 from feedline.randomness.global_states import globals_kept
 from feedline.system.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.system.timing import TaskCpu
@@ -63,6 +64,7 @@ class Runner:
         worker: this worker's identity; None for the training process itself (no worker at all).
         pause: how to wait before a sample is tried again.
         report_alive: called before any of the user's code runs, and while samples before those of a task are read.
+        agreement: what this worker compares with others about a stream that all of them read; None for nothing.
 
     An exception during setup is kept: engines that can start another worker do so (`unready`). Every task of the epoch
     raises an exception of `iter(dataset)`.
@@ -74,8 +76,10 @@ class Runner:
         worker: WorkerIdentity | None,
         pause: Pause = time.sleep,
         report_alive: Callable[[], None] | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
         self._spec = spec
+        self._agreement = agreement
         self._worker = None if worker is None else worker.id
         self._pause = pause
         self._report_alive = report_alive
@@ -349,6 +353,8 @@ class Runner:
         missed = task.epoch - (-1 if self._epoch is None else self._epoch) - 1
         self._has_ended = False
         self._epoch = task.epoch
+        if self._agreement is not None:
+            self._scope.findings = self._agreement.of(task.epoch)
         if self.unready is not None:
             return  # every task reports it
         self._fetch = None

@@ -30,6 +30,7 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import WorkerStartError
 from feedline.memory.arena import Arena
 from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.randomness.agreement import Agreement
 from feedline.system import interrupts
 from feedline.system.failures import add_note, words
 from feedline.system.mailbox import Mailbox
@@ -62,11 +63,13 @@ class ThreadEngine(LaneEngine[Task]):
         self._ending = threading.Event()
         self._generation = 0
         self._announcer: Announcer | None = None
+        self._agreement: Agreement | None = None
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._announcer = announcer_of(spec.dataset) if spec.kind is DatasetKind.MAP else None
         if self.worker_count > 1:
+            self._agreement = None if spec.sharding is None else Agreement()
             handles.warn_about_threads(spec.dataset)
         copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before any worker uses what they share
         with interrupts.put_off(starts_process=False):
@@ -79,7 +82,7 @@ class ThreadEngine(LaneEngine[Task]):
 
     def _start(self, number: int, dataset: object, generation: int = 0) -> threading.Thread:
         assert self._spec is not None
-        own = _Own(number, generation, dataset, self._lanes[number], self._ending)
+        own = _Own(number, generation, dataset, self._lanes[number], self._ending, self._agreement)
         thread = threading.Thread(
             target=_serve,
             args=(self._spec, own, self._answers, self._arena, functools.partial(self._note_alive, number)),
@@ -159,6 +162,8 @@ class _Own:
     lane: Lane[Task]
     ending: threading.Event
     """Set when the engine closes: no sample is needed any more."""
+    agreement: Agreement | None
+    """As for `Runner`."""
 
 
 def _serve(
@@ -170,7 +175,7 @@ def _serve(
     trouble: BaseException | None
     try:
         identity = WorkerIdentity(number, spec.worker_count, seed, own.dataset, threaded=True)
-        runner = Runner(spec, identity, own.ending.wait, report_alive)
+        runner = Runner(spec, identity, own.ending.wait, report_alive, own.agreement)
         trouble = runner.unready
     except BaseException as exc:
         trouble = exc

@@ -208,7 +208,7 @@ def test_every_sample_is_counted_once_in_every_epoch(
     for _ in range(3):
         run = case.begin(fault_budget=fault_budget)
         fault_budget = run.fault_budget
-        fault_budget.begin_epoch(resumes=False)
+        fault_budget.begin_epoch(0, resumes=False)
         run.take()
         lost = len([index for index in bad if index < count])
         state = fault_budget.state()
@@ -226,9 +226,9 @@ def test_quarantined_samples_count_as_lost(workers: int) -> None:
     first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
     batches = first.take()
     fault_budget = first.fault_budget
-    fault_budget.begin_epoch(resumes=False)
+    fault_budget.begin_epoch(0, resumes=False)
     assert Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin(fault_budget=fault_budget).take() == batches
-    fault_budget.begin_epoch(resumes=False)
+    fault_budget.begin_epoch(0, resumes=False)
     with pytest.raises(TooManyBadSamples, match="4 of"):
         Case(40, 4, (39,), policy=policy, workers=workers).begin(fault_budget=fault_budget).take()
 
@@ -236,7 +236,7 @@ def test_quarantined_samples_count_as_lost(workers: int) -> None:
 def test_the_budget_starts_anew_with_each_epoch() -> None:
     fault_budget = budget_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
     fault_budget.check()
-    fault_budget.begin_epoch(resumes=False)
+    fault_budget.begin_epoch(0, resumes=False)
     fault_budget.write([fault_of(3), fault_of(4)], 10, 1)
     fault_budget.check(ended=True)
 
@@ -375,7 +375,7 @@ def test_a_resumed_epoch_continues_with_its_budget() -> None:
     fault_budget = budget_of(fault_of(3), fault_of(4), policy=policy, seen=50)
     other = FaultBudget(policy)
     other.restore(fault_budget.state())
-    other.begin_epoch(resumes=True)
+    other.begin_epoch(0, resumes=True)
     other.check()
     other.write([fault_of(5)], 10, 0)
     with pytest.raises(TooManyBadSamples, match="3 of 60"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from feedline.abc.description import Described, Description, description_of
 from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
 from feedline.datasets.cache import sample_store
@@ -29,7 +30,7 @@ _MISSING = object()
 """Marks a sample that is not cached."""
 
 
-class CachedDataset(Source, EpochAware, Derived):
+class CachedDataset(Source, EpochAware, Derived, Described):
     """Caches the samples of a map-style dataset.
 
     All workers, whether threads or processes, share one copy. A full cache evicts nothing: the first samples stay,
@@ -63,6 +64,8 @@ class CachedDataset(Source, EpochAware, Derived):
         >>> [cached[0], cached[0], cached[2]], cached.stats()["hits"]
         ([1.5, 1.5, 3.5], 1)
     """
+
+    changes_with_epoch = False
 
     _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_warned")
 
@@ -151,6 +154,9 @@ class CachedDataset(Source, EpochAware, Derived):
             )
         self._disk = sample_store.write_store(place, self._disk_limit)
         self._disk.open(head)
+
+    def describe(self) -> Description | None:
+        return description_of(self.dataset)  # a cache may be added and left out
 
     def set_epoch(self, epoch: int) -> None:
         """Check whether the dataset has changed since the last epoch; if so, drop all samples. Loaders call this."""

@@ -245,7 +245,7 @@ class SQLPass(ResumablePass[tuple[object, ...]]):
         return True if self._has_ended else [self._last] if self._taken else None
 
     def _options(self) -> dict[str, object]:
-        return {}
+        return {"key": self._stream.dataset.key}
 
     def _enter(self, state: State) -> None:
         self.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import Fault
+from feedline.abc.source import changes_with_epoch
 from feedline.delivery.machine.batch_indices import as_list, reusable, with_item
 from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults.log import FaultLog
@@ -78,10 +79,15 @@ class FaultBudget:
         self.guards = not policy.never_catches
         """True if the policy may handle failed samples instead of just raising."""
 
-    def begin_epoch(self, *, resumes: bool) -> None:
-        """Reset the counts for a new epoch, or keep them when resuming from a state."""
+    def begin_epoch(self, number: int, *, resumes: bool) -> None:
+        """Reset the counts for a new epoch, or keep them when resuming from a state.
+
+        If an index may mean another sample in this epoch, only samples that failed in this one stay in quarantine.
+        """
         if not resumes:
             self._seen, self._lost = self._approved = 0, 0
+        if changes_with_epoch(self.dataset):
+            self.log.release_other_epochs(number)
 
     def mark(self) -> Mark:
         """Return the current position of the account, for `state`."""

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from feedline.abc.description import check_description, description_of
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.source import repeats_itself
@@ -208,13 +209,17 @@ class Run:
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)
-        return {**state, "faults": faults} if faults else state
+        parts = {"dataset": description_of(view.dataset), "faults": faults}
+        return {**state, **{name: part for name, part in parts.items() if part}}
 
     def load(self, view: LoaderView, state: object) -> None:
         """Resume the next iteration at a saved position; see `LoaderBase.load_state_dict`."""
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         view.check_draws(_part_of(own, "order"))
+        any_rank = ranks[0] if isinstance(ranks, list) and ranks else state
+        if isinstance(any_rank, Mapping) and "feedline" in any_rank:
+            check_description(any_rank.get("dataset"), description_of(view.dataset))
         faults = _part_of(own, "faults")
         self.fault_budget.copy().restore(faults)  # first on a copy, before anything changes: the state may be damaged
         self.epochs.load(state, self.order(view))

@@ -20,6 +20,7 @@ class _Batch(Stage):
         self.sources = (source,)
         self.size = size
         self.drop_last = drop_last
+        self.fixed = {"size": size, "drop_last": drop_last}
         shown = "" if getattr(collate, "is_default", False) else f", collate_fn={name_of(collate)}"
         self.label = f"batch({size}{', drop_last=True' if drop_last else ''}{shown})"
         self.collate = Caller(self.label, collate, self.depth)

@@ -16,6 +16,7 @@ class NumberedSamples(MapStage):
         self.sources = (source,)
         self._source = source
         self.start = start
+        self.fixed = {"start": start}
         self.label = f"enumerate({start})" if start else "enumerate()"
 
     def __len__(self) -> int:
@@ -33,6 +34,7 @@ class NumberedStream(StreamStage):
         self.sources = (source,)
         self._source = source
         self.start = start
+        self.fixed = {"start": start}
         self.label = f"enumerate({start})" if start else "enumerate()"
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded

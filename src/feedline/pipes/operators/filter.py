@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from feedline.pipes.calling import Caller, Function, checked_function, name_of
-from feedline.pipes.cursor import Cursor, OperatorCursor
+from itertools import compress
+
+from feedline.pipes.calling import Caller, Function, agree, checked_function, name_of
+from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
 from feedline.pipes.lap import Lap, Samples
 from feedline.pipes.stage import StreamStage
 
@@ -20,16 +22,16 @@ class Filter(StreamStage):
         self.label = f"filter({name_of(function)})"
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded
-        self._call = Caller(self.label, checked_function("filter", function), self.depth, filters=True)
+        self.call = Caller(self.label, checked_function("filter", function), self.depth, filters=True)
 
     def open(self, lap: Lap) -> Cursor:
-        return _FilterCursor(self._source.open(lap), lap, self._call)
+        return _FilterCursor(self._source.open(lap), lap, self)
 
 
 class _FilterCursor(OperatorCursor):
-    def __init__(self, source: Cursor, lap: Lap, call: Caller) -> None:
+    def __init__(self, source: Cursor, lap: Lap, stage: Filter) -> None:
         super().__init__(source, lap)
-        self._call = call
+        self._stage = stage
         self._chunk = 1
 
     def _need(self, count: int) -> int:
@@ -37,4 +39,12 @@ class _FilterCursor(OperatorCursor):
         return max(count, self._chunk)
 
     def _process(self, items: Samples, first: int) -> Samples:
-        return self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
+        draws, numbers = self._lap.draws(first, len(items)), range(first, first + len(items))
+        try:
+            return self._passed(items, self._stage.call(items, draws, numbers), first)
+        except Stopped as stop:
+            raise Stopped(stop.reason, self._passed(items, stop.made, first), stop.items, stop.rest) from None
+
+    def _passed(self, items: Samples, passes: list[bool], first: int) -> Samples:
+        agree((id(self._stage), self._lap), self._stage.label, first, passes)
+        return list(compress(items, passes))

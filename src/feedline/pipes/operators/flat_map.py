@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.pipes.calling import Caller, Function, checked_function, name_of
+from feedline.pipes.calling import Caller, Function, agree, checked_function, name_of
 from feedline.pipes.cursor import Cursor, OperatorCursor, Stopped
 from feedline.pipes.lap import Lap, Samples
 from feedline.pipes.stage import StreamStage
@@ -22,10 +22,10 @@ class FlatMap(StreamStage):
         self.label = label or f"flat_map({name_of(function)})"
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded
-        self._call = Caller(self.label, _Lists(checked_function("flat_map", function), self.label), self.depth)
+        self.call = Caller(self.label, _Lists(checked_function("flat_map", function), self.label), self.depth)
 
     def open(self, lap: Lap) -> Cursor:
-        return _FlatCursor(self._source.open(lap), lap, self._call)
+        return _FlatCursor(self._source.open(lap), lap, self)
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ def _listed(result: object, label: str) -> Samples:
 
 
 class _FlatCursor(OperatorCursor):
-    def __init__(self, source: Cursor, lap: Lap, call: Caller) -> None:
+    def __init__(self, source: Cursor, lap: Lap, stage: FlatMap) -> None:
         super().__init__(source, lap)
-        self._call = call
+        self._stage = stage
 
     def _process(self, items: Samples, first: int) -> Samples:
         try:
-            lists = self._call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
+            lists = self._stage.call(items, self._lap.draws(first, len(items)), range(first, first + len(items)))
+            return self._joined(lists, first)
         except Stopped as stop:
-            raise Stopped(stop.reason, _joined(stop.made), stop.items, stop.rest) from None
-        return _joined(lists)
+            raise Stopped(stop.reason, self._joined(stop.made, first), stop.items, stop.rest) from None
 
-
-def _joined(lists: list[Samples]) -> Samples:
-    return [sample for samples in lists for sample in samples]
+    def _joined(self, lists: list[Samples], first: int) -> Samples:
+        agree((id(self._stage), self._lap), self._stage.label, first, list(map(len, lists)))
+        return [sample for samples in lists for sample in samples]
 
 
 # Any: a batch of any structure.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
-from feedline.pipes.calling import name_of
+from feedline.pipes.calling import agree, name_of
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.operators.concat import gathered
@@ -125,6 +125,7 @@ class MixedSamples(MapStage):
                 )
         self._order = Order(schedule, seed)
         self.label = f"mix(weights={schedule}, seed={seed})"
+        self.fixed = {"weights": str(schedule), "size": self._size, "seed": seed}
 
     def __len__(self) -> int:
         return self._size
@@ -146,6 +147,7 @@ class MixedStream(StreamStage):
         self.measure = measure
         measured = "" if measure is None else f", measure={name_of(measure)}"
         self.label = f"mix(weights={schedule}{measured}, seed={seed})"
+        self.fixed = {"measure": measure is not None, "seed": seed}  # weights may change: every stream has its place
         self.order = Order(schedule, seed)
         self.is_endless = all(part.is_endless for part in sources)
         self.is_sharded = all(part.is_sharded for part in sources)
@@ -177,6 +179,9 @@ class _MeasuredCursor(Cursor):
         self._credits = [0.0] * len(stage.parts)
         self._total = 0
         """The size of all samples so far; a schedule counts in it."""
+        self._at = 0
+        """Samples so far that were measured."""
+        self._where = id(stage), lap
         self._last = 0
         self._ended = False
 
@@ -191,7 +196,10 @@ class _MeasuredCursor(Cursor):
         except StopIteration:
             self._ended = True
             return []
-        self._account(number, operator.index(self._measure(sample)), weights)
+        size = operator.index(self._measure(sample))
+        agree(self._where, self._stage.label, self._at, [size])
+        self._at += 1
+        self._account(number, size, weights)
         return [sample]
 
     def _account(self, number: int, size: int, weights: list[float]) -> None:
@@ -207,6 +215,7 @@ class _MeasuredCursor(Cursor):
     def state(self) -> CursorState:
         return {
             "credits": list(self._credits),
+            "at": self._at,
             "total": self._total,
             "ended": self._ended,
             "sources": [buffer.state() for buffer in self._buffers],
@@ -214,5 +223,6 @@ class _MeasuredCursor(Cursor):
 
     def restore(self, state: CursorState) -> None:
         self._credits, self._total, self._ended = list(state["credits"]), state["total"], state["ended"]
+        self._at = state["at"]
         for buffer, own in zip(self._buffers, state["sources"], strict=True):
             buffer.restore(own)

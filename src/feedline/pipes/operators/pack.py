@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from feedline.errors import CollateError
+from feedline.pipes.calling import agree
 from feedline.pipes.cursor import Cursor
 from feedline.pipes.lap import CursorState, Draws, Lap, Places, Samples
 from feedline.pipes.stage import MapStage, StreamStage
@@ -112,6 +113,8 @@ class Packed(StreamStage):
         self.options = options
         self.documents = documents
         self.label = str(options)
+        names = ("length", "strategy", "window", "too_long", "tokens")
+        self.fixed = {name: getattr(options, name) for name in names}
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded
 
@@ -143,6 +146,8 @@ class _Document(NamedTuple):
     """A state of the source."""
     skipped: int
     """How many documents of the source lie between that state and this one."""
+    number: int
+    """How many documents of the source come before that state."""
 
 
 class _PackCursor(Cursor):
@@ -162,6 +167,8 @@ class _PackCursor(Cursor):
         """Documents read for this window that failed. They are not in it."""
         self._plan: Plan | None = None
         self._base = source.state()
+        self._base_number = 0
+        """Documents of the source before `_base`."""
         self._taken = 0
         """Documents taken from the source since `_base`."""
         self._unchecked: Samples = []
@@ -197,7 +204,10 @@ class _PackCursor(Cursor):
                 self._is_last = not self._unchecked
                 continue
             some, lengths = self._measured()
-            self._window += map(_Document, some, lengths.tolist(), repeat(self._base), count_from(self._taken))
+            number = self._base_number
+            agree((id(self._stage), self._lap), self._stage.label, number + self._taken, lengths.tolist())
+            positions = repeat(self._base), count_from(self._taken), repeat(number)
+            self._window += map(_Document, some, lengths.tolist(), *positions)
             self._taken += len(some)
             del self._unchecked[: len(some)]
 
@@ -255,6 +265,7 @@ class _PackCursor(Cursor):
         self._begin()
 
     def _begin(self) -> None:
+        self._base_number += self._taken
         self._base, self._taken = self._source.state(), 0
         self._plan, self._given, self._failures = None, 0, 0
 
@@ -334,6 +345,7 @@ class _PackCursor(Cursor):
         first = self._window[0] if self._window else None
         return {
             "base": self._base if first is None else first.base,
+            "number": self._base_number if first is None else first.number,
             "skipped": 0 if first is None or not self._carried else first.skipped,
             "offset": self._offset,
             "carried": self._carried,
@@ -344,6 +356,7 @@ class _PackCursor(Cursor):
     def restore(self, state: CursorState) -> None:
         self._source.restore(state["base"])
         self._base, self._taken = state["base"], self._source.skip(state["skipped"])
+        self._base_number = state["number"]
         self._offset, self._carried = state["offset"], state["carried"]
         self._window, self._unchecked, self._is_last = [], [], False
         self._read_past_failures(self._carried, None)

@@ -19,6 +19,7 @@ class RepeatedSamples(Reordered):
     def __init__(self, source: MapStage, times: int) -> None:
         super().__init__(source, f"repeat({times})")
         self.times = times
+        self.fixed = {"times": times}
 
     def __len__(self) -> int:
         return self.times * len(self._source)
@@ -38,6 +39,7 @@ class RepeatedStream(StreamStage):
         self.sources = (source,)
         self.source = source
         self.times = times
+        self.fixed = {"times": times}
         self.label = f"repeat({'' if times is None else times})"
         self.is_endless = times is None
         self.is_sharded = source.is_sharded

@@ -22,6 +22,7 @@ class Shuffle(Reordered):
     def __init__(self, source: MapStage, seed: int) -> None:
         super().__init__(source, f"shuffle(seed={seed})")
         self.seed = seed
+        self.fixed = {"seed": seed}
         self._block: tuple[int, int, Places] | None = None
         """The last block of an order: epoch, number and contents."""
 
@@ -65,6 +66,7 @@ class WindowShuffledSamples(Reordered):
         super().__init__(source, f"window_shuffle({size}, seed={seed})")
         self.size = size
         self.seed = seed
+        self.fixed = {"size": size, "seed": seed}
 
     def _inner(self, places: Places, epoch: int) -> Places:
         count, size = len(self._source), self.size
@@ -92,6 +94,7 @@ class WindowShuffledStream(StreamStage):
         self._source = source
         self.size = size
         self.seed = seed
+        self.fixed = {"size": size, "seed": seed}
         self.label = f"window_shuffle({size}, seed={seed})"
         self.is_endless = source.is_endless
         self.is_sharded = source.is_sharded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from feedline.pipes.cursor import Cursor
@@ -12,9 +14,10 @@ from feedline.pipes.stage import MapStage, Reordered, StreamStage
 class SlicedSamples(Reordered):
     """Some samples of a map-style stage; `chosen` has their numbers."""
 
-    def __init__(self, source: MapStage, chosen: range, label: str) -> None:
+    def __init__(self, source: MapStage, chosen: range, label: str, options: Mapping[str, object]) -> None:
         super().__init__(source, label)
         self._chosen = chosen
+        self.fixed = options
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -34,12 +37,22 @@ class SlicedStream(StreamStage):
         stop: the number after the last one; None for no end.
         step: the distance between two samples.
         label: names the operator.
+        options: its options, as the user gave them.
     """
 
-    def __init__(self, source: StreamStage, start: int, stop: int | None, step: int, label: str) -> None:
+    def __init__(
+        self,
+        source: StreamStage,
+        start: int,
+        stop: int | None,
+        step: int,
+        label: str,
+        options: Mapping[str, object],
+    ) -> None:
         self.sources = (source,)
         self.source = source
         self.start, self.stop, self.step = start, stop, step
+        self.fixed = options
         self.label = label
         self.is_endless = source.is_endless and stop is None
         self.is_sharded = source.is_sharded

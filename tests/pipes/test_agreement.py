@@ -1,0 +1,185 @@
+"""Each thread finds out by itself which samples a stream has. If two disagree, that is an error, not lost samples."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline.errors import BadOption, DataWarning
+from feedline.pipes import Pipe
+from feedline.randomness import agreement
+from feedline.randomness.agreement import Agreement, Findings
+
+COUNT = 200
+
+# Any, throughout: samples of any kind.
+Draw = Callable[[], float]
+
+
+def by_worker() -> float:
+    """Return something else in each worker: a disagreement that does not depend on chance."""
+    return 0.9 if threading.current_thread().name.endswith("-1") else 0.1
+
+
+OPERATORS: dict[str, Callable[[Draw], Pipe]] = {
+    "filter": lambda draw: feedline.pipe(range(COUNT)).filter(lambda _: draw() < 0.5),
+    "flat_map": lambda draw: feedline.pipe(range(COUNT)).flat_map(lambda x: [x] * (1 + (draw() < 0.5))),
+    "unbatch": lambda draw: feedline.pipe(range(COUNT)).map(lambda x: [x] * (1 + (draw() < 0.5))).unbatch(),
+    "pack": lambda draw: (
+        feedline.pipe(range(COUNT)).map(lambda x: [x] * (1 + int(9 * draw()))).pack(16, window=8).map(firsts)
+    ),
+    "measure": lambda draw: (
+        feedline.pipe(range(COUNT))
+        .repeat()
+        .map(lambda x: (x, 1 + int(9 * draw())))
+        .mix(feedline.pipe(range(COUNT)).repeat().map(lambda x: (x, 5)), measure=lambda pair: pair[1])
+        .take(COUNT)
+    ),
+    "later operators": lambda draw: (
+        feedline.pipe(range(COUNT)).filter(lambda _: draw() < 0.5).map(abs).window_shuffle(8).batch(2).repeat(2)
+    ),
+}
+every_operator = pytest.mark.parametrize("name", OPERATORS)
+
+
+def firsts(row: dict[str, Any]) -> list[int]:
+    return [int(token) for token in row["tokens"][row["positions"] == 0]]
+
+
+def samples(pipe: Pipe, **options: Any) -> list[Any]:
+    loader = feedline.Loader(pipe, 4, collate_fn=list, **options)
+    try:
+        return [sample for batch in loader for sample in batch]
+    finally:
+        loader.close()
+
+
+@every_operator
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"on_error": "skip"}, {"in_order": False}])
+def test_threads_that_disagree_raise_an_error(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=r"disagree about sample \d+ .*feedline\.rng\(\).*engine='process'"):
+        samples(OPERATORS[name](by_worker), workers=2, engine="thread", **options)
+
+
+DRAWS: dict[str, Draw] = {
+    "random": random.random,
+    "numpy.random": lambda: float(np.random.rand()),
+    "torch": lambda: float(torch.rand(())),
+}
+
+
+@every_operator
+@pytest.mark.parametrize("generator", DRAWS)
+def test_process_wide_generators_are_refused_on_threads(name: str, generator: str) -> None:
+    with pytest.raises(BadOption, match=r"feedline\.rng\(\)"):
+        samples(OPERATORS[name](DRAWS[generator]), workers=2, engine="thread")
+
+
+@every_operator
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_threads_agree_with_feedlines_generator(name: str, workers: int) -> None:
+    pipe = OPERATORS[name](lambda: float(feedline.rng().random()))
+    expected = samples(pipe, seed=3)
+    assert [*map(plain, samples(pipe, seed=3, workers=workers, engine="thread"))] == [*map(plain, expected)]
+
+
+def plain(sample: Any) -> Any:
+    return sample.tolist() if isinstance(sample, np.ndarray) else sample
+
+
+@every_operator
+def test_a_single_thread_may_draw_from_any_generator(name: str) -> None:
+    assert samples(OPERATORS[name](random.random), workers=1, engine="thread")
+
+
+@pytest.mark.parametrize("generator", DRAWS)
+def test_processes_may_draw_from_any_generator(generator: str) -> None:
+    found = samples(OPERATORS["filter"](DRAWS[generator]), workers=2, engine="process")
+    assert found
+    assert len(set(found)) == len(found)
+
+
+class Shuffled:
+    """A user's iterable dataset, with an order of its own."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        first = int(100 * self.draw())
+        return iter([*range(first, COUNT), *range(first)])
+
+
+def test_an_iterable_dataset_that_threads_read_in_other_orders_is_reported() -> None:
+    with pytest.warns(DataWarning, match=r"A Shuffled does not .*feedline\.rng\(\)"):
+        samples(feedline.pipe(Shuffled(by_worker)).map(abs), workers=2, engine="thread")
+    found = samples(
+        feedline.pipe(Shuffled(lambda: float(feedline.rng().random()))).map(abs), workers=2, engine="thread"
+    )
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_random_numbers_that_decide_nothing_are_allowed() -> None:
+    pipe = feedline.pipe(range(COUNT)).map(lambda x: (x, random.random())).filter(lambda pair: pair[0] % 2 == 0)
+    found = [number for number, _ in samples(pipe, workers=2, engine="thread")]
+    assert found == list(range(0, COUNT, 2))
+
+
+def test_later_epochs_and_those_that_were_left_are_compared_on_their_own() -> None:
+    limit = 100
+    pipe = feedline.pipe(range(COUNT)).filter(lambda x: x < limit)
+    with feedline.Loader(pipe, 4, workers=2, engine="thread", persistent=True) as loader:
+        assert sum(map(len, loader)) == 100
+        limit = 150
+        next(iter(loader))
+        loader.set_epoch(0)
+        limit = 120
+        loader.set_epoch(0)
+        assert sum(map(len, loader)) == 120
+
+
+# -- findings ---
+
+
+def test_values_are_compared_wherever_workers_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_MOST", 5)
+    findings = Findings()
+    for first in (0, 3, 20, 2, 19, 0, 25):
+        findings.compare("a", "filter(f)", first, [place % 3 for place in range(first, first + 9)])
+    with pytest.raises(BadOption, match="sample 31 "):
+        findings.compare("a", "filter(f)", 29, [2, 0, 0])
+
+
+def test_the_oldest_values_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_MOST", 5)
+    findings = Findings()
+    findings.compare("a", "filter(f)", 0, list(range(12)))
+    assert findings._known == {"a": (7, [7, 8, 9, 10, 11])}
+    findings.compare("a", "filter(f)", 0, [9] * 7)  # too far behind to be compared
+
+
+def test_all_workers_stop_once_two_disagree() -> None:
+    findings = Findings()
+    findings.compare("a", "filter(f)", 0, [1, 1])
+    findings.compare("b", "filter(f)", 0, [0, 0])
+    with pytest.raises(BadOption, match=r"sample 1 of the source of filter\(f\)"):
+        findings.compare("a", "filter(f)", 1, [0])
+    with pytest.raises(BadOption, match="sample 1"):
+        findings.compare("b", "filter(f)", 5, [0])
+
+
+def test_each_epoch_has_its_own_findings() -> None:
+    shared = Agreement()
+    first = shared.of(1)
+    assert shared.of(1) is first
+    assert shared.of(2) is not first
+    assert shared.of(1) is first, "a worker may be late"
+    shared.of(9)
+    assert shared.of(1) is not first

@@ -1,0 +1,362 @@
+"""A state is loaded only where it means the same samples: every option of an operator either must match, or may change.
+
+The tables name each parameter of each operator once; a test compares them with the signatures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.errors import BadState
+from feedline.pipes import Pipe
+
+# Any, throughout: options, samples and states are of any kind.
+SIZE = 60
+
+
+class Numbers:
+    """An iterable dataset without a length."""
+
+    def __init__(self, start: int = 0, count: int = SIZE) -> None:
+        self.numbers = range(start, start + count)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+
+def document(number: int) -> list[int]:
+    return [number] * (1 + number % 7)
+
+
+def fields(number: int) -> dict[str, list[int]]:
+    return {"tokens": document(number), "other": document(number)}
+
+
+def mapped(start: int = 0, count: int = SIZE) -> Pipe:
+    return feedline.pipe(range(start, start + count))
+
+
+def streamed(start: int = 0, count: int = SIZE) -> Pipe:
+    return feedline.pipe(Numbers(start, count))
+
+
+SOURCES: dict[str, Callable[..., Pipe]] = {"map-style": mapped, "stream": streamed}
+every_source = pytest.mark.parametrize("source", SOURCES)
+
+
+def apply(operator: str, source: str, options: dict[str, Any]) -> Pipe:
+    make = SOURCES[source]
+    pipe = make()
+    match operator:
+        case "pack":
+            pipe = pipe.map(fields)
+        case "unbatch":
+            pipe = pipe.batch(2)
+        case "zip" | "concat" | "interleave" | "mix":
+            others = (make(100), make(200))
+            return getattr(pipe, operator)(*others, **options)  # type: ignore[no-any-return]
+    return getattr(pipe, operator)(**options)  # type: ignore[no-any-return]
+
+
+FIXED: dict[str, dict[str, tuple[Any, Any]]] = {
+    "batch": {"size": (3, 4), "drop_last": (False, True)},
+    "enumerate": {"start": (0, 1)},
+    "mix": {"seed": (1, 2), "measure": (None, int)},
+    "pack": {
+        "length": (16, 32),
+        "strategy": ("best_fit", "first_fit"),
+        "window": (8, 9),
+        "too_long": ("cut", "drop"),
+        "tokens": ("tokens", "other"),
+    },
+    "repeat": {"times": (2, None)},
+    "shuffle": {"seed": (1, 2)},
+    "skip": {"count": (5, 6)},
+    "slice": {"start": (1, 2), "stop": (50, 51), "step": (1, 2)},
+    "take": {"count": (50, 51)},
+    "window_shuffle": {"size": (8, 9), "seed": (1, 2)},
+}
+"""Options that determine which sample is at which position, and two values of each."""
+
+FIXED_OF_MAPS: dict[str, dict[str, tuple[Any, Any]]] = {"mix": {"size": (30, 40), "weights": ([2, 1, 1], [1, 1, 1])}}
+"""The same, where it applies to map-style data only."""
+
+FREE: dict[str, dict[str, tuple[Any, Any]]] = {
+    "batch": {"collate_fn": (list, tuple)},
+    "filter": {"function": (bool, lambda number: number)},
+    "flat_map": {"function": (lambda number: [number] * 2, lambda number: (number, number))},
+    "map": {"function": (lambda number: number + 1, lambda number: 1 + number), "num_threads": (0, 2)},
+    "pack": {"pad": (0, 1), "labels": (False, True), "mask_first": (True, False)},
+}
+"""Options that may change, and two values with the same samples in the same places."""
+
+FREE_OF_STREAMS = {"mix": {"weights"}}
+"""The same, where it applies to streams only; a test of its own shows that nothing is lost."""
+
+COMBINING = {"zip", "concat", "interleave", "mix"}
+WITHOUT_STATE = {"cache", "describe", "show", "set_epoch"}
+
+
+def cases(*tables: dict[str, dict[str, tuple[Any, Any]]]) -> list[Any]:
+    return [
+        pytest.param(operator, option, *values, id=f"{operator}-{option}")
+        for table in tables
+        for operator, options in table.items()
+        for option, values in options.items()
+    ]
+
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "map": {"function": abs},
+    "batch": {"size": 3},
+    "pack": {"length": 16, "window": 8},
+    "slice": {"start": 1, "stop": 50},
+    "window_shuffle": {"size": 8},
+}
+"""Further options that a case needs."""
+
+
+def saved_after(pipe: Pipe, count: int, **options: Any) -> Any:
+    """Return the state of a loader after `count` batches."""
+    loader = feedline.Loader(pipe, None, seed=1, **options)
+    batches = iter(loader)
+    for _ in range(count):
+        next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader.close()
+    return state
+
+
+def resumed(pipe: Pipe, state: Any, **options: Any) -> list[Any]:
+    loader = feedline.Loader(pipe, None, seed=1, **options)
+    try:
+        loader.load_state_dict(state)
+        return list(loader)
+    finally:
+        loader.close()
+
+
+def is_possible(operator: str, source: str, option: str) -> bool:
+    if operator == "shuffle":
+        return source == "map-style"
+    return not (operator == "mix" and option == "measure" and source == "map-style")
+
+
+def test_each_option_of_each_operator_is_in_one_table() -> None:
+    known: dict[str, set[str]] = {}
+    for table in (FIXED, FIXED_OF_MAPS, FREE, FREE_OF_STREAMS):
+        for operator, options in table.items():
+            known.setdefault(operator, set()).update(options)
+    for name, method in vars(Pipe).items():
+        if name.startswith("_") or name in WITHOUT_STATE or not callable(method):
+            continue
+        parameters = inspect.signature(method).parameters.values()
+        options = {one.name for one in parameters if one.name != "self" and one.kind is not one.VAR_POSITIONAL}
+        assert options == known.get(name, set()), f"Add the options of {name} to a table"
+
+
+@every_source
+@pytest.mark.parametrize(("operator", "option", "before", "after"), cases(FIXED))
+@pytest.mark.parametrize(
+    "then", [[], [lambda pipe: pipe.map(lambda sample: sample)], [lambda pipe: pipe.filter(any_of)]]
+)
+def test_a_state_does_not_fit_another_value_of_an_option(
+    operator: str, option: str, before: Any, after: Any, source: str, then: list[Callable[[Pipe], Pipe]]
+) -> None:
+    if not is_possible(operator, source, option):
+        pytest.skip("no such operator")
+    check_refused(operator, option, before, after, source, then)
+
+
+@pytest.mark.parametrize(("operator", "option", "before", "after"), cases(FIXED_OF_MAPS))
+def test_a_state_does_not_fit_another_value_of_an_option_of_map_style_data(
+    operator: str, option: str, before: Any, after: Any
+) -> None:
+    check_refused(operator, option, before, after, "map-style", [])
+
+
+def any_of(_: object) -> bool:
+    return True
+
+
+def check_refused(
+    operator: str, option: str, before: Any, after: Any, source: str, then: list[Callable[[Pipe], Pipe]]
+) -> None:
+    def made(value: Any) -> Pipe:
+        pipe = apply(operator, source, {**REQUIRED.get(operator, {}), option: value})
+        for step in then:
+            pipe = step(pipe)
+        return pipe
+
+    state = saved_after(made(before), 3)
+    assert resumed(made(before), state), "it fits where it was saved"
+    with pytest.raises(BadState) as caught:
+        resumed(made(after), state)
+    for value in (before, after):
+        value = value is not None if option == "measure" else str(value) if option == "weights" else value
+        assert f"{operator}({option}={value!r})" in str(caught.value)
+
+
+@every_source
+@pytest.mark.parametrize(("operator", "option", "before", "after"), cases(FREE))
+def test_an_option_that_may_change_loses_nothing(
+    operator: str, option: str, before: Any, after: Any, source: str
+) -> None:
+    whole = [flat(sample) for sample in apply(operator, source, {**REQUIRED.get(operator, {}), option: before})]
+    state = saved_after(apply(operator, source, {**REQUIRED.get(operator, {}), option: before}), 3)
+    rest = resumed(apply(operator, source, {**REQUIRED.get(operator, {}), option: after}), state)
+    assert [flat(sample) for sample in rest] == whole[3:]
+
+
+# Any: a sample, and its numbers.
+def flat(sample: Any) -> Any:
+    if isinstance(sample, dict):  # a row: without what padding and labels change
+        return sample["tokens"][sample["segment_ids"] > 0].tolist()
+    return np.asarray(sample).tolist()
+
+
+def test_the_weights_of_streams_may_change() -> None:
+    def mixed(*weights: float, measure: Any = None) -> Pipe:
+        return streamed().repeat().mix(streamed(100).repeat(), weights=weights, measure=measure).take(40)
+
+    for measure in (None, lambda number: 1 + number % 3):
+        state = saved_after(mixed(1, 1, measure=measure), 10)
+        begun = list(mixed(1, 1, measure=measure).take(10))
+        samples = [*begun, *map(int, resumed(mixed(1, 3, measure=measure), state))]
+        for start in (0, 100):
+            own = [sample for sample in samples if start <= sample < start + SIZE]
+            assert own == list(range(start, start + len(own))), "every dataset goes on where it was"
+        assert len(samples) == 40
+
+
+CHAINS: dict[str, tuple[Callable[[Pipe], Pipe], Callable[[Pipe], Pipe]]] = {
+    "an operator is missing": (lambda p: p.map(int).batch(2), lambda p: p.batch(2)),
+    "an operator is new": (lambda p: p.batch(2), lambda p: p.map(int).batch(2)),
+    "operators are swapped": (lambda p: p.skip(2).window_shuffle(4), lambda p: p.window_shuffle(4).skip(2)),
+    "another operator": (lambda p: p.take(40), lambda p: p.skip(20)),
+    "another dataset inside": (lambda p: p.zip(mapped().skip(3)), lambda p: p.zip(mapped().skip(4))),
+    "more datasets": (lambda p: p.concat(mapped()), lambda p: p.concat(mapped(), mapped())),
+    "an operator after others": (lambda p: p.concat(mapped()).take(70), lambda p: p.concat(mapped()).take(71)),
+}
+
+
+@every_source
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_state_does_not_fit_other_operators(name: str, source: str) -> None:
+    before, after = CHAINS[name]
+    if source == "stream" and name in ("another dataset inside",):
+        before, after = (lambda p: p.zip(streamed().skip(3))), (lambda p: p.zip(streamed().skip(4)))
+    state = saved_after(before(SOURCES[source]()), 3)
+    assert resumed(before(SOURCES[source]()), state)
+    with pytest.raises(BadState):
+        resumed(after(SOURCES[source]()), state)
+
+
+def test_operators_are_named_in_order() -> None:
+    state = saved_after(mapped().skip(2).window_shuffle(4), 3)
+    with pytest.raises(BadState, match=r"dataset\.skip\.window_shuffle, .* dataset\.window_shuffle\.skip"):
+        resumed(mapped().window_shuffle(4).skip(2), state)
+    with pytest.raises(BadState, match=r"dataset\.skip\.window_shuffle, .* without operators"):
+        resumed(list(range(58)), state)  # type: ignore[arg-type]  # a dataset, as for every loader
+
+
+def test_another_size_of_the_dataset_is_named() -> None:
+    of_map: Callable[[Pipe], Pipe] = lambda pipe: pipe.map(int)  # noqa: E731
+    of_stream: Callable[[Pipe], Pipe] = lambda pipe: pipe.filter(any_of)  # noqa: E731
+    for steps in (of_map, of_stream):
+        state = saved_after(steps(mapped()), 3)
+        with pytest.raises(BadState, match=r"dataset\(size=60\), but here it is dataset\(size=61\)"):
+            resumed(steps(mapped(count=61)), state)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 2, "engine": "thread"}, {"workers": 2, "engine": "process"}])
+def test_a_state_is_refused_by_every_engine(options: dict[str, Any]) -> None:
+    for before, after in [
+        (mapped().shuffle(seed=1), mapped().shuffle(seed=2)),
+        (streamed().window_shuffle(8), streamed().window_shuffle(9)),
+    ]:
+        state = saved_after(before, 3, **options)
+        with pytest.raises(BadState, match="shuffle"):
+            resumed(after, state, **options)
+        with pytest.raises(BadState, match="shuffle"):
+            resumed(after, saved_after(before, 3))
+
+
+def test_a_bad_sample_policy_does_not_skip_a_state_that_does_not_fit() -> None:
+    state = saved_after(streamed().window_shuffle(8), 3)
+    for options in ({}, {"workers": 2, "engine": "thread"}):
+        with pytest.raises(BadState):
+            resumed(streamed().window_shuffle(9), state, on_error="skip", **options)
+
+
+def test_an_iterator_without_a_loader_refuses_as_well() -> None:
+    before, after = (iter(streamed().window_shuffle(size)) for size in (8, 9))
+    next(before)
+    with pytest.raises(BadState, match=r"window_shuffle\(size=8\)"):
+        after.load_state_dict(before.state_dict())  # type: ignore[attr-defined]
+
+
+def test_a_cache_may_be_added_and_left_out() -> None:
+    plain, cached = mapped().map(int), mapped().map(int).cache(memory="1MB")
+    for before, after in [(plain, cached), (cached, plain)]:
+        state = saved_after(before.shuffle(seed=1), 3)
+        assert [*map(int, resumed(after.shuffle(seed=1), state))] == list(before.shuffle(seed=1))[3:]
+    state = saved_after(list(range(9)), 3)  # type: ignore[arg-type]  # a dataset, as for every loader
+    assert len(resumed(feedline.datasets.CachedDataset(list(range(9)), memory="1MB"), state)) == 6  # type: ignore[arg-type]
+
+
+def mixture(kind: str, **options: Any) -> Any:
+    make = range if kind == "map-style" else Numbers
+    return feedline.datasets.mix([make(0, 30), make(100, 30) if kind == "stream" else range(100, 130)], **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "before", "after"),
+    [
+        ("map-style", "seed", 1, 2),
+        ("map-style", "weights", [1.0, 1.0], [1.0, 2.0]),
+        ("stream", "seed", 1, 2),
+        ("stream", "size", 40, 50),
+        ("stream", "repeat", False, True),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_state_does_not_fit_another_mixture(kind: str, option: str, before: Any, after: Any, inside: bool) -> None:
+    def made(value: Any) -> Any:
+        mixed = mixture(kind, **{option: value})
+        return feedline.pipe(mixed).map(int) if inside else mixed
+
+    state = saved_after(made(before), 5)
+    assert resumed(made(before), state)
+    with pytest.raises(BadState) as caught:
+        resumed(made(after), state)
+    assert all(f"mix({option}={value!r})" in str(caught.value) for value in (before, after))
+
+
+def test_the_weights_of_a_mixture_of_streams_may_change() -> None:
+    state = saved_after(mixture("stream", repeat=True, size=40, weights=[1, 1]), 10)
+    rest = [int(sample) for sample in resumed(mixture("stream", repeat=True, size=40, weights=[1, 3]), state)]
+    assert [sample for sample in rest if sample < 100][:3] == [5, 6, 7]
+    assert len(rest) == 30
+
+
+def test_a_state_does_not_fit_another_split() -> None:
+    def part(seed: int) -> Any:
+        return feedline.split(range(40), [0.5, 0.5], seed=seed)[0]
+
+    state = saved_after(part(1), 5)
+    assert len(resumed(part(1), state)) == 15
+    with pytest.raises(BadState, match="indices"):
+        resumed(part(2), state)
+
+
+def test_a_state_stays_small() -> None:
+    pipe = mapped().shuffle(seed=1).map(int).filter(any_of).window_shuffle(8).batch(4)
+    assert len(json.dumps(saved_after(pipe, 3))) < 1000
