@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,35 @@ def test_as_many_tasks_are_sent_as_the_window_has(process_parity: Parity, prefet
     process_parity.same(code)
 
 
+class OwnIterator(IterableDataset[int]):
+    """Its own iterator, which goes on behind its end with the next epoch."""
+
+    place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.place += 1
+        if self.place % 10 == 6:
+            raise StopIteration
+        return self.place
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+@pytest.mark.parametrize("taken", [(), (1,)], ids=str)
+def test_no_task_reads_behind_the_end_of_a_stream(
+    process_parity: Parity, taken: tuple[int], batch_size: int | None
+) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(OwnIterator(), batch_size=batch_size, persistent_workers=True, prefetch_factor=4)
+        for count in taken:
+            leave(loader, count)
+        return [list(loader) for _ in range(3)]
+
+    process_parity.same(code)
+
+
 @pytest.mark.workers(10)
 def test_the_window_is_sent_before_the_size_of_a_batch_is_known(process_parity: Parity) -> None:
     def code(side: Side) -> object:
@@ -156,6 +186,56 @@ class Dying(Shuffled):
                 else:
                     os._exit(3)
             yield sample
+
+
+class Stateful(Dying):
+    """A stream whose state is its epoch and its position."""
+
+    place = 0
+    is_resumed = False
+    at = (0, 0)
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        if not self.is_resumed:
+            self.epoch, self.place = self.epoch + 1, 0
+        self.is_resumed = False
+        while self.place < 8:
+            if (self.epoch, self.place) == self.at and info.id == 0 and not os.path.exists(self.flag):
+                open(self.flag, "x").close()
+                os._exit(3)
+            self.place += 1
+            yield 1000 * self.epoch + 10 * self.place + info.id
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.place, self.is_resumed = state["epoch"], state["place"], True
+
+
+@pytest.mark.parametrize("at", [(1, 3), (2, 0), (3, 0), (3, 3), (3, 5), (4, 0), (4, 4)], ids=str)
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
+def test_a_stream_with_a_state_loses_nothing_to_a_worker_that_dies_around_an_epoch_that_is_left(
+    tmp_path: Path, at: tuple[int, int]
+) -> None:
+    def run(at: tuple[int, int]) -> list[list[int]]:
+        dataset = Stateful(str(tmp_path / "died"))
+        dataset.at = at
+        loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+        epochs = []
+        for number in range(5):
+            if number in (0, 2):
+                leave(loader, 1)
+            else:
+                epochs.append(torch.cat(list(loader)).tolist())
+        loader.close()
+        return epochs
+
+    expected = run((9, 9))
+    assert run(at) == expected
+    assert (tmp_path / "died").exists()
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")

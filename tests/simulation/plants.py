@@ -352,14 +352,6 @@ PLANTED_BUGS = [
         drawn=LEFT,
     ),
     PlantedBug(
-        "tasks that were taken back from a worker that goes on are dropped",
-        Machine,
-        "taken_back",
-        "if target is None and not flight.whole.wanted",
-        "if not flight.whole.wanted",
-        drawn={**STOPPED, "persistent": True, "habits": Habits(leave=0.2)},
-    ),
-    PlantedBug(
         "workers that live on run ahead of the window",
         Machine,
         "_help_idle_workers",

@@ -339,7 +339,8 @@ class World(Driver):
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         taken = super()._revoke(worker, count)
         self.workers[worker].is_leaving = self.workers[worker].has_grown
-        if not (self.workers[worker].is_leaving or self.workers[worker].is_dead):
+        is_free = self.machine.epoch is not None and self.machine.epoch.limits.takes_back
+        if not (self.workers[worker].is_leaving or self.workers[worker].is_dead or is_free):
             self._taken.update(taken)
         self.trace.add(self.now_s, "taken back", worker, taken)
         return taken

@@ -157,6 +157,8 @@ class Resume:
     """State in which the previous epoch's iterator ended; its contents may outlive it, as random generators do."""
     is_before: bool = False
     """True if the dataset's state is from the end of the previous epoch."""
+    missed: int = 0
+    """Epochs that began after this state was saved, and before the one to resume: the worker begins them first."""
 
 
 @dataclass(slots=True)

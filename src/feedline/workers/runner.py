@@ -7,7 +7,7 @@ import heapq
 import operator
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 from feedline.abc import memory
@@ -44,7 +44,7 @@ from feedline.workers.fetch.awaiting import asks_together, is_awaited
 from feedline.workers.fetch.fetcher import GatheringFetcher
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
 from feedline.workers.fetch.origins import place_of_failed
-from feedline.workers.fetch.streams import Stream
+from feedline.workers.fetch.streams import Stream, begin_and_leave
 from feedline.workers.transform_timing import timed_steps
 
 _SLOW_NS = 100_000
@@ -350,35 +350,52 @@ class Runner:
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended
-        missed = task.epoch - (-1 if self._epoch is None else self._epoch) - 1
         self._has_ended = False
-        self._epoch = task.epoch
         if self._agreement is not None:
             self._scope.findings = self._agreement.of(task.epoch)
         if self.unready is not None:
+            self._epoch = task.epoch
             return  # every task reports it
         self._fetch = None
         self.trouble = None
         try:
             if again:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, task.shared_seed)
-            self.begin(task.draw, task.resume, missed)
+            self._catch_up(task)
+            self._epoch = task.epoch
+            self.begin(task.draw, task.resume)
             restored = task.resume is not None and task.resume.last is not None
             if (again or restored) and self._spec.sharding is None:  # with sharding, random numbers depend on keys
                 self._opening = self._last_notes()
                 if self._opening is not None and self._opening.is_before and not (had_ended or restored):
                     self._opening = None  # a position in an epoch that was left, as far as is known
         except Exception as exc:
-            self.trouble = without_frames(exc)
+            self._epoch, self.trouble = task.epoch, without_frames(exc)
 
-    def begin(self, draw: Draw, resume: Resume | None = None, missed: int = 0) -> None:
+    def _catch_up(self, task: Task) -> None:
+        """Begin the epochs of a stream that this worker has missed: it is new, or its scheduler gave it no task.
+
+        With a state to resume from, that is done from there; see `fetcher_for`.
+        """
+        missed = range(0 if self._epoch is None else self._epoch + 1, task.epoch)
+        if not (self.streams and missed) or (task.resume is not None and task.resume.dataset is not None):
+            return
+        self._scope.begin(task.draw)
+        before = randomness.enter(self._scope)
+        try:
+            for self._epoch in missed:
+                begin_and_leave(self._dataset)
+                if self._report_alive is not None:
+                    self._report_alive()
+        finally:
+            randomness.enter(before)
+
+    def begin(self, draw: Draw, resume: Resume | None = None) -> None:
         """Prepare for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
 
         Args:
             draw: the source of the first batch's random numbers; for a stream, of all of them.
             resume: where to resume.
-            missed: number of epochs that began before this one and that this worker has no part in: it is new, or its
-                scheduler gave it no task.
         """
         if self._epoch is None:
             self._epoch = 0
@@ -387,8 +404,6 @@ class Runner:
         self._scope.begin(draw)
         before = randomness.enter(self._scope)
         try:
-            if self.streams and missed and (resume is None or resume.dataset is None):
-                self._catch_up(missed)
             self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume, self._make_guard())
         finally:
             randomness.enter(before)
@@ -396,17 +411,6 @@ class Runner:
             self.stream.report_alive = self._report_alive
         if self._watches_split:
             self.stream.is_watched = resume is None
-
-    def _catch_up(self, missed: int) -> None:
-        """Begin the epochs that this worker has missed: a dataset may count them in `__iter__`, to shuffle by them.
-
-        If that is a generator, it does so with its first sample.
-        """
-        if self._acknowledged:
-            return  # reading takes samples out of its feed
-        for _ in range(missed):
-            with suppress(Exception):  # not a sample of this epoch
-                next(iter(self._dataset), None)
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from feedline.abc.source import ShardedSource
+from feedline.abc.source import Acknowledged, ShardedSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.caller_lock import OneCallerBatches
@@ -52,12 +52,15 @@ def new_epoch(
         machine.memory.last_notes.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
-    runs_ahead = settings.runs_ahead or _is_gathered(spec)
+    is_free = settings.is_free or _is_gathered(spec)
+    runs_ahead = is_free or not settings.persistent  # a worker that lives on keeps what its dataset remembers
     limits = Limits(
         depth * len(machine.active),
         depth,
         deepens=settings.deepens and runs_ahead,
         runs_ahead=runs_ahead,
+        # A stream counts its epochs, not its batches; a feed delivers again what was not acknowledged.
+        takes_back=(is_free and spec.kind is DatasetKind.MAP) or isinstance(spec.dataset, Acknowledged),
         # When slots come free depends on timing.
         waits_for_slots=runs_ahead or settings.memory_budget is not None or settings.engine_name == "ray",
         timeout_s=settings.timeout_s,

@@ -141,13 +141,13 @@ class Settings:
         return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
 
     @property
-    def runs_ahead(self) -> bool:
-        """True if more may be in flight than torch's window, because nobody can see which batches a worker has made.
+    def is_free(self) -> bool:
+        """True if nobody can see which batches a worker has made.
 
-        A worker that lives on keeps a dataset that may count its samples, draw from a generator of its own, or read a
-        queue. With a seed, batches do not depend on that; out of order, they depend on timing anyway.
+        A dataset may count its samples, or draw from a generator of its own. With a seed, batches do not depend on
+        that; out of order, they depend on timing anyway.
         """
-        return not self.persistent or self.seeded or not self.make_scheduler().in_order
+        return self.seeded or not self.make_scheduler().in_order
 
     def make_scheduler(self) -> Scheduler:
         """Return the user's scheduler, or the one that `in_order` stands for."""

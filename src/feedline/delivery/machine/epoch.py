@@ -63,6 +63,10 @@ class Memory:
 
     last_notes: dict[int, Notes] = field(default_factory=dict)
     """The last dataset state that each worker reported."""
+    noted_in: dict[int, int] = field(default_factory=dict)
+    """The epoch of that state, counted like `passes`; the next one, if the state is from the end of an epoch."""
+    passes: int = 0
+    """Epochs begun with these workers before the current one."""
     unresumed: dict[int, Resume] = field(default_factory=dict)
     """States to resume from that workers have not received yet, because they had no task."""
 

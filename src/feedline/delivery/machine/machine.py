@@ -44,7 +44,7 @@ class Machine(Workers):
 
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
-        self.epoch = epoch
+        self.epoch, self.memory.passes = epoch, self.passes
         self._recovery.begin_epoch()
         epoch.open(len(self.active), self.memory)
         self.fill()
@@ -209,7 +209,7 @@ class Machine(Workers):
         """Leave the epoch. Workers finish the tasks that they were given; the results are dropped when they arrive.
 
         So every epoch that began reaches every worker, and a dataset that counts its epochs or its samples sees what
-        the program did, not how fast it was.
+        the program did, not how fast it was. Only where nobody can see it are tasks that have not begun taken back.
         """
         if self.epoch is None:
             return
@@ -217,6 +217,9 @@ class Machine(Workers):
             self._slots.discard(unwanted)
         for flight in self._flights.values():
             flight.whole.wanted = flight.wanted = flight.is_call
+        if self.epoch.limits.takes_back:
+            for worker in {flight.worker for flight in self._flights.values() if not flight.wanted}:
+                self.decisions.append((TAKE_BACK, worker, None))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

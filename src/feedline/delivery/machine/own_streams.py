@@ -59,9 +59,10 @@ class OwnStreamsEpoch(Epoch):
         notes = self._memory.last_notes.get(worker)
         if notes is None:
             return Resume()
+        missed = max(0, self._memory.passes - self._memory.noted_in.get(worker, self._memory.passes))
         if notes.is_before:
-            return Resume(notes.dataset, last=notes.iterator, is_before=True)
-        return Resume(notes.iterator if notes.is_one else notes.dataset)
+            return Resume(notes.dataset, last=notes.iterator, is_before=True, missed=missed)
+        return Resume(notes.iterator if notes.is_one else notes.dataset, missed=missed)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 

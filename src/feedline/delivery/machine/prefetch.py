@@ -54,6 +54,8 @@ class Limits:
     """True if more may be in flight while batches are small and quick to make."""
     runs_ahead: bool = True
     """True if more may be in flight while a batch is late."""
+    takes_back: bool = False
+    """True to take back the tasks of an epoch that is left, if they have not begun."""
     waits_for_slots: bool = True
     """True if a task that fits in the window waits until a slot is free; False to make its batch in other memory."""
 

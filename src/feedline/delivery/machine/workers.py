@@ -101,7 +101,9 @@ class Workers(Tasks):
             self._pace.note(result.busy_ns)
         notes = result.notes
         if notes is not None and has_state(notes):
-            self.memory.last_notes[worker] = notes.outlasting() if result.kind is ResultKind.ENDED else notes
+            has_ended = result.kind is ResultKind.ENDED
+            self.memory.last_notes[worker] = notes.outlasting() if has_ended else notes
+            self.memory.noted_in[worker] = flight.task.epoch + has_ended
         if flight.trouble is not None:
             self._recovery.made(flight.trouble)
         if flight.suspect is not None:

@@ -22,7 +22,7 @@ from feedline.types import CollateFunction, DatasetKind, IndexBlock, MapStyle, R
 from feedline.workers.fetch.awaiting import awaiting_fetcher, batch_getter, is_awaited
 from feedline.workers.fetch.guard import Asking, Guard, listed, plain
 from feedline.workers.fetch.spans import SpanFetcher
-from feedline.workers.fetch.streams import Stream, StreamFetcher
+from feedline.workers.fetch.streams import Stream, StreamFetcher, begin_and_leave
 
 Fetcher = Callable[[object], Any]
 """Makes the batch for an entry of the plan; raises StopIteration when an iterable dataset has ended."""
@@ -42,6 +42,8 @@ def fetcher_for(
         check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
         dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
+        for _ in range(resume.missed):
+            begin_and_leave(dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
         if spec.sharding is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -29,6 +30,20 @@ _PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 
 _REPORT_S = 0.1
 """How often a worker reports that it is reading the samples before those of its task. Timeouts are much longer."""
+
+
+def begin_and_leave(dataset: Any) -> None:
+    """Begin an epoch that this worker has missed: a dataset may count them in `__iter__`, to shuffle by them.
+
+    A generator does so with its first sample. Datasets of feedline get the number of the epoch instead, and a feed
+    would lose the sample.
+    """
+    if isinstance(dataset, (Acknowledged, StreamSource)):
+        return
+    with contextlib.suppress(Exception):  # that epoch is over
+        iterator = iter(dataset)
+        if inspect.isgenerator(iterator):
+            next(iterator, None)
 
 
 class Stream:
@@ -76,6 +91,8 @@ class Stream:
         self.report_alive: Callable[[], None] | None = None
         """Called from time to time while the samples before those of a task are read."""
         self._reported_s = 0.0
+        self._slice = 1
+        """Samples to skip at a time."""
         self.is_watched = False
         """True to record a digest of the first sample."""
         self.first_digest: bytes | None = None
@@ -129,9 +146,21 @@ class Stream:
         if self.place < self._skip_to or place <= self.place:
             return
         if self._skip is not None:
-            self.place += self._skip(place - self.place)
+            self._skip_in_slices(self._skip, place)
         elif self.is_plain and not (self.is_watched and self.place == 0):
             self.place += sum(1 for _ in itertools.islice(self._iterator, place - self.place))
+
+    def _skip_in_slices(self, skip: Callable[[int], int], place: int) -> None:
+        """Skip so few samples at a time that it can be reported: skipping may run filters."""
+        while self.place < place:
+            begun_s, count = time.monotonic(), min(self._slice, place - self.place)
+            skipped = skip(count)
+            self.place += skipped
+            if skipped < count:
+                return
+            if time.monotonic() - begun_s < _REPORT_S / 2:
+                self._slice *= 2
+            self.is_on_its_way()
 
     def read(self) -> object:
         """Return the next sample; raises StopIteration at the end."""
@@ -379,9 +408,7 @@ class StreamFetcher(FetcherOfStream):
                 with self.stream.generators:
                     self._fill(samples, count)
             except StopIteration:
-                if not self._batched:
-                    raise
-                self._ended = True
+                self._ended = True  # an iterator may continue after its end: that is the next epoch
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
         self._scope.collate(self._first, draws=self._collate_draws)
