@@ -40,6 +40,7 @@ feedline.DataLoader
 answer = {"drop-in": loaded()}
 list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
 answer["workers"] = loaded()
+answer["compiler"] = "torch._dynamo" in sys.modules
 answer["unresolved"] = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]
 """
 """Code for one interpreter: each part loads more than the one before."""
@@ -99,6 +100,11 @@ def test_data_loader_imports_only_what_every_loader_needs(answers: dict[str, Any
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
     optional = ("datasets", "images", "simulation", "tools", "workers.ray.engine", "workers.threads", "testing")
     assert not [name for name in answers["workers"] if name.startswith(tuple(f"feedline.{part}" for part in optional))]
+
+
+def test_a_loader_does_not_load_torchs_compiler(answers: dict[str, Any]) -> None:
+    """It takes longer than torch itself."""
+    assert not answers["compiler"]
 
 
 @pytest.mark.slow

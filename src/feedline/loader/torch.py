@@ -22,6 +22,7 @@ from feedline.device.torch_target import device_of
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.arguments import (
@@ -425,6 +426,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 _kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
 _kind.register(IterableSource)  # also for datasets created before torch was imported
 keep_in_frameworks(DataLoader)
+run_untraced(LoaderBase, DataLoader)
 
 
 def _iterator_class() -> type[TorchBatches[Any]]:

@@ -16,11 +16,13 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.epochs import Start
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
 from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
+from feedline.loader.virtual_epochs import VirtualEpoch, VirtualEpochs
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -173,6 +175,9 @@ class TorchBatches(Iteration, Generic[B_co]):
     def _shutdown_workers(self) -> None:
         """Close the iterator, under the name that frameworks use for torch's iterators."""
         self.close()
+
+
+run_untraced(Iteration, TorchBatches, VirtualEpochs, VirtualEpoch)
 
 
 def _prepare(run: Run, order: Order, start: Start) -> int | None:
