@@ -4,10 +4,10 @@ A compiled function that loops over a loader breaks its graph there, as it does 
 torch skips by its path. Without this mark torch traces feedline's code, which handles memory, locks and processes, and
 fails in it.
 
-`torch.compiler.disable` does the same, but imports `torch._dynamo`, which takes seconds, and wraps every call. Two marks
-cost nothing at a call: an attribute that stops torch where compiled code calls the method, and a rule on the method's
-code object for calls that reach it in any other way. The rule includes everything that the method calls, such as the
-user's dataset.
+`torch.compiler.disable` does the same, but imports `torch._dynamo`, which takes seconds, and wraps every call. Two
+marks cost nothing at a call: an attribute that stops torch where compiled code calls the method, and a rule on the
+method's code object for calls that reach it in any other way. The rule includes everything that the method calls, such
+as the user's dataset.
 """
 
 from __future__ import annotations
