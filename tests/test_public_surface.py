@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -65,6 +66,37 @@ def test_all_lists_exactly_the_reachable_names(answers: dict[str, Any]) -> None:
 
 def test_every_listed_name_resolves(answers: dict[str, Any]) -> None:
     assert answers["unresolved"] == []
+
+
+PACKAGES = (
+    "feedline",
+    *(
+        f"feedline.{name}"
+        for name in (
+            "abc",
+            "audio",
+            "collate",
+            "datasets",
+            "errors",
+            "faults",
+            "images",
+            "pipes",
+            "samplers",
+            "schedulers",
+            "simulation",
+            "testing",
+            "text",
+            "text.packing",
+            "video",
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_completion_offers_the_public_names_alone(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
 
 
 def test_type_checkers_see_the_same_names(answers: dict[str, Any]) -> None:
