@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import feedline
+from feedline.types import EngineName
 from tests.order.datasets import StatefulStream
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
@@ -161,3 +162,15 @@ def test_virtual_epochs_in_a_compiled_function() -> None:
 
     loaders = [feedline.DataLoader(KINDS["dicts"](), 2) for _ in range(2)]
     assert compiled(three)(loaders[0]) == three(loaders[1])
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_a_loop_over_a_loader_of_arrays(engine: EngineName) -> None:
+    def total(loader: Any) -> torch.Tensor:
+        found = torch.zeros(())
+        for batch in loader:
+            found = found + torch.as_tensor(batch).sum()
+        return found
+
+    loader = feedline.Loader(list(range(8)), 2, workers=int(engine != "inline"), engine=engine, seed=1)
+    assert compiled(total)(loader) == sum(range(8))

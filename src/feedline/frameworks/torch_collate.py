@@ -26,7 +26,7 @@ from feedline.types import CollateFunction
 _SMALL_BYTES = 64 << 10
 """Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
 
-_tensor_collate = torch_collate.collate_tensor_fn
+_tensor_collate: Any = torch_collate.collate_tensor_fn  # Any: it is called with the table of any version
 
 
 def _is_torchs(function: object) -> bool:
@@ -87,7 +87,7 @@ def _collate_deferred(batch: Sequence[DeferredField], *, collate_fn_map: object 
 
 
 _known_collate = torch_collate.collate if _is_torchs(torch_collate.collate) else None
-_known_registrations = {
+_known_registrations: dict[Any, Any] = {  # Any: as torch types its table
     **{kind: way for kind, way in torch_collate.default_collate_fn_map.items() if _is_torchs(way)},
     DeferredField: _collate_deferred,
 }

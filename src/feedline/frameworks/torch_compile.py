@@ -12,25 +12,42 @@ as the user's dataset.
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
+from feedline.system.optional import when_imported
 
-_eval_frame: Any = torch._C._dynamo.eval_frame  # Any: private, with no types
+K = TypeVar("K", bound=type)
+
+_waiting: list[type] = []
+"""Classes to mark once torch is imported."""
 
 
-def run_untraced(*kinds: type) -> None:
-    """Have `torch.compile` run the methods of these classes, and what they call, as ordinary Python.
+def run_untraced(kind: K) -> K:
+    """Have `torch.compile` run the methods of a class, and what they call, as ordinary Python. A class decorator.
 
-    Has no effect with versions of torch before 2.7, which have no such rule.
+    It does not import torch. It has no effect with versions of torch before 2.7, which have no such rule.
     """
-    if not hasattr(_eval_frame, "set_code_exec_strategy"):
-        return
-    skip = _eval_frame._FrameAction.SKIP
-    for kind in kinds:
+    _waiting.append(kind)
+    if "torch" in sys.modules:
+        when_imported("torch", _mark)
+    return kind
+
+
+# Any: torch, and its private module, which has no types.
+def _mark(torch: Any) -> None:
+    rules: Any = torch._C._dynamo.eval_frame
+    while _waiting:
+        kind = _waiting.pop()
+        if not hasattr(rules, "set_code_exec_strategy"):
+            continue
         for value in vars(kind).values():
             method = value.fget if isinstance(value, property) else value
             if isinstance(method, FunctionType):
                 vars(method)["_torchdynamo_disable"] = True
-                _eval_frame.set_code_exec_strategy(method.__code__, _eval_frame._FrameExecStrategy(skip, skip))
+                skip = rules._FrameAction.SKIP
+                rules.set_code_exec_strategy(method.__code__, rules._FrameExecStrategy(skip, skip))
+
+
+when_imported("torch", _mark)

@@ -53,6 +53,7 @@ P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
+@run_untraced
 class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
@@ -426,7 +427,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 _kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
 _kind.register(IterableSource)  # also for datasets created before torch was imported
 keep_in_frameworks(DataLoader)
-run_untraced(LoaderBase, DataLoader)
 
 
 def _iterator_class() -> type[TorchBatches[Any]]:

@@ -22,7 +22,6 @@ from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
 from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
-from feedline.loader.virtual_epochs import VirtualEpoch, VirtualEpochs
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -30,6 +29,7 @@ from feedline.randomness.keys import epoch_key
 _profiler = torch.autograd.profiler
 
 
+@run_untraced
 class TorchBatches(Iteration, Generic[B_co]):
     """Iterate over the batches of a `feedline.DataLoader`.
 
@@ -175,9 +175,6 @@ class TorchBatches(Iteration, Generic[B_co]):
     def _shutdown_workers(self) -> None:
         """Close the iterator, under the name that frameworks use for torch's iterators."""
         self.close()
-
-
-run_untraced(Iteration, TorchBatches, VirtualEpochs, VirtualEpoch)
 
 
 def _prepare(run: Run, order: Order, start: Start) -> int | None:
