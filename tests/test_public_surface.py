@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -40,6 +41,7 @@ feedline.DataLoader
 answer = {"drop-in": loaded()}
 list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
 answer["workers"] = loaded()
+answer["compiler"] = "torch._dynamo" in sys.modules
 answer["unresolved"] = [name for name in feedline.__all__ if getattr(feedline, name, None) is None]
 """
 """Code for one interpreter: each part loads more than the one before."""
@@ -64,6 +66,37 @@ def test_all_lists_exactly_the_reachable_names(answers: dict[str, Any]) -> None:
 
 def test_every_listed_name_resolves(answers: dict[str, Any]) -> None:
     assert answers["unresolved"] == []
+
+
+PACKAGES = (
+    "feedline",
+    *(
+        f"feedline.{name}"
+        for name in (
+            "abc",
+            "audio",
+            "collate",
+            "datasets",
+            "errors",
+            "faults",
+            "images",
+            "pipes",
+            "samplers",
+            "schedulers",
+            "simulation",
+            "testing",
+            "text",
+            "text.packing",
+            "video",
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_completion_offers_the_public_names_alone(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
 
 
 def test_type_checkers_see_the_same_names(answers: dict[str, Any]) -> None:
@@ -99,6 +132,11 @@ def test_data_loader_imports_only_what_every_loader_needs(answers: dict[str, Any
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
     optional = ("datasets", "images", "simulation", "tools", "workers.ray.engine", "workers.threads", "testing")
     assert not [name for name in answers["workers"] if name.startswith(tuple(f"feedline.{part}" for part in optional))]
+
+
+def test_a_loader_does_not_load_torchs_compiler(answers: dict[str, Any]) -> None:
+    """It takes longer than torch itself."""
+    assert not answers["compiler"]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from feedline.datasets import CachedDataset, TarDataset, open_dataset
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.tools.packing.inspection import inspect
 from tests.datasets.stores import COUNT, MAKERS, hdf5, tar
+from tests.tools.packing.lines import without_workers
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -39,7 +40,7 @@ def test_shards_of_all_kinds(tmp_path: Path, ending: str, is_deep: bool) -> None
     with contextlib.closing(open_dataset(folder)) as dataset:
         assert len(list(dataset)) == 4 * COUNT
     space: dict[str, Any] = {"feedline": feedline}
-    exec(facts["line"].replace("workers=4", "workers=0"), space)
+    exec(without_workers(facts["line"]), space)
     assert sum(len(next(iter(batch.values()))) for batch in space["loader"]) == 4 * COUNT
     space["loader"].dataset.close()
 

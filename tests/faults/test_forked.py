@@ -101,3 +101,29 @@ def test_workers_end_even_if_a_child_has_copies_of_their_sockets() -> None:
     with running(CLOSED_WHILE_A_CHILD_LIVES) as program:
         assert program.line() == "0 0"
         assert program.end() == 0
+
+
+FORKED_WITH_AN_ITERATOR = """
+import gc
+import warnings
+loader = Loader(Numbers(), 4, workers=2)
+batches = iter(loader)
+next(batches)
+child = os.fork()
+if child == 0:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del batches, loader
+        gc.collect()
+    say(str([str(warning.message) for warning in caught]))
+    os._exit(0)
+os.waitpid(child, 0)
+assert len(list(batches)) == 15
+loader.close()
+"""
+
+
+def test_a_child_gets_no_warning_about_what_it_was_forked_with() -> None:
+    with running(FORKED_WITH_AN_ITERATOR) as program:
+        assert program.line() == "[]"
+        assert program.end() == 0

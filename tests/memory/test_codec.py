@@ -273,7 +273,7 @@ def test_special_tensors_arrive_unchanged(name: str, nested: bool) -> None:
     assert same(arrived, tensor)
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_a_quantised_tensor_arrives_unchanged() -> None:
     quantise: Any = torch.quantize_per_tensor
     tensor = quantise(torch.arange(8.0), 0.5, 3, torch.quint8)

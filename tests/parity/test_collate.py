@@ -4,6 +4,8 @@ import collections
 import enum
 import functools
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from types import MappingProxyType
@@ -12,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate, default_convert
+from torch.utils.data import TensorDataset, default_collate, default_convert
+from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import feedline
@@ -484,6 +487,7 @@ def test_quantised_batches(parity: Parity, scheme: str) -> None:
         return list(side.loader(datasets.Squares(4), batch_size=2, collate_fn=quantise))
 
     expected, actual = parity.both(code)
+    assert not [text for _, text in actual.warnings if "TypedStorage" in text]
     if expected.failure is None:
         assert actual.failure is None, actual.failure.report
         assert actual.value == expected.value
@@ -635,3 +639,54 @@ def test_storages_without_workers(inline_parity: Parity) -> None:
         return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
 
     inline_parity.same(batches)
+
+
+@pytest.mark.parametrize("name", ["default_collate", "collate", "default_convert"])
+def test_a_function_that_the_program_puts_in_the_place_of_torchs(
+    parity: Parity, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Both before a loader is made and, if torch looks it up later, afterwards."""
+
+    def code(side: Side) -> object:
+        batch_size = None if name == "default_convert" else 2
+        before = side.loader(datasets.Squares(4), batch_size=batch_size)
+        monkeypatch.setattr(torch_collate, name, lambda batch, **_: torch.tensor(-1))
+        after = side.loader(datasets.Squares(4), batch_size=batch_size)
+        found = list(before), list(after), list(side.loader(TensorDataset(torch.arange(4)), batch_size=batch_size))
+        monkeypatch.undo()
+        return found
+
+    parity.same(code)
+
+
+REPLACED_EARLY = """
+import os
+import torch
+from torch.utils.data import TensorDataset
+from torch.utils.data._utils import collate
+
+def replace(name):
+    if name in ("collate", "default_collate"):
+        setattr(collate, name, lambda batch, **_: name)
+    else:
+        collate.default_collate_fn_map[{"int": int, "tensor": torch.Tensor}[name]] = lambda batch, **_: name
+
+for name in ("collate", "default_collate", "int", "tensor"):
+    if os.fork() == 0:
+        replace(name)
+        import feedline
+        for dataset in ([1, 2], [torch.tensor(1)], TensorDataset(torch.arange(3))):
+            theirs = list(torch.utils.data.DataLoader(dataset, 2))
+            ours = [list(feedline.DataLoader(dataset, 2, num_workers=count)) for count in (0, 1)]
+            assert str(ours) == str([theirs, theirs]), (name, ours, theirs)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+
+
+@pytest.mark.slow
+def test_what_was_put_in_the_place_of_torchs_functions_before_feedline_was_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", REPLACED_EARLY], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

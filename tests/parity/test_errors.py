@@ -3,13 +3,13 @@
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, Sampler, TensorDataset
 
 import feedline
 from feedline.types import EngineName
@@ -226,6 +226,71 @@ def test_a_dataset_without_getitem(parity: Parity) -> None:
 
 def test_rejects_a_number_as_dataset(inline_parity: Parity) -> None:
     inline_parity.same_failure(lambda side: list(side.loader(5, batch_size=2)), "has no len()")
+
+
+# Samplers
+
+
+class FailingSampler(Sampler[int]):
+    """Raises an exception when its iterator is requested, or before its third index; it would go on afterwards."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def __iter__(self) -> Iterator[int]:
+        if self.at == "iter":
+            raise ValueError("no order")
+        return self
+
+    yielded = 0
+
+    def __next__(self) -> int:
+        self.yielded += 1
+        if self.yielded == 3:
+            raise ValueError("no third index")
+        if self.yielded == 7:
+            raise StopIteration
+        return self.yielded
+
+    def __len__(self) -> int:
+        return 6
+
+
+@pytest.mark.parametrize(("at", "batch_size"), [("iter", 1), ("next", 1), ("iter", 2), ("next", 2), ("next", None)])
+def test_an_iterator_after_an_exception_of_its_sampler(inline_parity: Parity, at: str, batch_size: int | None) -> None:
+    """torch's BatchSampler is a generator, and ends with the exception."""
+
+    def code(side: Side) -> object:
+        return drain(side.loader(datasets.Squares(8), sampler=FailingSampler(at), batch_size=batch_size))
+
+    inline_parity.same(code)
+
+
+def test_a_sampler_that_cannot_start(parity: Parity) -> None:
+    """With workers, torch raises it in `iter(loader)`, feedline with the first batch."""
+    failure = parity.same_failure(
+        lambda side: list(side.loader(datasets.Squares(8), sampler=FailingSampler("iter"))), "no order"
+    )
+    assert failure.kind is ValueError
+
+
+@pytest.mark.workers(1)
+@pytest.mark.parametrize("at", ["iter", "next"])
+def test_a_sampler_that_fails_ends_the_iteration(worker_parity: Parity, at: str) -> None:
+    """feedline delivers the batches before it first; torch, which reads ahead, delivers none of them or some later."""
+    loader = worker_parity.feedline.loader(datasets.Squares(8), sampler=FailingSampler(at))
+    expected = [] if at == "iter" else [1, 4]
+    found = drain(loader)
+    assert [int(batch[0, 1]) for batch in found[:-1]] == expected
+    assert isinstance(found[-1], ValueError)
+
+
+def test_stop_iteration_while_an_iterable_dataset_starts(worker_parity: Parity) -> None:
+    class Stops(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            raise StopIteration("not an iterator's")
+
+    worker_parity.same(lambda side: list(side.loader(Stops())))
 
 
 # Exceptions that are hard to transfer

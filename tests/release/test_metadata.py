@@ -51,6 +51,24 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"Version {minor}, Apache-2.0." in named_in("README.md")
 
 
+def test_the_pages_install_what_can_be_installed() -> None:
+    """Until pyproject.toml names a public address, feedline is on no package index: it is installed from a checkout."""
+    is_published = "Source" in PROJECT.get("urls", {})
+    for page in ("README.md", "docs/start/install.md"):
+        text = named_in(page)
+        assert ("pip install 'feedline[torch]'" in text) == is_published, page
+        assert ("pip install '.[torch]'" in text) != is_published, page
+        assert ("not on the package index" in text) != is_published, page
+
+
+def test_no_other_page_installs_feedline_itself() -> None:
+    """Extras of an installed feedline can be added from any folder: pip knows them by name."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "install.md"]
+    assert not [
+        str(path) for path in pages if re.search(r"pip install (feedline(?!\[)|\S*feedline\[torch\])", path.read_text())
+    ]
+
+
 def test_the_changelog_starts_with_this_version() -> None:
     versions = re.findall(r"^## (.+)$", named_in("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == feedline.__version__

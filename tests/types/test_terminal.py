@@ -45,17 +45,28 @@ def test_bars_print_descriptions_unchanged(text: str, place: int) -> None:
     assert file.getvalue().count(text) >= 2
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_rows_are_single_lines_in_a_file_and_numbers_are_right_aligned(place: int) -> None:
+def test_rows_are_single_lines_in_a_file_and_numbers_are_right_aligned() -> None:
     file = io.StringIO()
     long = "found " * 40 + "end"
     table = Table("T", ["what", "CPU\nus"], [[long, "1"], ["b", "23"]], numbers=[1], ends={0, 1}, folds=False)
-    screens(file)[place].table(table)
+    open_screen(file=file).table(table)
     lines = [line.split() for line in file.getvalue().splitlines()]
     assert ["T"] in lines
     assert [*long.split(), "1"] in lines
     ends = {line.rstrip()[-2:] for line in file.getvalue().splitlines() if line.rstrip().endswith(("1", "23"))}
     assert ends == {" 1", "23"}
+
+
+def test_nothing_is_wrapped_or_filled_with_spaces_in_a_file() -> None:
+    file = io.StringIO()
+    screen = open_screen(file=file)
+    long = "word " * 60 + "end"
+    screen.line(long, (long, "bold"), indent=2)
+    screen.table(Table("T", ["what", "found"], [["a", long], ["longer", "b"]], folds=True))
+    lines = file.getvalue().splitlines()
+    assert lines[0] == f"  {long}{long}"
+    assert len(lines) == 6
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_headers_are_directly_above_their_columns() -> None:
@@ -100,14 +111,15 @@ def test_a_persistent_bar_writes_its_last_state_even_to_a_file(place: int) -> No
     assert re.fullmatch(r"precompute .*50/50 .*9 MB/s.*\n", file.getvalue())
 
 
-def test_rich_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rich_is_used_on_a_terminal_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_rich()
-    assert isinstance(open_screen(), RichScreen)
+    assert isinstance(open_screen(is_terminal=True), RichScreen)
+    assert isinstance(open_screen(file=io.StringIO()), PlainScreen), "rich has nothing to add in a file or a pipe"
     for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rich", None)
     assert not has_rich()
-    assert isinstance(open_screen(), PlainScreen)
+    assert isinstance(open_screen(is_terminal=True), PlainScreen)
 
 
 def test_rich_objects_are_created_in_one_module_only() -> None:

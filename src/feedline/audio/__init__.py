@@ -22,3 +22,7 @@ __all__ = [
     "info",
     "length_mask",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,8 @@
 """torch's default collate function, writing into slots.
 
-Same results, types and errors as torch's, bit for bit; users' registrations in `default_collate_fn_map` apply.
+Same results, types and errors as torch's, bit for bit. What the program has put in the place of torch's functions
+applies: registrations in `default_collate_fn_map`, and other functions called `collate` or `default_collate` in torch's
+module, also if they were put there before feedline was imported.
 Test: tests/frameworks/test_torch_collate.py
 """
 
@@ -24,12 +26,17 @@ from feedline.types import CollateFunction
 _SMALL_BYTES = 64 << 10
 """Below this size, the ordinary heap is as good as a slot, if the batch stays in its process."""
 
-_tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
+_tensor_collate: Any = torch_collate.collate_tensor_fn  # Any: it is called with the table of any version
+
+
+def _is_torchs(function: object) -> bool:
+    """True for a function of torch's own module; False for one that the program has put there."""
+    return getattr(function, "__globals__", None) is vars(torch_collate)
 
 
 def is_default(collate: CollateFunction) -> bool:
     """True for torch's default collate function and for `feedline.collate.default`, its equivalent here."""
-    return collate is torch_collate.default_collate or getattr(collate, "is_default", False)
+    return getattr(collate, "is_default", False) or (collate is torch_collate.default_collate and _is_torchs(collate))
 
 
 def collate_tensors(
@@ -79,13 +86,17 @@ def _collate_deferred(batch: Sequence[DeferredField], *, collate_fn_map: object 
     return type(batch[0]).collate_torch(batch)
 
 
+_known_collate = torch_collate.collate if _is_torchs(torch_collate.collate) else None
+_known_registrations: dict[Any, Any] = {  # Any: as torch types its table
+    **{kind: way for kind, way in torch_collate.default_collate_fn_map.items() if _is_torchs(way)},
+    DeferredField: _collate_deferred,
+}
 torch_collate.default_collate_fn_map[DeferredField] = _collate_deferred
-_known_registrations = dict(torch_collate.default_collate_fn_map)
 
 
 def registrations_untouched() -> bool:
-    """True if only feedline has changed torch's table of collate functions."""
-    return torch_collate.default_collate_fn_map == _known_registrations
+    """True if only feedline has changed how torch collates."""
+    return torch_collate.collate is _known_collate and torch_collate.default_collate_fn_map == _known_registrations
 
 
 def default_collate(batch: object) -> Any:

@@ -54,4 +54,9 @@ __all__ = [
     "decode_image",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 cuda_queues.widen()  # before the training script puts its model on the GPU: afterwards it would be too late

@@ -12,6 +12,7 @@ from feedline.abc.framework import Framework
 from feedline.errors import BadOption, StateWarning, warn_user
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.view import LoaderView
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound="LoaderBase")
 
 
+@run_untraced
 class LoaderBase:
     """Base of the loaders."""
 

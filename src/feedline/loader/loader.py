@@ -11,6 +11,7 @@ from feedline.delivery.driver.settings import DEFAULT_DEPTH
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import (
     Options,
     check_callable,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from feedline.loader.run.numpy_batches import NumpyBatches
 
 
+@run_untraced
 class Loader(LoaderBase):
     """Iterate over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
 

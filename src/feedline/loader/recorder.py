@@ -17,6 +17,7 @@ from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
 from feedline.loader.base import LoaderBase, run_of, view_of
 from feedline.system.failures import add_note, words
+from feedline.system.output_folder import make_folder_for
 
 
 @contextmanager
@@ -50,12 +51,9 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
             f"record() got {type(loader).__name__}, which is not a feedline loader. Pass the DataLoader or Loader "
             "itself, not its iterator or a wrapper that a framework made."
         )
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Create it first.")
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        why = "that is a folder" if Path(path).is_dir() else f"the folder {folder} is not writable"
-        raise BadOption(f"The recording cannot be written to {path}: {why}. Give another file.")
+    if Path(path).is_dir():
+        raise BadOption(f"The recording cannot be written to {path}: that is a folder. Give another file.")
+    make_folder_for(Path(path))
     run_of(loader).refresh(view_of(loader))  # changed settings replace the counters
     resources = run_of(loader).resources
     figures = MachineFigures(lambda: resources.worker_pids)

@@ -22,6 +22,7 @@ from feedline.device.torch_target import device_of
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
 from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_notes import explain
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.arguments import (
@@ -52,6 +53,7 @@ P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
+@run_untraced
 class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 

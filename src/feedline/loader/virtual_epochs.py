@@ -7,12 +7,14 @@ from typing import Any
 
 from feedline.delivery.state.epochs import VirtualPlace
 from feedline.errors import BadOption
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import check_count
 from feedline.loader.run.run import Run
 from feedline.loader.run.view import LoaderView
 from feedline.types.ranks import own_share
 
 
+@run_untraced
 class VirtualEpochs:
     """An endless iterator over virtual epochs; iterate over each of them for its batches.
 
@@ -93,6 +95,7 @@ class _Chain(Iterator[object]):
             return batch
 
 
+@run_untraced
 class VirtualEpoch:
     """The batches of one virtual epoch, or those left of it after resuming."""
 

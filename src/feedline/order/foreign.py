@@ -88,7 +88,8 @@ class ForeignPlan(Plan):
         """Find out, once, whether the sampler has a state."""
         if self._find_snapshot is None:
             return
-        self._snapshot, self._find_snapshot = self._find_snapshot(), None
+        find, self._find_snapshot = self._find_snapshot, None  # once, even if it raises the sampler's exception
+        self._snapshot = find()
         if self._snapshot is not None:
             self._states.append((len(self._held), copy.deepcopy(self._snapshot())))
 

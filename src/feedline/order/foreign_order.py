@@ -31,17 +31,21 @@ class CutIndices(Iterator[list[object]]):
         self.source: Iterator[object] | None = None
         """The sampler's iterator, which may have a state; None until it is requested."""
         self.ended = False
-        """True after a batch that was not full: the sampler is exhausted, and may have started its next epoch."""
+        """True after a batch that was not full (the sampler is exhausted, and may have started its next epoch), and
+        after an exception of the sampler."""
 
     def open(self) -> Iterator[object]:
         """Request the sampler's iterator."""
+        self.ended = True  # until it is there
         self.source = iter(self._sampler)
+        self.ended = False
         return self.source
 
     def __next__(self) -> list[object]:
         if self.ended:
             raise StopIteration
         source = self.open() if self.source is None else self.source
+        self.ended = True  # an exception of the sampler ends torch's BatchSampler, which is a generator
         batch = taken_each(islice(source, self._batch_size))
         self.ended = len(batch) < self._batch_size
         if not batch or (self._drop_last and self.ended):

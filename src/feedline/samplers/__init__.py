@@ -26,3 +26,7 @@ __all__ = [
     "WeightedRandomSampler",
     "distribute",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

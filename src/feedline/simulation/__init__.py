@@ -16,3 +16,7 @@ __all__ = [
     "draw_scenario",
     "simulate",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,3 +11,7 @@ from feedline.testing.source import SourceContract
 from feedline.testing.stream import StreamContract
 
 __all__ = ["EngineContract", "Gate", "Journal", "SchedulerContract", "SourceContract", "StreamContract"]
+
+
+def __dir__() -> list[str]:
+    return __all__

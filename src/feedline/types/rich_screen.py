@@ -17,9 +17,6 @@ from rich.text import Text
 
 from feedline.types.screen import Bar, Styled, Table
 
-_WIDEST = 1000
-"""Width limit, in columns, of a table in a file or a pipe."""
-
 
 # Any: options of rich's Console.
 def plain_console(**options: Any) -> Console:
@@ -36,7 +33,7 @@ def plain_console(**options: Any) -> Console:
 
 
 class RichScreen:
-    """A `Screen` that rich draws."""
+    """A `Screen` that rich draws on a terminal."""
 
     # Any: options of rich's Console.
     def __init__(self, **options: Any) -> None:
@@ -55,14 +52,8 @@ class RichScreen:
             self._console.print(Text.assemble(" " * indent, *spans), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """Print a table, with one line per row except on a terminal that is too narrow."""
-        console, drawn = self._console, _drawn(table)
-        width = console.width
-        if not console.is_terminal:  # a file or a pipe has no width
-            options = console.options.update(max_width=_WIDEST)
-            console.width = max(width, console.measure(drawn, options=options).maximum)
-        console.print(drawn)
-        console.width = width
+        """Print a table, with one line per row unless the terminal is too narrow."""
+        self._console.print(_drawn(table))
 
     def bar(self, *, quiet: bool = False, threaded: bool = True, stays: bool = False) -> Bar:
         """Return a progress bar, to be entered."""

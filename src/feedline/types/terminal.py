@@ -1,12 +1,15 @@
-"""Choose who prints the lines, tables and progress bars of commands: rich, or plain text where rich is not installed.
+"""Choose who prints the lines, tables and progress bars of commands: rich on a terminal, else plain text.
 
-Commands describe what to print with the values in `screen.py`, so every command works without rich. Both ways print
-strings verbatim: paths, dataset names and text from files are not ours, and must not be read as markup.
+Files and pipes have no width and no colours, so rich has nothing to add there: it would wrap lines at 80 columns and
+fill them with spaces. Commands describe what to print with the values in `screen.py`, so every command works without
+rich. Both ways print strings verbatim: paths, dataset names and text from files are not ours, and must not be read as
+markup.
 `tests/types/test_terminal.py` checks that only `rich_screen.py` creates consoles and text columns of rich.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TextIO
 
 from feedline.errors import MissingExtra
@@ -38,10 +41,12 @@ def open_screen(*, stderr: bool = False, file: TextIO | None = None, is_terminal
         >>> file.getvalue()
         'data:train [red]x[/red]\n'
     """
-    if has_rich():
+    if is_terminal is None:
+        is_terminal = (file or (sys.stderr if stderr else sys.stdout)).isatty()
+    if is_terminal and has_rich():
         from feedline.types.rich_screen import RichScreen
 
-        return RichScreen(stderr=stderr, file=file, force_terminal=is_terminal)
+        return RichScreen(stderr=stderr, file=file, force_terminal=True)
     from feedline.types.plain_screen import PlainScreen
 
     return PlainScreen(stderr=stderr, file=file, is_terminal=is_terminal)

@@ -17,3 +17,7 @@ __all__ = [
     "Video",
     "VideoFolder",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

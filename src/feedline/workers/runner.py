@@ -239,7 +239,7 @@ class Runner:
             self._scope.unfit = None
             notes = Notes(faults=self._guard.faults, place=self.stream.place if self.streams else 0)
             return Result(ResultKind.EMPTY, worker, task.id, notes=notes)
-        if isinstance(exc, StopIteration) and self.streams:
+        if isinstance(exc, StopIteration) and self.streams and self.trouble is None:
             return self._end(task, worker)
         return self._failed(exc, task, worker)
 

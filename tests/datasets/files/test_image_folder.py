@@ -19,6 +19,7 @@ from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.faults import Policy
 from feedline.testing.source import assert_same
+from feedline.types import EngineName
 from tests.datasets.contract import SourceContract
 
 Image = pytest.importorskip("PIL.Image")
@@ -227,6 +228,15 @@ def test_images_of_a_pipeline_are_batched(root: Path) -> None:
         ((batch, labels),) = feedline.Loader(dataset, 7, workers=workers)
         assert_same(batch, np.stack(expected))
         assert labels.tolist() == [0, 1, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_the_error_of_a_pipeline_names_the_sample_among_those_of_its_batch(root: Path, engine: EngineName) -> None:
+    (root / "Zebra/1.png").write_bytes(damaged_files()["header only"])
+    loader = feedline.Loader(ImageFolder(root, transform=TWICE), 7, workers=int(engine != "inline"), engine=engine)
+    with pytest.raises(CorruptSource, match=f"{root}/Zebra/1.png") as caught:
+        list(loader)
+    assert any(note.startswith("About sample 0") for note in caught.value.__notes__)
 
 
 def test_decoding_on_a_gpu_needs_a_transform_and_a_device(root: Path) -> None:

@@ -162,16 +162,14 @@ def test_ctrl_c_leaves_no_files_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "feedline-demo.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("out", "why"), [(".", "that is a folder"), ("missing/page.html", "missing does not exist or is not writable")]
-)
+@pytest.mark.parametrize(("out", "why"), [(".", "that is a folder"), ("file/page.html", "cannot be written")])
 def test_an_unwritable_report_path_is_rejected_before_the_demo_starts(
     out: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "draw", None)  # must not be reached
+    (tmp_path / "file").touch()
     assert main(["demo", "-o", str(tmp_path / out)]) == 1
-    err = capsys.readouterr().err
-    assert f"{why}. Choose another file with -o." in err
+    assert why in capsys.readouterr().err
 
 
 def test_a_full_disk_is_reported_when_pictures_are_drawn(

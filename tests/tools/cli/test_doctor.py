@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from feedline import Loader
 from feedline.tools.cli.doctor import show
 from feedline.tools.cli.main import main
 from feedline.tools.tune.finding import NOT_SURE, Finding
+from feedline.types.plain_screen import PlainScreen
 from feedline.types.rich_screen import RichScreen
 from tests import program_server
 from tests.tools.report.recordings import recording_of
@@ -22,7 +24,8 @@ from tests.tools.report.recordings import recording_of
 
 def draw(*findings: Finding, lines: tuple[str, ...] = (), is_terminal: bool = False) -> str:
     out = io.StringIO()
-    screen = RichScreen(file=out, width=80, force_terminal=is_terminal, no_color=True, highlight=False)
+    options: dict[str, Any] = {"width": 80, "force_terminal": True, "no_color": True, "highlight": False}
+    screen = RichScreen(file=out, **options) if is_terminal else PlainScreen(file=out)
     show("This machine", findings, screen, after=lines)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
 

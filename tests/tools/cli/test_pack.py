@@ -18,6 +18,7 @@ from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
 from feedline.types.rich_screen import RichScreen
 from tests.tools.cli.packing import fails, run
+from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
 
 MODULE = """
@@ -161,7 +162,7 @@ def test_the_summary_ends_with_a_line_that_loads_the_output(
     assert "all were read back" in captured.out
     line = captured.out.strip().splitlines()[-1].strip()
     names: dict[str, Any] = {}
-    exec(f"import feedline, feedline.datasets\n{line.replace('workers=4', 'workers=0')}", names)
+    exec(f"import feedline, feedline.datasets\n{without_workers(line)}", names)
     assert sum(len(batch["name"]) for batch in names["loader"]) == 40
     names["loader"].dataset.close()
     assert captured.err == ""

@@ -15,6 +15,7 @@ from PIL import Image
 from feedline.tools.cli.main import main
 from feedline.tools.packing.inspection import inspect
 from tests.tools.cli.packing import fails, run
+from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import taken
 
 
@@ -34,7 +35,8 @@ def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> Non
 def loaded(line: str) -> Any:
     """Return the loader that a printed line creates, without workers and shuffling."""
     names: dict[str, Any] = {}
-    exec(f"import feedline, feedline.datasets\n{line.replace('shuffle=True, workers=4', 'workers=0')}", names)
+    line = without_workers(line).replace("shuffle=True, ", "")
+    exec(f"import feedline, feedline.datasets\n{line}", names)
     return names["loader"]
 
 

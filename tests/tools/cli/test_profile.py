@@ -200,8 +200,8 @@ def test_recording_stops_at_the_limit_and_says_so(program: Path) -> None:
     [
         ([], "No program was given. Write feedline profile"),
         (["nowhere.py"], "no file nowhere.py"),
-        (["-o", "no/where/run", "{program}"], "Create it, or choose another one"),
-        (["--compare", "-o", "no/where/run", "{program}"], "Create it, or choose another one"),
+        (["-o", "{program}/run", "{program}"], "cannot be written"),
+        (["--compare", "-o", "{program}/run", "{program}"], "cannot be written"),
     ],
 )
 def test_wrong_arguments_are_explained(

@@ -83,10 +83,10 @@ def test_a_missing_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureF
     assert "No such file" in capsys.readouterr().err
 
 
-def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_folder_that_cannot_be_made_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of(20).save(tmp_path / "run.json")
-    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1
-    assert "could not be written" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "run.json" / "page.html")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_trace_is_written_as_well(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
     (tmp_path / "link.tar").symlink_to(tmp_path / "file.tar")
     tar, npy, plain = FORMATS["tar"], FORMATS["npy"], Options()
     assert check_place(tmp_path / "new", tar, plain, overwrite=False)
+    assert not check_place(tmp_path / "none" / "yet" / "new.tar", tar, plain, overwrite=False)
+    assert (tmp_path / "none" / "yet").is_dir()
     assert check_place(tmp_path / "a.b", tar, plain, overwrite=False)
     assert not check_place(tmp_path / "new.tar", tar, plain, overwrite=False)
     assert not check_place(tmp_path / "file.tar", tar, plain, overwrite=True)
@@ -99,7 +101,7 @@ def test_which_outputs_may_be_written_and_replaced(tmp_path: Path) -> None:
     for name, format_, message in (
         ("file.tar", tar, "exists already"),
         ("ours", npy, "exists already"),
-        ("none/new.tar", tar, "no folder"),
+        ("file.tar/new.tar", tar, "cannot be written"),
     ):
         with pytest.raises(BadOption, match=message):
             check_place(tmp_path / name, format_, plain, overwrite=False)

@@ -225,7 +225,6 @@ def test_a_folder_that_pack_did_not_write_is_never_replaced(tmp_path: Path) -> N
         ("out.h5", {"fields": ["a", "a"]}, "twice"),
         ("out.h5", {"fields": []}, "no field"),
         ("out.h5", {"encode": "jpg"}, "no field of the first samples is one"),
-        ("nowhere/out.h5", {}, "no folder"),
     ],
 )
 def test_rejects_options_that_cannot_work(tmp_path: Path, name: str, options: dict[str, Any], message: str) -> None:

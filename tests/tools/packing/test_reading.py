@@ -14,9 +14,11 @@ from PIL import Image
 import feedline
 import feedline.datasets
 from feedline.errors import PackError
+from feedline.tools.packing import reading
 from feedline.tools.packing.inspection import inspect
 from feedline.tools.packing.reading import dataset_text, fields_for, loader_text
 from feedline.tools.packing.schema import Schema
+from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import FORMATS, SHARDED, SINGLE
 
 pytestmark = pytest.mark.sample(5)
@@ -47,7 +49,7 @@ def test_quotes_in_paths_are_escaped() -> None:
 
 def run(line: str) -> list[Any]:
     names: dict[str, Any] = {"feedline": feedline}
-    exec(line.replace("shuffle=True, workers=4", "workers=0").replace("batch_size=32", "batch_size=1"), names)
+    exec(without_workers(line).replace("shuffle=True, ", "").replace("batch_size=32", "batch_size=1"), names)
     batches = list(names["loader"])
     names["loader"].dataset.close()
     return batches
@@ -100,7 +102,7 @@ def test_every_printed_line_delivers_a_batch(tmp_path: Path, format_: str, name:
         return
     for line in (packed.line, inspect(str(packed.path))["line"]):
         names: dict[str, Any] = {"feedline": feedline}
-        exec(line.replace("workers=4", "workers=0"), names)
+        exec(without_workers(line), names)
         batch = next(iter(names["loader"]))
         names["loader"].dataset.close()
         assert ("collate_fn=list" in line) == (name not in ("plain", "dates")), line
@@ -124,7 +126,7 @@ def test_lines_for_files_that_pack_did_not_write(tmp_path: Path) -> None:
     for place in ("a.parquet", "parts", "a.tar", "photos"):
         names: dict[str, Any] = {"feedline": feedline}
         chosen = ["y"] if place == "parts" else None
-        exec(inspect(str(tmp_path / place), fields=chosen)["line"].replace("workers=4", "workers=0"), names)
+        exec(without_workers(inspect(str(tmp_path / place), fields=chosen)["line"]), names)
         batch = next(iter(names["loader"]))
         assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
         names["loader"].dataset.close()
@@ -138,3 +140,14 @@ def test_lines_for_csv_files(tmp_path: Path) -> None:
     assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
     assert "collate_fn=list" in lines["b.csv"]  # one of its numbers is None
     assert "collate" not in lines["c.tsv"]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 4), (64, 4)])
+def test_the_line_suggests_no_more_workers_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(reading, "core_count", lambda: cores)
+    for is_stream in (False, True):
+        assert f"workers={workers})" in reading.loader_text(
+            "LMDBDataset('a')", Schema.of([{"x": 1}]), is_stream=is_stream
+        )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
-import socket
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 
 import pytest
 
 from feedline.types import Task
-from feedline.workers.processes.channel import Channel, sockets_of_others
+from feedline.workers.processes.channel import Channel, passed_on
 from feedline.workers.processes.messages import Kind, Message, joined, receive, task_message
+from tests.parity.children import in_a_child
 
 FORK = multiprocessing.get_context("fork")
 
@@ -103,24 +103,19 @@ def test_close_frees_every_descriptor_and_may_be_called_twice() -> None:
     assert not channel.is_gone()
 
 
-def test_the_sockets_of_others_are_all_but_the_workers_own(channel: Channel) -> None:
+def test_a_forked_process_keeps_only_the_socket_that_is_passed_on(channel: Channel) -> None:
     other = Channel(0)
-    others = sockets_of_others(channel.far)
-    assert channel.far not in others
-    assert {channel.near, other.near, other.far} <= set(others), (
-        "including the training process's end of the worker's own channel"
-    )
+    expected = {"own": True, "the other end": False, "another worker's": [False, False]}
+
+    def is_open() -> object:
+        ends = [sock.fileno() >= 0 for sock in (channel.far, channel.near, other.near, other.far)]
+        return dict(zip(expected, [ends[0], ends[1], ends[2:]], strict=True))
+
+    with passed_on(channel.far):
+        assert in_a_child(is_open) == expected
+    assert in_a_child(is_open) == {**expected, "own": False}
+    assert all(sock.fileno() >= 0 for sock in (channel.far, channel.near, other.near, other.far))
     other.close()
-
-
-def test_closed_channels_are_not_among_the_sockets_of_others() -> None:
-    channel = Channel(0)
-    channel.close()
-    sockets = {id(channel.near), id(channel.far)}
-    del channel
-    own = socket.socket()
-    assert sockets.isdisjoint({id(sock) for sock in sockets_of_others(own)})
-    own.close()
 
 
 # -- tasks sent in one message ---

@@ -26,7 +26,7 @@ from feedline.testing import Gate
 from feedline.types import DatasetKind, Task
 from feedline.workers.failure import unpack_failure
 from feedline.workers.processes.arena_view import ArenaView
-from feedline.workers.processes.channel import Channel
+from feedline.workers.processes.channel import Channel, passed_on
 from feedline.workers.processes.messages import Kind, Message, receive, send, task_message
 from feedline.workers.processes.stacks import Stacks
 from feedline.workers.processes.worker import Link, serve
@@ -225,7 +225,8 @@ class Started:
         )
         link = Link(number, self.channel.far, ArenaView(self.arena), os.getpid(), self.stacks.far)
         self.process = multiprocessing.get_context("fork").Process(target=serve, args=(link, spec))
-        self.process.start()
+        with passed_on(link.sock):
+            self.process.start()
 
     def message(self) -> Message | None:
         """Wait for the worker's next message."""

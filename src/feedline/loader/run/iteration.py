@@ -27,6 +27,7 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.delivery.state.epochs import Start
 from feedline.delivery.state.ranks import own_snapshot
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader import live
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.run import Run
@@ -56,6 +57,7 @@ class Seeds:
     """The seed of its samples' random numbers."""
 
 
+@run_untraced
 class Iteration(Iterator[Any]):
     """One iterator of a loader. With persistent workers the loader holds it, so it refers to neither loader nor run.
 

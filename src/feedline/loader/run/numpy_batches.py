@@ -5,6 +5,7 @@ from __future__ import annotations
 from feedline.abc.sampler import draw_seed
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.state.epochs import Start
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.numpy_view import NumpyView
 from feedline.loader.run.run import Run
@@ -12,6 +13,7 @@ from feedline.order.order import Order
 from feedline.randomness.keys import epoch_key
 
 
+@run_untraced
 class NumpyBatches(Iteration):
     """Iterate over the batches of a `feedline.Loader`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -16,6 +15,8 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
 from feedline.delivery.state.epochs import Start
+from feedline.errors import warn_user
+from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
@@ -28,6 +29,7 @@ from feedline.randomness.keys import epoch_key
 _profiler = torch.autograd.profiler
 
 
+@run_untraced
 class TorchBatches(Iteration, Generic[B_co]):
     """Iterate over the batches of a `feedline.DataLoader`.
 
@@ -160,7 +162,7 @@ class TorchBatches(Iteration, Generic[B_co]):
                 "IterableDataset replica at each worker. Please see "
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
-        warnings.warn(message, stacklevel=3)
+        warn_user(message, UserWarning)
 
     @property
     def _workers(self) -> list[Any]:
@@ -218,16 +220,16 @@ def _pinner(loader: torch.utils.data.DataLoader[object]) -> Callable[[object], o
     if not loader.pin_memory:
         return None
     if loader.pin_memory_device:
-        warnings.warn(
+        warn_user(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=6,
+            UserWarning,
         )
     if _has_accelerator():
         return torch_pin_memory.pin_memory
-    warnings.warn(
+    warn_user(
         "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=6,
+        UserWarning,
     )
     return None
 

@@ -21,3 +21,7 @@ __all__ = [
     "preference_document",
     "prompt_document",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

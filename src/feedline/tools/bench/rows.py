@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TextIO
 
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.bench import machine
 from feedline.tools.bench.harness import (
     TORCH,
@@ -216,6 +217,8 @@ def publish(
     ratios = [compare(outcome, outcomes, columns, peer=peer) for outcome in outcomes]
     if arguments.json is not None:
         stdout = arguments.json == "-"
+        if not stdout:
+            make_folder_for(Path(arguments.json))
         with nullcontext(sys.stdout) if stdout else Path(arguments.json).open("w", encoding="utf-8") as file:
             _write_rows(file, name, outcomes, ratios, arguments)
         if stdout:

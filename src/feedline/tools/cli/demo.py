@@ -19,6 +19,7 @@ from feedline.errors import BadOption
 from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.limits import shared_bytes
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.bench import load, rows
 from feedline.tools.bench.harness import (
     FEEDLINE,
@@ -58,9 +59,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; it leaves nothing but the report."""
     screen, began_s, own_s, busy_s = open_screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
     out: Path = arguments.out.absolute()
-    if out.is_dir() or not os.access(out.parent, os.W_OK):  # fail before a minute is lost
-        why = "that is a folder" if out.is_dir() else f"{out.parent} does not exist or is not writable"
-        raise BadOption(f"The report cannot be written to {out}: {why}. Choose another file with -o.")
+    if out.is_dir():
+        raise BadOption(f"The report cannot be written to {out}: that is a folder. Choose another file with -o.")
+    make_folder_for(out)  # fail before a minute is lost
     torch.set_num_threads(1)  # the workers need the other cores
     with ExitStack() as stack:
         stack.enter_context(expected_warnings())

@@ -195,7 +195,7 @@ def _device(machine: Machine) -> Finding:
         return Finding(
             "device",
             'device="cuda" copies batches. Workers decode: nvJPEG is not installed.',
-            "Run `pip install feedline[gpu]`; then the GPU decodes the files of feedline.images pipelines.",
+            "Run `pip install 'feedline[gpu]'`; then the GPU decodes the files of feedline.images pipelines.",
         )
     queues = machine.cuda_queues
     is_narrow = queues is not None and queues.isdigit() and int(queues) <= DEFAULT_CUDA_QUEUES

@@ -7,6 +7,7 @@ import sys
 from urllib.parse import urlencode
 
 from feedline.errors import BadOption
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.bench import rows
 from feedline.tools.lab.export import exported
 from feedline.tools.lab.server import serve
@@ -21,8 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.what is not None:
         raise BadOption("An exported lab contains only recorded runs of examples. Leave out the dataset or --export.")
-    if not arguments.export.absolute().parent.is_dir():
-        raise BadOption(f"The page cannot be written to {arguments.export}: there is no such folder. Create it first.")
+    make_folder_for(arguments.export)
     count = sum(len(view.presets) for view in VIEWS)
     with rows.progress(count) as on_run:
         page = exported(VIEWS, on_run)

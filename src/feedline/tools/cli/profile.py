@@ -34,6 +34,7 @@ from feedline.loader.install import install
 from feedline.loader.recorder import Recorder
 from feedline.loader.run.iteration import watchers
 from feedline.system.failures import words
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.cli.report import page_text
 from feedline.tools.cli.script import Script
 from feedline.types.ranks import share_if_known
@@ -107,8 +108,7 @@ def _out_of(given: Path | None, script: Script) -> Path:
     if out.is_dir():
         out = out / f"{name}-profile"
     out = out.absolute()  # the program may change the working directory
-    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise BadOption(f"Cannot write to the folder {out.parent} (-o {out}). Create it, or choose another one.")
+    make_folder_for(out)
     return out
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from feedline.errors import BadOption, BadRecording
 from feedline.insight.recording import Recording
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.report import page_of
 from feedline.tools.tune.diagnosis import diagnose_recording
 from feedline.tools.tune.what_if import GRID_BATCHES, best, grid
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None:
         files[arguments.trace] = json.dumps(recording.chrome_trace(), default=str)
     for path, text in files.items():
+        make_folder_for(path)
         try:
             path.write_text(text, "utf-8")
         except OSError as exc:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from feedline.errors import BadOption
+from feedline.system.output_folder import make_folder_for
+
 N = TypeVar("N", int, float)
 
 
@@ -50,9 +53,10 @@ def picture(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"{text!r}: plots are written as SVG or PNG, so name a file that ends in .svg or .png"
         )
-    folder = Path(text).absolute().parent
-    if not folder.is_dir():  # fail before a minute of measuring is lost
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {folder}; create it first")
+    try:
+        make_folder_for(Path(text))  # fail before a minute of measuring is lost
+    except BadOption as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
     return Path(text)
 
 

@@ -12,6 +12,7 @@ from feedline.datasets.manifest import FACTS, INDEX_FOLDER, WORK_FOLDER
 from feedline.datasets.paths import local_output
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption, CorruptSource
+from feedline.system.output_folder import make_folder_for
 from feedline.tools.packing.pictures import Pictures
 from feedline.tools.packing.writers.contract import Format
 from feedline.types.checksums import SEAL, check_seal
@@ -87,8 +88,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
             f"{out} is a {kinds[out.is_dir()]}, but {format_.name} would write a {kinds[is_folder]} here. Remove it, "
             "or give another name."
         )
-    if not out.parent.is_dir():
-        raise BadOption(f"There is no folder {out.parent} to write {out.name} into. Create it first.")
+    make_folder_for(out)
     return sharded
 
 

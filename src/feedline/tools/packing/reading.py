@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.formats import SOURCES
+from feedline.system.process import core_count
 from feedline.tools.packing.schema import Schema
 from feedline.tools.packing.writers.tar import member_names
 
 _READ_SAMPLES, _READ_BYTES = 256, 1 << 24
 """Limits on the samples and (approximate) bytes read in one step."""
+
+_WORKERS = 4
+"""Workers of the loader in a line for people, on a machine with at least as many cores."""
 
 
 # object: whatever type the `fields=` option of a source takes.
@@ -36,14 +40,18 @@ def loader_text(dataset: str, schema: Schema, *, is_stream: bool = False) -> str
     """Return the line of Python that loads the dataset which the call `dataset` opens.
 
     Example:
-        >>> loader_text("HDF5Dataset('a.h5')", Schema.of([{"x": 1}]))
-        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('a.h5'), batch_size=32, shuffle=True, workers=4)"
+        >>> loader_text("HDF5Dataset('a.h5')", Schema.of([{"x": 1}])).partition(", workers=")[0]
+        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('a.h5'), batch_size=32, shuffle=True"
     """
-    options = "batch_size=32, workers=4" if is_stream else "batch_size=32, shuffle=True, workers=4"
-    call = f"loader = feedline.Loader(feedline.datasets.{dataset}, {options}"
+    call = f"loader = feedline.Loader(feedline.datasets.{dataset}, {loader_options(is_stream=is_stream)}"
     if all(column.stacks for column in schema.columns):
         return f"{call})"
     return f"{call}, collate_fn=list)  # its samples do not stack: put a function there, such as feedline.collate.pad()"
+
+
+def loader_options(*, is_stream: bool = False) -> str:
+    """Return the options of the loader in a line for people, with no more workers than this machine has cores."""
+    return f"batch_size=32, {'' if is_stream else 'shuffle=True, '}workers={min(_WORKERS, core_count())}"
 
 
 # Any, from here on: a dataset of any class.

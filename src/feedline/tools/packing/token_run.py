@@ -24,6 +24,7 @@ from feedline.system.kept_file import sync
 from feedline.text.encoder import Encoder, text_of, tokenizer_hash, tokenizer_name
 from feedline.text.token_file import ENDING, find_tokens, verify
 from feedline.text.writing import LENGTHS, UNFINISHED, TokenWriter
+from feedline.tools.packing.reading import loader_options
 from feedline.tools.packing.run import Stage
 from feedline.tools.packing.work import WorkFolder
 from feedline.types import JsonObject, State
@@ -121,8 +122,7 @@ class TokenRun:
             sum(file.size for file in files),
             resumed,
             len(self.loader.faults) + self.loader.faults.dropped,
-            line=f"loader = feedline.Loader(feedline.text.TokenDataset({place!r}, block=2048), batch_size=32, "
-            "shuffle=True, workers=4)",
+            line=f"loader = feedline.Loader(feedline.text.TokenDataset({place!r}, block=2048), {loader_options()})",
         )
 
     def _resume(self) -> State | Literal["finished"] | None:

@@ -18,6 +18,7 @@ from feedline.datasets.source import checked_count
 from feedline.errors import BadOption
 from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
+from feedline.system.output_folder import make_folder_for
 from feedline.system.process import core_count
 from feedline.text.encoder import Encoder, EndOption, tokenizer_hash, tokenizer_name
 from feedline.text.opening import open_tokenizer
@@ -161,8 +162,7 @@ def _check_place(out: Path, *, overwrite: bool, shard_tokens: int | None) -> Non
                 f"Shards are files in a folder, but {out.name!r} is the name of one file. Give a folder: "
                 f"{str(out.with_suffix(''))!r}."
             )
-    if not out.parent.is_dir():
-        raise BadOption(f"There is no folder {out.parent} to write {out.name} into. Create it first.")
+    make_folder_for(out)
     if not out.exists() and not out.is_symlink():
         return
     if not overwrite or out.is_symlink():

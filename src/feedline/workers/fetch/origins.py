@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.abc.selection import Derived
+from feedline.errors import CorruptSource
 
 _PATIENCE_S = 2.0
 """How long to try samples one by one. A guess: the exception is delayed by this time."""
@@ -65,8 +66,10 @@ def place_of_failed(exc: BaseException, dataset: Any, indices: list[object]) -> 
 
     Requests them one by one, up to the first that fails in the same way.
     """
-    if isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
-        return None  # with a network or a disk, another attempt may take very long
+    if isinstance(exc, (MemoryError, OSError)) and not isinstance(exc, CorruptSource):
+        return None  # with a network or a disk, another attempt may take very long; damaged data was read in time
+    if not isinstance(exc, Exception):
+        return None
     until = time.monotonic() + _PATIENCE_S
     for place, index in enumerate(indices):
         if time.monotonic() > until:

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 
 from feedline.errors import WorkerDied
@@ -89,12 +90,31 @@ class Channel:
 
 
 _channels: References[Channel] = References()
-"""Every channel of this process: a forked worker closes those that are not its own."""
+"""Every channel of this process."""
+
+_passed: list[socket.socket] = []
+"""The socket of the worker that is being forked."""
 
 
-def sockets_of_others(own: socket.socket) -> list[socket.socket]:
-    """Return the sockets in this process of all workers except the one that has `own`."""
-    sockets: list[socket.socket] = []
+@contextlib.contextmanager
+def passed_on(own: socket.socket) -> Iterator[None]:
+    """A context in which to fork a worker: it keeps its own socket."""
+    _passed.append(own)
+    try:
+        yield
+    finally:
+        _passed.remove(own)
+
+
+def _close_in_child() -> None:
+    # A copy would keep a worker from noticing that its socket was closed. And when a child of the user's drops an
+    # iterator that it was forked with, Python would warn of each socket.
+    # Test: tests/faults/test_forked.py::test_a_child_gets_no_warning_about_what_it_was_forked_with
     for channel in _channels:
-        sockets += (channel.near,) if channel.far is own else (channel.near, channel.far)
-    return sockets
+        for sock in (channel.near, channel.far):
+            if not any(sock is own for own in _passed):
+                sock.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

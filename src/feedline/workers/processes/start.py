@@ -18,7 +18,7 @@ from typing import Any
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.workers import session
 from feedline.workers.fork_safety import quiesce_threads, reset_in_child
-from feedline.workers.processes.channel import sockets_of_others
+from feedline.workers.processes.channel import passed_on
 from feedline.workers.processes.payload import Payload
 from feedline.workers.processes.worker import Link, say_unready, serve
 
@@ -27,7 +27,7 @@ from feedline.workers.processes.worker import Link, say_unready, serve
 def start_forked(context: Any, link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> BaseProcess:
     """Fork a worker. It sets each of `blas_limits` to 1."""
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, blas_limits), daemon=True)
-    with quiesce_threads():
+    with quiesce_threads(), passed_on(link.sock):
         process.start()
     return process
 
@@ -36,8 +36,6 @@ def _forked(link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
     reset_in_child(spec.dataset)
     for limit in blas_limits:
         limit.value = 1
-    for sock in sockets_of_others(link.sock):
-        sock.close()
     gc.freeze()  # inherited objects are not garbage: each collection that visits them would copy their pages
     serve(link, spec)
 

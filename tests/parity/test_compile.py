@@ -1,0 +1,176 @@
+"""`torch.compile` around a function that loops over a loader: the loader runs as ordinary Python, untraced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import feedline
+from feedline.types import EngineName
+from tests.order.datasets import StatefulStream
+from tests.parity import datasets
+from tests.parity.sides import Parity, Side
+
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"), reason="needs torch 2.7 or later"
+    ),
+    pytest.mark.workers(1),
+    pytest.mark.sample(3),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+]
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "tensors": lambda: datasets.Squares(6),
+    "tuples": lambda: TensorDataset(torch.arange(6.0), torch.arange(6.0)),
+    "dicts": lambda: [{"x": torch.tensor(float(index))} for index in range(6)],
+    "a stream": lambda: datasets.Sharded(6),
+}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="eager")
+
+
+def total_of(loader: Any) -> torch.Tensor:
+    total = torch.zeros(())
+    for number, batch in enumerate(loader):
+        value = next(iter(batch.values())) if isinstance(batch, dict) else batch
+        value = value if isinstance(value, torch.Tensor) else value[0]
+        total = total + (number + 1) * value.float().sum()
+    return total
+
+
+def assert_same(parity: Parity, code: Callable[[Side], object]) -> None:
+    """torch's own Python warns of what it cannot trace when it starts a process: its side's warnings do not count."""
+    expected, actual = parity.both(code)
+    assert expected.failure is None, expected.failure.report
+    assert actual.failure is None, actual.failure.report
+    assert actual.value == expected.value
+    assert not [text for _, text in actual.warnings if "Dynamo" in text]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_over_a_loader(parity: Parity, kind: str) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(KINDS[kind](), batch_size=2)
+        loop = compiled(total_of)
+        return loop(loader), loop(loader)
+
+    assert_same(parity, code)
+
+
+@pytest.mark.parametrize("kind", ["dicts", "a stream"])
+def test_a_loop_over_a_loader_with_a_seed(engine: str, kind: str) -> None:
+    workers = 0 if engine == "inline" else 1
+    loaders = [
+        feedline.DataLoader(KINDS[kind](), 2, num_workers=workers, engine=engine, seed=3)  # type: ignore[call-overload]
+        for _ in range(2)
+    ]
+    assert compiled(total_of)(loaders[0]) == total_of(loaders[1])
+
+
+def test_next_in_a_compiled_function(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def step(batches: Any) -> Any:
+            return next(batches)["x"] + 1
+
+        batches = iter(side.loader(KINDS["dicts"](), batch_size=2))
+        compiled_step = compiled(step)
+        return [compiled_step(batches) for _ in range(3)]
+
+    assert_same(parity, code)
+
+
+def test_an_iterator_dropped_in_a_compiled_function(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def first(loader: Any) -> Any:
+            return next(iter(loader))["x"] * len(loader)
+
+        return compiled(first)(side.loader(KINDS["dicts"](), batch_size=2))
+
+    assert_same(parity, code)
+
+
+def test_a_loader_made_in_a_compiled_function(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return compiled(lambda dataset: total_of(side.loader(dataset, batch_size=2)))(KINDS["dicts"]())
+
+    assert_same(parity, code)
+
+
+def test_an_epoch_of_training(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+
+        def epoch(loader: Any) -> torch.Tensor:
+            losses = torch.zeros(())
+            for batch in loader:
+                loss = (batch["x"] * weight).square().sum()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses = losses + loss.detach()
+            return losses
+
+        return compiled(epoch)(side.loader(KINDS["dicts"](), batch_size=2)), weight.detach()
+
+    assert_same(parity, code)
+
+
+def test_a_loop_in_a_subclass(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        class Doubled(side.kind):  # type: ignore[misc, name-defined]
+            def __iter__(self) -> Any:
+                for batch in super().__iter__():
+                    yield batch * 2
+
+        return compiled(total_of)(Doubled(KINDS["tensors"](), 2, num_workers=side.workers, **side.options))
+
+    assert_same(parity, code)
+
+
+@pytest.mark.parametrize("kind", ["dicts", "a stream"])
+def test_a_state_saved_and_loaded_in_compiled_functions(engine: str, kind: str) -> None:
+    def take(loader: Any) -> Any:
+        first = next(iter(loader))
+        return first, loader.state_dict()
+
+    def rest(loader: Any, state: Any) -> torch.Tensor:
+        loader.load_state_dict(state)
+        return total_of(loader)
+
+    def make(side: Callable[..., Any], **options: object) -> Any:
+        dataset = StatefulStream(6) if kind == "a stream" else KINDS[kind]()
+        return side(dataset, batch_size=2, num_workers=0 if engine == "inline" else 1, **options)
+
+    _, theirs = take(make(StatefulDataLoader))
+    expected = rest(make(StatefulDataLoader), theirs)
+    _, ours = compiled(take)(make(feedline.DataLoader, engine=engine))
+    assert compiled(rest)(make(feedline.DataLoader, engine=engine), ours) == expected
+
+
+def test_virtual_epochs_in_a_compiled_function() -> None:
+    def three(loader: Any) -> torch.Tensor:
+        epochs = iter(loader.virtual_epochs(2))
+        return sum((total_of(next(epochs)) for _ in range(3)), start=torch.zeros(()))
+
+    loaders = [feedline.DataLoader(KINDS["dicts"](), 2) for _ in range(2)]
+    assert compiled(three)(loaders[0]) == three(loaders[1])
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+def test_a_loop_over_a_loader_of_arrays(engine: EngineName) -> None:
+    def total(loader: Any) -> torch.Tensor:
+        found = torch.zeros(())
+        for batch in loader:
+            found = found + torch.as_tensor(batch).sum()
+        return found
+
+    loader = feedline.Loader(list(range(8)), 2, workers=int(engine != "inline"), engine=engine, seed=1)
+    assert compiled(total)(loader) == sum(range(8))
