@@ -127,8 +127,8 @@ class OutOfTime(Exception):
 
 
 _OUT_OF_TIME = (
-    "No recommendation: the time was up before {} could be measured. What the search would have tried after that is not "
-    "known either. Allow more time (--seconds)."
+    "No recommendation: the time was up before {} could be measured, and with it whatever the search would have tried "
+    "next. Allow more time (--seconds)."
 )
 
 Measure = Callable[[Setting], Rate | None]
