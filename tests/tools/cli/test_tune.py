@@ -141,7 +141,7 @@ def test_datasets_that_cannot_be_measured_are_explained(
         (["tune", "a:b", "--step-ms", "nan"], "nan is not a valid time"),
         (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
         (["tune", "a:b", "--plot", "no/such/a.svg"], "there is no folder"),
-        (["bench", "mine"], "nor a dataset such as module:dataset"),
+        (["bench", "mine"], "There is no file or folder 'mine'"),
         (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
         (["bench", "a:b", "--engine", "magic"], "invalid choice"),
     ],

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feedline.errors import BadOption
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadOption(
             "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."
         )
-    if source and not program and source.endswith(".py"):
+    if source and not program and source.endswith(".py") and Path(source).is_file():
         raise BadOption(
             f"{source} names no object. To tune the loaders of a program, write --script {source}, followed by its "
             f"arguments. To tune one dataset or loader, add its name: {source}:dataset."
@@ -69,8 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:
         _show(title, kept, choice)
-    for setting, failure in kept.failures.items():
-        sys.stderr.write(printable(f"Skipped {setting}: {failure.text}\n"))
+    sys.stderr.write(printable(grid.skipped(kept.failures)))
     if kept.ended is not None:
         sys.stderr.write(printable(f"{kept.ended.rstrip('.')}. The rest was not tried.\n"))
     if arguments.plot is not None:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,6 +75,7 @@ def run(body: Callable[[Send], None], parent_pid: int, connection: Connection, s
         return  # the parent has already ended
     end_with(parent_pid, -1, started_by_main_thread=True)
     os.dup2(2, 1)  # user code prints to stderr, so that stdout holds only the result
+    _warn_once()
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -87,6 +89,21 @@ def run(body: Callable[[Send], None], parent_pid: int, connection: Connection, s
         connection.send(ProbeMessage("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
     except Exception as exc:  # exceptions of user code are caught where it is called
         connection.send(ProbeMessage("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
+
+
+def _warn_once() -> None:
+    """Show equal warnings once: samples are made again and again, and each filter that is set makes Python forget."""
+    seen: set[tuple[str, type, str, int]] = set()
+    show = warnings.showwarning
+
+    # Any: the arguments of `warnings.showwarning`.
+    def show_once(message: Any, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+        warning = str(message), category, filename, lineno
+        if warning not in seen:
+            seen.add(warning)
+            show(message, category, filename, lineno, *more)
+
+    warnings.showwarning = show_once
 
 
 def try_parts(source: str | LoaderBase, seconds: float, send: Send) -> None:
