@@ -124,7 +124,7 @@ def skipped(failures: Mapping[Any, Failure]) -> str:
     """Return a line for each exception, with all settings that raised it.
 
     Example:
-        >>> print(skipped({"1 worker": Failure("OSError: full", ""), "2 workers": Failure("OSError: full", "")}), end="")
+        >>> print(skipped({"1 worker": Failure("OSError: full", ""), "2 workers": Failure("OSError: full", "")}))
         Skipped 1 worker, 2 workers: OSError: full
     """
     settings: dict[str, list[str]] = {}

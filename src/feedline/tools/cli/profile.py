@@ -27,7 +27,7 @@ import torch.utils.data.dataloader
 import feedline
 from feedline.errors import BadOption, FeedlineError
 from feedline.insight.machine_figures import MachineFigures
-from feedline.insight.period import Period
+from feedline.insight.period import Period, stall_of
 from feedline.insight.stats import aligned, shown
 from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.install import install
@@ -116,8 +116,8 @@ def _out_of(given: Path | None, script: Script) -> Path:
 
 
 def _cells(period: Period) -> list[str]:
-    waited = shown(period.wait_s), percent(period.stall, 1)
-    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.start_s)]
+    waited = shown(period.wait_s - period.starting_s), percent(period.stall, 1)
+    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.starting_s)]
 
 
 _HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
@@ -256,8 +256,8 @@ class _TorchTimes:
 
     def period(self) -> Period:
         elapsed = self._elapsed + self._last - self._begun
-        stall = min(1.0, self.waited / elapsed) if elapsed else 0.0
-        waits = {"next()": self.waited / 1e9}
+        stall = stall_of(self.waited, self.started, elapsed)
+        waits = {"start": self.started / 1e9, "next()": (self.waited - self.started) / 1e9}
         return Period(self.batches, 0, elapsed / 1e9, stall, self.started / 1e9, waits)
 
 

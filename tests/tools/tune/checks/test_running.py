@@ -125,7 +125,7 @@ def test_more_workers_than_cores_are_advised_only_if_workers_sleep(
     (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, headroom={"cores": 4}))
     assert finding.name == name
     assert fix in str(finding.fix)
-    assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)
+    assert ("(10 % computing)" in finding.evidence) == (computing == 0.1)
 
 
 @pytest.mark.parametrize("body_s", [0.1, 1e-5])
