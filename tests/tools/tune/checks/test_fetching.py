@@ -87,6 +87,18 @@ def test_only_much_larger_images_are_reported() -> None:
     assert find(measured(samples=samples(decoded=Decoded("Pillow", 1e5, 5e4, 8e-4, 4e-4)))) == []
 
 
+def test_images_that_are_cropped_are_stored_larger() -> None:
+    """With 224 x 224 pixels, a crop that keeps a twelfth of the image would have 65 x 65."""
+    cropped = Decoded("Pillow", 12e6, 12 * 224.0**2, decode_s=4e-4, small_sample_s=5e-4, kept=1 / 12)
+    (finding,) = find(measured(samples=samples(decoded=cropped)))
+    assert finding.code == "feedline pack SOURCE OUT.tar --resize 776"
+    assert "crops keep as little as 8% of an image" in finding.evidence
+    (finding,) = find(measured(samples=samples(decoded=replace(cropped, used_pixels=224.0**2, kept=1.0))))
+    assert finding.code == "feedline pack SOURCE OUT.tar --resize 224"
+    assert "if your own code does, resize them to more, or you lose resolution" in finding.evidence
+    assert find(measured(samples=samples(decoded=replace(cropped, used_pixels=4e6)))) == []
+
+
 def test_stragglers_are_reported_only_if_they_are_slow_again() -> None:
     times = (1e-3,) * 190 + (0.05,) * 10
     again = tuple((str(index), 0.05) for index in range(8))

@@ -215,18 +215,23 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if images is None or images.pixels < _TOO_MANY_PIXELS * images.used_pixels:
         return
     small, saved_s = "", images.decode_s
+    crops = (
+        f", because crops keep as little as {images.kept:.0%} of an image"
+        if images.kept < 1
+        else ". Pillow was not seen to crop them; if your own code does, resize them to more, or you lose resolution"
+    )
     if images.small_sample_s is not None:
         small = f". With images stored at the size used, the sample takes {seconds_text(images.small_sample_s)}"
         saved_s = samples.usual_s - images.small_sample_s
     yield Finding(
         "oversized-images",
-        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are used.",
-        "Store smaller images once, or let the decoder scale them, as feedline.images and PIL.Image.draft do.",
+        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are needed.",
+        "Let the decoder scale them (feedline.images, PIL.Image.draft), or store smaller images once; a stored image that "
+        "is cropped later needs more pixels than the crop.",
         f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
         gain=gain_of(measured.pipeline_s, saved_s),
-        evidence=f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
-        f"{images.used_pixels / 1e6:.2f}. Decoding takes {seconds_text(images.decode_s)} of the sample's "
-        f"{seconds_text(samples.usual_s)}{small}",
+        evidence=f"{images.by} decodes {images.pixels:,.0f} pixels for a sample that needs {images.used_pixels:,.0f}{crops}. "
+        f"Decoding takes {seconds_text(images.decode_s)} of the sample's {seconds_text(samples.usual_s)}{small}",
     )
 
 
