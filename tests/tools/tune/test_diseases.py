@@ -1,4 +1,4 @@
-"""The doctor names the cure of real datasets with known diseases. What it measures of them may be off; what it sees not."""
+"""The doctor names the cure of real datasets with known diseases."""
 
 from __future__ import annotations
 

@@ -226,12 +226,12 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
     yield Finding(
         "oversized-images",
         f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are needed.",
-        "Let the decoder scale them (feedline.images, PIL.Image.draft), or store smaller images once; a stored image that "
-        "is cropped later needs more pixels than the crop.",
+        "Let the decoder scale them (feedline.images, PIL.Image.draft), or store smaller images once; a stored image "
+        "that is cropped later needs more pixels than the crop.",
         f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
         gain=gain_of(measured.pipeline_s, saved_s),
-        evidence=f"{images.by} decodes {images.pixels:,.0f} pixels for a sample that needs {images.used_pixels:,.0f}{crops}. "
-        f"Decoding takes {seconds_text(images.decode_s)} of the sample's {seconds_text(samples.usual_s)}{small}",
+        evidence=f"{images.by} decodes {images.pixels:,.0f} pixels for a sample that needs "
+        f"{images.used_pixels:,.0f}{crops}. Decoding takes {seconds_text(images.decode_s)} of the sample's {seconds_text(samples.usual_s)}{small}",
     )
 
 

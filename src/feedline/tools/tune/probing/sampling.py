@@ -44,7 +44,8 @@ _MADE_AGAIN = LEAST_SAMPLES
 _SLOWEST = 8
 _MADE_AGAIN_MOST = 64
 _AGAIN_S = 0.1
-"""The slowest samples are made again. For a median, `_MADE_AGAIN` samples are made again, and up to `_MADE_AGAIN_MOST` while they take no longer than this."""
+"""The slowest samples are made again. For a median, so are `_MADE_AGAIN` of all samples, or up to `_MADE_AGAIN_MOST`
+while they take no longer than this."""
 _REPEATS = 3
 """How often a slow sample is made again, alternating with a median one."""
 _THREADED_SAMPLES = 256
