@@ -22,7 +22,7 @@ FEW = 10
 """The fewest batches for a verdict. A guess."""
 _CROWDED = 0.25
 """The cores are overloaded if batches spend more than this share of their time without one. A guess."""
-_SLEEPING = 0.25
+SLEEPING = 0.25
 """Making a batch is mostly sleeping if it computes for less than this share of the time. A guess."""
 _OWN = 0.5
 """Other programs use the cores if making batches keeps less than this share of them busy. A guess."""
@@ -177,7 +177,7 @@ def is_crowded(period: Period) -> bool:
 
     Where making batches is mostly sleeping, more workers help however few cores there are.
     """
-    computes = period.computing is None or period.computing > _SLEEPING
+    computes = period.computing is None or period.computing > SLEEPING
     return computes and _without_core(period) > _CROWDED
 
 

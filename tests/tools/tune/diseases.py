@@ -1,33 +1,174 @@
-"""Datasets of real files, each with a disease that a source of ours cures; short enough to be probed to their end."""
+"""Datasets of real files, each with a disease that a source of ours cures; short, so that a probe makes all samples."""
 
 from __future__ import annotations
 
+import csv
 import io
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
-from torch.utils.data import Dataset
+import pandas
+from numpy.typing import NDArray
+from PIL import Image
+
+from feedline import DataLoader
 
 COUNT = 60
+COLUMNS = 20
+CHUNK = 30
 
-# Any, throughout: samples, and modules and handles of other libraries.
+# Any, throughout: samples, and objects of other libraries.
 
 
-class Crops(Dataset[Any]):
-    """JPEG files, of which a random crop is used, as torchvision's RandomResizedCrop takes it."""
+def write_csv() -> str:
+    """Write a table into the current folder, and return its path."""
+    path = Path.cwd() / "rows.csv"
+    values = np.random.default_rng(0).random((COUNT, COLUMNS))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"x{column}" for column in range(COLUMNS)])
+        writer.writerows(values.tolist())
+    return str(path)
+
+
+def write_hdf5() -> str:
+    """Write two compressed datasets into the current folder, and return the path of their file."""
+    path = Path.cwd() / "rows.h5"
+    with h5py.File(path, "w") as file:
+        values = np.random.default_rng(0).integers(0, 50, (COUNT, 5000)).astype(np.float32)
+        file.create_dataset("x", data=values, chunks=(CHUNK, 5000), compression="gzip")
+        file.create_dataset("labels/y", data=np.arange(COUNT))
+    return str(path)
+
+
+class Rows:
+    def __len__(self) -> int:
+        return COUNT
+
+
+class PandasRows(Rows):
+    """Keeps a frame, and takes a row of it for each sample."""
 
     def __init__(self) -> None:
-        from PIL import Image
+        self.frame = pandas.read_csv(write_csv())
 
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return self.frame.iloc[index].to_numpy(dtype=np.float64)
+
+
+class PandasMemory(PandasRows):
+    """The same, of a frame that is no file."""
+
+    def __init__(self) -> None:
+        values = np.random.default_rng(0).random((COUNT, COLUMNS))
+        self.frame = pandas.DataFrame(values, columns=[f"x{column}" for column in range(COLUMNS)])
+
+
+class PandasReads(Rows):
+    """Reads a row of the file with pandas for each sample."""
+
+    def __init__(self) -> None:
+        self.path = write_csv()
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).to_numpy(np.float64)[0]
+
+
+class PandasLabels(Rows):
+    """A frame with labels, beside samples that take much longer: the frame is not what takes the time."""
+
+    def __init__(self) -> None:
+        self.frame = pandas.read_csv(write_csv())
+        self.values = np.random.default_rng(0).random((400, 400))
+
+    def __getitem__(self, index: int) -> Any:
+        return np.linalg.inv(self.values), self.frame["x0"].iat[index]
+
+
+class ChunkedRows(Rows):
+    """Unpacks a chunk of many rows for each row."""
+
+    def __init__(self) -> None:
+        self.path = write_hdf5()
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file = h5py.File(self.path, "r")
+        return self.file["x"][index], self.file["labels/y"][index]
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class ChunkedAgain(ChunkedRows):
+    """The same, from a file that is opened for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        with h5py.File(self.path, "r") as file:
+            return file["x"][index], file["labels/y"][index]
+
+
+class ChunkedInherited(ChunkedRows):
+    """The same, from a file that is open before the workers start."""
+
+    def __init__(self) -> None:
+        self.file = h5py.File(write_hdf5(), "r")
+
+
+LOCK = threading.Lock()
+
+
+class OwnLock(Rows):
+    """Holds a lock of its own while it makes a sample."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        with self.lock:
+            time.sleep(2e-3)
+            return np.full(4, index)
+
+
+class ModuleLock(Rows):
+    """Holds a lock of its module."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        with LOCK:
+            time.sleep(2e-3)
+            return np.full(4, index)
+
+
+class FreeLock(OwnLock):
+    """Has a lock, and hardly ever holds it."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        with self.lock:
+            found = np.full(4, index)
+        time.sleep(2e-3)
+        return found
+
+
+def lock_on_threads() -> Any:
+    """Return a loader whose threads wait for a lock."""
+    return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")  # type: ignore[arg-type]
+
+
+class Crops(Rows):
+    """JPEG files, of which a crop is used, as torchvision's RandomResizedCrop takes it."""
+
+    def __init__(self) -> None:
         data = io.BytesIO()
         pixels = np.random.default_rng(0).integers(0, 255, (30, 40, 3)).astype(np.uint8)
         Image.fromarray(pixels).resize((800, 600)).save(data, "JPEG")
         self.data = data.getvalue()
 
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image
-
-        return np.asarray(Image.open(io.BytesIO(self.data)).crop((100, 100, 300, 250)).resize((64, 48)))
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        image = Image.open(io.BytesIO(self.data))
+        return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))

@@ -306,7 +306,6 @@ def test_a_recorded_run_that_waits_gets_a_finding() -> None:
     recording.settings["cores"] = 8
     (finding,) = feedline.doctor(recording)
     assert finding.name == "too-few-workers"
-    assert (finding.gain or 0) > 1.5
     assert finding.name in str(feedline.doctor(recording))
 
 

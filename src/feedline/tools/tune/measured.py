@@ -60,6 +60,8 @@ class OpenHandle:
     is_called: str
     trouble: str
     advice: str
+    opening: str = ""
+    """The call that opens the same file, database or connection; empty if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,36 @@ class Decoded:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Rows that a library reads for the samples, and the source of ours that reads the same rows."""
+
+    library: str
+    share: float
+    """The share of a sample's time in that library."""
+    source: str = ""
+    """The name of our source; empty if none reads these rows."""
+    code: str = ""
+    """The source as code."""
+    path: str = ""
+    """The file; empty if the rows are in memory."""
+    row_s: float | None = None
+    """The time that our source takes for a row, in batches of random order."""
+    chunk_rows: int = 0
+    """Rows in a chunk of an HDF5 file; 0 if there are no chunks."""
+    chunk_bytes: int = 0
+    compression: str = ""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that samples hold."""
+
+    path: str
+    share: float
+    """The share of a sample's time in which it is held."""
+
+
+@dataclass(frozen=True)
 class Samples:
     """Samples made one after the other."""
 
@@ -136,6 +168,8 @@ class Samples:
     kept_open_s: float | None = None
     """Time of a median sample if these files stay open; None if that could not be tried."""
     decoded: Decoded | None = None
+    rows: Rows | None = None
+    locks: tuple[Lock, ...] = ()
     lengths: tuple[int, ...] = ()
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"

@@ -37,7 +37,7 @@ def test_the_gil_is_serious_only_for_threads(asked_for: str | None, severity: st
     given = None if asked_for is None else loader(engine=asked_for)
     findings = find(measured(threads=Threads({1: 1000.0, 2: 1000.0}), loader=given))
     assert [finding.severity for finding in findings] == [severity] * (severity is not None)
-    assert all(finding.gain == 8.0 for finding in findings), "eight cores, against two threads that are as fast as one"
+    assert all(finding.gain is None for finding in findings), "what processes gain was not measured"
 
 
 def test_the_gain_of_waiting_counts_only_threads_beyond_the_existing_workers() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.stats import Stats
-from feedline.insight.verdict import FEW, SLIGHT, load_of, making_text, moves_of
+from feedline.insight.verdict import FEW, SLEEPING, SLIGHT, load_of, making_text, moves_of
 from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
@@ -311,7 +311,6 @@ def _too_few(run: Run) -> Iterator[Finding]:
             f"{problem} on {counted(cores, 'core')}.",
             "Make samples cheaper: the doctor probes the dataset and shows what takes long.",
             "feedline doctor module:dataset",
-            gain=run.gain(saved_s=period.make_s),
             evidence=evidence,
         )
         return
@@ -320,6 +319,6 @@ def _too_few(run: Run) -> Iterator[Finding]:
         f"{problem}.",
         f"Use {counted(fewest, 'worker')}.",
         f"DataLoader(dataset, num_workers={fewest})",
-        gain=run.gain(workers=fewest),
+        gain=run.gain(workers=fewest) if period.computing is not None and period.computing <= SLEEPING else None,
         evidence=evidence,
     )

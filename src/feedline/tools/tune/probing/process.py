@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from feedline.datasets.kind import kind_of
 from feedline.datasets.objects import open_object, users_traceback
@@ -29,12 +29,21 @@ from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.failures import words
 from feedline.system.timing import Clock
-from feedline.tools.tune.measured import LoaderSetup, Making, Samples, State
+from feedline.tools.tune.measured import LoaderSetup, Lock, Making, Samples, State
 from feedline.tools.tune.probing.batch import collate_for, try_batch, with_carries
 from feedline.tools.tune.probing.loading import carried_s, collate_of, is_loader, setup_of, with_times
 from feedline.tools.tune.probing.noise import Calibration
+from feedline.tools.tune.probing.rows import TableFiles, rows_of
 from feedline.tools.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
-from feedline.tools.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
+from feedline.tools.tune.probing.state import (
+    OwnGenerators,
+    handles_before,
+    handles_of_threads,
+    held_in,
+    held_share,
+    locks_of,
+    pickled,
+)
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.processes.worker import STACK_SIGNAL
 from feedline.workers.worker_setup import end_with
@@ -43,6 +52,10 @@ _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Share of the remaining time that each part may take."""
 _CARRY_S = 0.5
 """Time that must remain to measure what the loader needs for a batch whose samples are already made."""
+_ROWS_S = 1.0
+"""Time that must remain to find out what reads the rows, and which locks samples hold."""
+_HELD_S = 0.2
+_MOST_LOCKS = 4
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
@@ -96,12 +109,18 @@ def _warn_once() -> None:
     seen: set[tuple[str, type, str, int]] = set()
     show = warnings.showwarning
 
-    # Any: the arguments of `warnings.showwarning`.
-    def show_once(message: Any, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+    def show_once(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         warning = str(message), category, filename, lineno
         if warning not in seen:
             seen.add(warning)
-            show(message, category, filename, lineno, *more)
+            show(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show_once
 
@@ -118,6 +137,7 @@ class _Probe:
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
         self._calibration = Calibration(self._clock)
+        self._tables = TableFiles()
 
     def _until(self, part: str) -> float:
         """Return when a part must end, on the clock of `time.monotonic`."""
@@ -204,7 +224,23 @@ class _Probe:
             own_generators=own.drawn_from(),
         )
         self._send("part", "state", state)
+        if making.is_map and not making.is_async and time.monotonic() < self._end_s - _ROWS_S:
+            some = sampling.made[:_LARGEST_BATCH]
+            rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
+            rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)
+            samples = replace(samples, rows=rows, locks=self._locks(dataset, ask, some))
+            self._send("part", "samples", samples)
         return samples, sampling.kept, state, ask
+
+    def _locks(self, dataset: object, ask: Ask, indices: list[Any]) -> tuple[Lock, ...]:
+        again = itertools.cycle(indices)
+        try:
+            return tuple(
+                Lock(path, held_share(lock, lambda: ask(next(again)), _HELD_S))
+                for path, lock in locks_of(dataset)[:_MOST_LOCKS]
+            )
+        except Exception:  # a sample that could be made before
+            return ()
 
 
 def making_of(dataset: Any, make_s: float) -> Making:

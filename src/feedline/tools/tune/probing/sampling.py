@@ -148,6 +148,8 @@ class Sampling:
         self._indices = indices
         self._keep = keep
         self.kept: list[object] = []
+        self.made: list[object] = []
+        """Indices of the samples that could be made."""
         self._kept_bytes = 0
 
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:
@@ -173,6 +175,7 @@ class Sampling:
                 opens, decodes, run.pixels = Opens(), Decodes(), 0.0
                 opens.begin()
                 decodes.begin()
+        self.made = run.indices
         if not run.seconds:
             raise _nothing_came(run)
         opened = opens.end(clock) if opens is not None else ()
