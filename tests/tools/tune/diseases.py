@@ -11,7 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pandas
+import pandas  # type: ignore[import-untyped]  # its stubs are a package of their own
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -49,6 +49,9 @@ class Rows:
     def __len__(self) -> int:
         return COUNT
 
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
 
 class PandasRows(Rows):
     """Keeps a frame, and takes a row of it for each sample."""
@@ -57,7 +60,7 @@ class PandasRows(Rows):
         self.frame = pandas.read_csv(write_csv())
 
     def __getitem__(self, index: int) -> NDArray[Any]:
-        return self.frame.iloc[index].to_numpy(dtype=np.float64)
+        return np.asarray(self.frame.iloc[index].to_numpy(dtype=np.float64))
 
 
 class PandasMemory(PandasRows):
@@ -75,7 +78,7 @@ class PandasReads(Rows):
         self.path = write_csv()
 
     def __getitem__(self, index: int) -> NDArray[Any]:
-        return pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).to_numpy(np.float64)[0]
+        return np.asarray(pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).to_numpy(np.float64)[0])
 
 
 class PandasLabels(Rows):
@@ -157,7 +160,7 @@ class FreeLock(OwnLock):
 
 def lock_on_threads() -> Any:
     """Return a loader whose threads wait for a lock."""
-    return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")  # type: ignore[arg-type]
+    return DataLoader(OwnLock(), batch_size=4, num_workers=2, engine="thread")
 
 
 class Crops(Rows):

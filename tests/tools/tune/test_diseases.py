@@ -133,7 +133,8 @@ def test_our_source_is_recommended_with_the_measured_gain() -> None:
     assert finding.gain == pytest.approx(1e-3 / (0.05e-3 + 1e-5), rel=0.01)
     assert "CSVDataset took 10.0 us for a row of a.csv" in finding.evidence
     (finding,) = diagnose(with_rows(CHUNKED))
-    assert (finding.name, finding.code, finding.gain) == ("slow-rows", CHUNKED.code, pytest.approx(5.0, rel=0.01))
+    assert (finding.name, finding.code) == ("slow-rows", CHUNKED.code)
+    assert finding.gain == pytest.approx(5.0, rel=0.01)
     assert "A sample unpacks a whole chunk for its row: 500 rows, 2.0 MiB, gzip." in finding.evidence
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -32,10 +33,21 @@ def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> C
     return search(measure, limits, step_s=step_s)
 
 
-def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Choice:
+@dataclass(frozen=True)
+class Chosen:
+    """A choice of a complete search."""
+
+    setting: Setting
+    reasons: list[str]
+    tried: dict[Setting, Rate]
+
+
+def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Chosen:
     found = searched(speed, step_s=step_s, limits=limits)
     assert found is not None
-    return found
+    assert found.setting is not None
+    assert found.missing is None
+    return Chosen(found.setting, found.reasons, found.tried)
 
 
 def scaling(each: float, *, until: float = 1e9, threads: float = 1.0) -> Speed:
@@ -46,7 +58,6 @@ def scaling(each: float, *, until: float = 1e9, threads: float = 1.0) -> Speed:
 def test_workers_that_gain_nothing_are_not_chosen() -> None:
     choice = chosen(scaling(10, until=6))
     assert choice.setting == Setting("process", 6)
-    assert choice.missing is None
     assert any("More gain little" in reason for reason in choice.reasons)
     assert any("Fewer are not enough" in reason for reason in choice.reasons)
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
                 source, arguments.batch_size, step_s=step_s, seconds=seconds, on_stage=on_stage
             )
     assert kept.limits is not None  # sent before anything is tried
-    choice = search(kept.rate, kept.limits, step_s=kept.step_s)
+    choice = search(kept.rate_of, kept.limits, step_s=kept.step_s)
     if choice is None or not choice.tried:
         raise grid.nothing_measured(kept.failures, seconds)
     if arguments.json:

@@ -70,7 +70,7 @@ class Kept:
     def is_useful(self) -> bool:
         return bool(self.tried)
 
-    def rate(self, setting: Setting) -> Rate | None:
+    def rate_of(self, setting: Setting) -> Rate | None:
         """Return what was measured of a setting; None if it failed.
 
         Raises OutOfTime: the time was up before it was measured.

@@ -52,9 +52,8 @@ _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Share of the remaining time that each part may take."""
 _CARRY_S = 0.5
 """Time that must remain to measure what the loader needs for a batch whose samples are already made."""
-_ROWS_S = 1.0
-"""Time that must remain to find out what reads the rows, and which locks samples hold."""
 _HELD_S = 0.2
+"""How long samples are made again to see how long they hold a lock."""
 _MOST_LOCKS = 4
 _BATCH = 32
 _LARGEST_BATCH = 256
@@ -224,7 +223,7 @@ class _Probe:
             own_generators=own.drawn_from(),
         )
         self._send("part", "state", state)
-        if making.is_map and not making.is_async and time.monotonic() < self._end_s - _ROWS_S:
+        if making.is_map and not making.is_async:
             some = sampling.made[:_LARGEST_BATCH]
             rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
             rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)

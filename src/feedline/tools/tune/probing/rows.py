@@ -21,9 +21,9 @@ from feedline.tools.tune.measured import LEAST_SAMPLES, Rows
 
 _LIBRARIES = ("pandas", "h5py")
 _MOST_FILES = 64
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 64 << 20
 """Larger tables are not read to find out how fast our source is: its first read of a text file is one of all rows."""
-_PROFILED_S = 1.0
+_PROFILED_S = 0.5
 _LEAST_SHARE = 0.3
 """Our source is timed only if a library takes at least this share of a sample's time."""
 _BATCHES = 3

@@ -298,6 +298,7 @@ class Decodes:
         """Saves a decoded image at a scale. Within the context, every image is opened from that copy."""
         if (files := sys.modules.get("PIL.ImageFile")) is not None:
             _wrap(files.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
+            assert self._pillow is not None  # PIL.ImageFile imports it
             _wrap(self._pillow.Image, "crop", self._after_crop)
         for name in () if self._cv2 is None else ("imread", "imdecode"):
             _wrap(self._cv2, name, self._after_opencv)
