@@ -30,8 +30,8 @@ def write_csv() -> str:
     values = np.random.default_rng(0).random((COUNT, COLUMNS))
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([f"x{column}" for column in range(COLUMNS)])
-        writer.writerows(values.tolist())
+        writer.writerow([*(f"x{column}" for column in range(COLUMNS)), "label"])
+        writer.writerows([*row, index] for index, row in enumerate(values.tolist()))
     return str(path)
 
 
@@ -39,7 +39,7 @@ def write_hdf5() -> str:
     """Write two compressed datasets into the current folder, and return the path of their file."""
     path = Path.cwd() / "rows.h5"
     with h5py.File(path, "w") as file:
-        values = np.random.default_rng(0).integers(0, 50, (COUNT, 5000)).astype(np.float32)
+        values = np.random.default_rng(0).integers(0, 5000, (COUNT, 5000)).astype(np.float32)
         file.create_dataset("x", data=values, chunks=(CHUNK, 5000), compression="gzip")
         file.create_dataset("labels/y", data=np.arange(COUNT))
     return str(path)
@@ -59,8 +59,9 @@ class PandasRows(Rows):
     def __init__(self) -> None:
         self.frame = pandas.read_csv(write_csv())
 
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        return np.asarray(self.frame.iloc[index].to_numpy(dtype=np.float64))
+    def __getitem__(self, index: int) -> Any:
+        row = self.frame.iloc[index]
+        return row.drop("label").astype("float64").to_numpy(), int(row["label"])
 
 
 class PandasMemory(PandasRows):
@@ -69,6 +70,7 @@ class PandasMemory(PandasRows):
     def __init__(self) -> None:
         values = np.random.default_rng(0).random((COUNT, COLUMNS))
         self.frame = pandas.DataFrame(values, columns=[f"x{column}" for column in range(COLUMNS)])
+        self.frame["label"] = np.arange(COUNT)
 
 
 class PandasReads(Rows):
@@ -77,8 +79,9 @@ class PandasReads(Rows):
     def __init__(self) -> None:
         self.path = write_csv()
 
-    def __getitem__(self, index: int) -> NDArray[Any]:
-        return np.asarray(pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).to_numpy(np.float64)[0])
+    def __getitem__(self, index: int) -> Any:
+        row = pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).iloc[0]
+        return row.drop("label").to_numpy(), int(row["label"])
 
 
 class PandasLabels(Rows):

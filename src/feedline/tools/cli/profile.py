@@ -188,8 +188,12 @@ class _Recorded:
             )
         if not periods:
             return result
-        recording = self._recorders[next(iter(periods))].recording(self.figures)
-        result.verdict = recording.stats().verdict
+        name = next(iter(periods))
+        recording = self._recorders[name].recording(self.figures)
+        stats = recording.stats()
+        if stats.total.batches == periods[name].batches:  # all were recorded
+            periods[name] = stats.total  # the verdict, the page and the table are about the same moments
+        result.verdict = stats.verdict
         result.notes += recording.log
         suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
