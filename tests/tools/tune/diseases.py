@@ -9,11 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import pandas  # type: ignore[import-untyped]  # its stubs are a package of their own
 from numpy.typing import NDArray
-from PIL import Image
 
 from feedline import DataLoader
 
@@ -37,6 +34,8 @@ def write_csv() -> str:
 
 def write_hdf5() -> str:
     """Write two compressed datasets into the current folder, and return the path of their file."""
+    import h5py
+
     path = Path.cwd() / "rows.h5"
     with h5py.File(path, "w") as file:
         values = np.random.default_rng(0).integers(0, 5000, (COUNT, 5000)).astype(np.float32)
@@ -57,6 +56,8 @@ class PandasRows(Rows):
     """Keeps a frame, and takes a row of it for each sample."""
 
     def __init__(self) -> None:
+        import pandas  # type: ignore[import-untyped]  # its stubs are a package of their own
+
         self.frame = pandas.read_csv(write_csv())
 
     def __getitem__(self, index: int) -> Any:
@@ -68,6 +69,8 @@ class PandasMemory(PandasRows):
     """The same, of a frame that is no file."""
 
     def __init__(self) -> None:
+        import pandas
+
         values = np.random.default_rng(0).random((COUNT, COLUMNS))
         self.frame = pandas.DataFrame(values, columns=[f"x{column}" for column in range(COLUMNS)])
         self.frame["label"] = np.arange(COUNT)
@@ -80,6 +83,8 @@ class PandasReads(Rows):
         self.path = write_csv()
 
     def __getitem__(self, index: int) -> Any:
+        import pandas
+
         row = pandas.read_csv(self.path, skiprows=range(1, index + 1), nrows=1).iloc[0]
         return row.drop("label").to_numpy(), int(row["label"])
 
@@ -88,6 +93,8 @@ class PandasLabels(Rows):
     """A frame with labels, beside samples that take much longer: the frame is not what takes the time."""
 
     def __init__(self) -> None:
+        import pandas
+
         self.frame = pandas.read_csv(write_csv())
         self.values = np.random.default_rng(0).random((400, 400))
 
@@ -103,6 +110,8 @@ class ChunkedRows(Rows):
         self.file: Any = None
 
     def __getitem__(self, index: int) -> Any:
+        import h5py
+
         if self.file is None:
             self.file = h5py.File(self.path, "r")
         return self.file["x"][index], self.file["labels/y"][index]
@@ -116,6 +125,8 @@ class ChunkedAgain(ChunkedRows):
     """The same, from a file that is opened for each sample."""
 
     def __getitem__(self, index: int) -> Any:
+        import h5py
+
         with h5py.File(self.path, "r") as file:
             return file["x"][index], file["labels/y"][index]
 
@@ -124,6 +135,8 @@ class ChunkedInherited(ChunkedRows):
     """The same, from a file that is open before the workers start."""
 
     def __init__(self) -> None:
+        import h5py
+
         self.file = h5py.File(write_hdf5(), "r")
 
 
@@ -170,11 +183,15 @@ class Crops(Rows):
     """JPEG files, of which a crop is used, as torchvision's RandomResizedCrop takes it."""
 
     def __init__(self) -> None:
+        from PIL import Image
+
         data = io.BytesIO()
         pixels = np.random.default_rng(0).integers(0, 255, (30, 40, 3)).astype(np.uint8)
         Image.fromarray(pixels).resize((800, 600)).save(data, "JPEG")
         self.data = data.getvalue()
 
     def __getitem__(self, index: int) -> NDArray[Any]:
+        from PIL import Image
+
         image = Image.open(io.BytesIO(self.data))
         return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))

@@ -11,11 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
-pytest.importorskip("PIL")
-pytest.importorskip("h5py")
-
 from feedline.datasets import CSVDataset, HDF5Dataset
 from feedline.loader.loader import Loader
 from feedline.system.timing import Clock
