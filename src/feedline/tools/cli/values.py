@@ -40,7 +40,7 @@ share = _number(float, lambda share: 0 <= share <= 1, "not between 0 and 1")
 
 def benchmark(text: str) -> str:
     """Read what to measure: the name of a set, or a dataset in Python."""
-    if text not in ("quick", "images", "gpu"):
+    if text not in ("quick", "images", "gpu") and ":" not in text:
         try:
             check_name(text)
         except BadOption as exc:
