@@ -19,7 +19,8 @@ from feedline.errors import MissingExtra
 OPTIONAL = frozenset({
     "PIL", "accelerate", "av", "boto3", "cbor2", "cloudpickle", "cv2", "datasets", "deflate", "duckdb", "fsspec",
     "gcsfs",
-    "google_crc32c", "h5py", "httpx", "jax", "lmdb", "mkdocs", "moto", "msgpack", "orjson", "playwright", "psycopg",
+    "google_crc32c", "h5py", "httpx", "jax", "lmdb", "mkdocs", "moto", "msgpack", "orjson", "pandas", "playwright",
+    "psycopg",
     "pyarrow", "ray", "redis", "rich", "s3fs", "simplejpeg", "soundfile", "soxr", "starlette", "tokenizers", "torch",
     "torchdata", "torchvision", "transformers", "uvicorn", "webdataset", "yaml", "zstandard",
 })  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.objects import open_object
+from feedline.datasets.objects import check_name, open_object
 from feedline.errors import BadOption, DatasetFailed
 
 MODULE = """
@@ -139,3 +139,26 @@ def test_an_interrupted_import_is_an_interruption(tmp_path: Path, module: str) -
     (tmp_path / f"interrupted_{module}.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         open_object(f"interrupted_{module}:x")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nofile.csv", "There is no file or folder 'nofile.csv' in "),
+        ("no/such/folder", "There is no file or folder 'no/such/folder' in "),
+        ("nofile.py:dataset", "There is no file 'nofile.py' in .*, which 'nofile.py:dataset' names"),
+        ("rows.csv", "rows.csv is a file, not an object in Python.* `feedline inspect rows.csv`"),
+        (".", "is a folder, not an object in Python"),
+        ("s3://bucket/rows", "neither an existing path nor module:object"),
+    ],
+)
+def test_paths_are_not_objects(module: str, source: str, message: str) -> None:
+    Path("rows.csv").write_text("x\n1\n")
+    for check in (open_object, check_name):
+        with pytest.raises(BadOption, match=message):
+            check(source)
+
+
+def test_a_file_without_the_name_of_an_object(module: str) -> None:
+    with pytest.raises(BadOption, match=f"{module}.py is a file, .* {module}.py:dataset"):
+        check_name(f"{module}.py")

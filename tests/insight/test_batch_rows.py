@@ -121,7 +121,8 @@ def test_figures_of_a_period() -> None:
     assert (period.batches_per_s, period.samples_per_s) == (1.0, 4.0)
     assert period.start_s == 1.0
     assert period.waits == {"start": 0.1, "fetch": 1.25, "transform": 1.25, "write": 2.5}
-    assert period.stall == 0.51
+    assert period.starting_s == 0.1
+    assert period.stall == 5.0 / 9.9, "without starting"
     assert period.worker_utilisation == [0.25, 0.25, 0.0]
     assert period.body.mean == 0.5
     assert list(period.stages) == ["wait", "fetch", "transform", "transfer", "decode"]

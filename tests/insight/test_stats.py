@@ -19,7 +19,7 @@ PERIOD = Period(
     batches=100,
     samples=3200,
     seconds=10.0,
-    stall=0.4,
+    stall=3.5 / 9.5,
     start_s=0.5,
     waits={"start": 0.5, "fetch": 3.0, "deliver": 0.5},
     stages={"wait": SPREAD, "fetch": SPREAD, 'my "stage"': Spread(100, 0.001, 0.001, 0.001, 0.2)},
@@ -66,7 +66,7 @@ def test_flat_contains_only_numbers_by_name() -> None:
     assert flat["loader/total/worker_utilisation/1"] == 0.8
     assert flat["loader/counters/faults/skip"] == 3
     assert all(type(value) in (int, float) for value in flat.values())
-    assert STATS.flat("")["epoch/stall"] == 0.4
+    assert STATS.flat("")["epoch/stall"] == 3.5 / 9.5
 
 
 def test_prometheus_text_has_one_type_per_name_and_escaped_labels() -> None:
@@ -101,7 +101,7 @@ def test_the_table_shows_the_figures() -> None:
     assert text.startswith("process, 2 workers\n")
     assert " ".join(text.partition("\n\n")[0].split()).endswith(STATS.verdict)
     assert re.search(r"samples/s +320 +320", text)
-    assert re.search(r"fetch +3.0 s +30.0 %", text)
+    assert re.search(r"fetch +3.0 s +31.6 %", text)
     assert re.search(r"fetch +10 ms +30 ms +200 ms +20 ms", text)
     assert "slowest samples: " in text
     assert "0: 300 (+5)" in text

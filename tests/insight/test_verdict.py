@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from feedline.insight.batch_rows import Row, Totals, columns_of, row, settle_order
+from feedline.insight.batch_rows import COLUMNS, Row, Totals, columns_of, row, settle_order
 from feedline.insight.histogram import Spread
-from feedline.insight.period import Period, period_of
+from feedline.insight.period import Period, period_of, stall_of
+from feedline.insight.stats import Stats
 from feedline.insight.verdict import load_of, verdict_of
 from feedline.insight.worker_model import HANDOVER_S
+from feedline.types.shown import percent
 
 MS = 1_000_000
+ASKED = COLUMNS.index("asked")
 
 
 def steady(seconds: float) -> Spread:
@@ -28,9 +32,8 @@ def period(
     seconds = 100 * body_s + sum(waits.values())
     share = 100 * busy_s / max(workers, 1) / seconds
     figures: dict[str, Any] = {"stages": {"fetch": steady(busy_s)}, "body": steady(body_s), **rest}
-    return Period(
-        100, 3200, seconds, sum(waits.values()) / seconds, waits=waits, worker_utilisation=[share] * workers, **figures
-    )
+    stall = stall_of(sum(waits.values()), waits.get("start", 0.0), seconds)
+    return Period(100, 3200, seconds, stall, waits=waits, worker_utilisation=[share] * workers, **figures)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,34 @@ def test_the_verdict_names_the_problem_and_then_the_remedy(waits: dict[str, floa
     assert rest.startswith(remedy)
     assert len(first.split()) < 15, first
     assert text.endswith(".")
+
+
+def test_the_verdict_and_the_tables_have_one_definition_of_waiting_and_of_making_a_batch() -> None:
+    """Ten batches on a crowded machine: each took 1.9 s, 0.165 s of it with a core; workers took 4 s to start."""
+    second = 1_000_000_000
+    rows = [
+        row(
+            worker=0, given=1, began=(4 + 2 * number) * second, fetch=1_900_000_000, asked=(4 + 2 * number) * second,
+            computed=150_000_000, queued=1_735_000_000, finished=(4 + 2 * number) * second + 1_900_000_000,
+            came=(4 + 2 * number) * second + 1_900_000_000, got=(4 + 2 * number) * second + 1_900_000_000,
+            body=100_000_000, first=int(not number),
+        )
+        for number in range(10)
+    ]  # fmt: skip
+    rows[0] = (*rows[0][:ASKED], 1, *rows[0][ASKED + 1 :])  # requested before the worker had started
+    totals = Totals(begun=1)
+    totals.fold(columns_of(rows))
+    found = period_of(totals, 1)
+    assert found.starting_s == pytest.approx(4.0)
+    assert found.stall == pytest.approx(19 / (found.seconds - 4))
+    text = verdict_of(found, worker_count=1, cores=2)
+    assert f"training waited {percent(found.stall)} of the time" in text
+    assert found.stages["fetch"].mean == pytest.approx(1.9)
+    assert "A batch takes 1.9 s to make (8 % computing, 91 % without a core) and 100 ms to train on" in text
+    stats = str(Stats(found, None, found, {"workers": 1}, {"cores": 2}))
+    assert re.search(rf"waited +{100 * found.stall:.1f} %.*\nstart-up +4.0 s", stats)
+    shares = re.findall(r"^  \w+ .* s  +([\d.]+) %$", stats, re.MULTILINE)
+    assert sum(map(float, shares)) == pytest.approx(100 * found.stall, abs=0.2), "causes, without start-up"
 
 
 def test_keeping_workers_is_not_advised_without_workers() -> None:

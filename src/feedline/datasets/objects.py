@@ -39,24 +39,37 @@ def open_object(source: str) -> Any:
 
 def open_named(source: str) -> Any:
     """Return the object that `module:object` names, without calling it. Raises the same errors as `open_object`."""
+    check_name(source)
     module_name, _, attribute = source.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None
-    parts = [*(module_name.split(".") if file is None else [file.stem]), *attribute.split(".")]
-    if source.endswith(".py") and Path(source).is_file():
-        raise BadOption(f"{source} is a file, and no object in it is named. Add the name of one: {source}:dataset.")
-    if not all(map(str.isidentifier, parts)):
-        raise BadOption(
-            f"{source!r} is neither an existing path nor module:object. Name a Python object as package.module:name, "
-            "in the folder of the package, or as path/to/file.py:name."
-        )
-    if file is not None and not file.is_file():
-        raise BadOption(f"There is no file {module_name!r}, which {source!r} names.")
     found: object = _imported(module_name, source) if file is None else _run_file(file)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} names.")
         found = getattr(found, name)
     return found
+
+
+def check_name(source: str) -> None:
+    """Raise BadOption if a text is a path, or names an object in a file that does not exist; import nothing."""
+    module_name, _, attribute = source.rpartition(":")
+    wanted = "Name a Python object as package.module:name, in the folder of the package, or as path/to/file.py:name."
+    if os.path.exists(source):
+        if source.endswith(".py") and os.path.isfile(source):
+            raise BadOption(f"{source} is a file, and no object in it is named. Add the name of one: {source}:dataset.")
+        what = "a folder" if os.path.isdir(source) else "a file"
+        raise BadOption(
+            f"{source} is {what}, not an object in Python. {wanted} `feedline inspect {source}` shows what samples are "
+            "in it, and how to read them."
+        )
+    if ":" not in source:
+        raise BadOption(f"There is no file or folder {source!r} in {os.getcwd()}. {wanted}")
+    is_file = module_name.endswith(".py")
+    parts = [*([Path(module_name).stem] if is_file else module_name.split(".")), *attribute.split(".")]
+    if not all(map(str.isidentifier, parts)):
+        raise BadOption(f"{source!r} is neither an existing path nor module:object. {wanted}")
+    if is_file and not os.path.isfile(module_name):
+        raise BadOption(f"There is no file {module_name!r} in {os.getcwd()}, which {source!r} names.")
 
 
 def _run_file(file: Path) -> ModuleType:

@@ -26,7 +26,7 @@ class Period:
     seconds: float = 0.0
     """From `iter(loader)` to the last batch delivered."""
     stall: float = 0.0
-    """The share of that time in which the training loop waited for data, from 0 to 1."""
+    """The share of that time, without `starting_s`, in which the training loop waited for data, from 0 to 1."""
     start_s: float = 0.0
     """From `iter(loader)` to the first batch."""
     waits: dict[str, float] = field(default_factory=dict)
@@ -67,8 +67,13 @@ class Period:
         return sum(self.waits.values())
 
     @property
+    def starting_s(self) -> float:
+        """How long the training loop waited for workers to start, in total. It is not part of `stall`."""
+        return self.waits.get("start", 0.0)
+
+    @property
     def busy_s(self) -> float:
-        """How long a worker, or the training loop itself, takes to make a batch, on average."""
+        """How long a worker, or the training loop itself, takes to make a batch, on average: all stages together."""
         if not self.batches:
             return 0.0
         made = sum(self.worker_utilisation) * self.seconds
@@ -92,6 +97,16 @@ class Period:
         return {**asdict(self), **rates}
 
 
+def stall_of(waited: float, starting: float, elapsed: float) -> float:
+    """Return the share of the time after start-up in which the training loop waited; the only definition of it.
+
+    Example:
+        >>> stall_of(waited=6.0, starting=5.0, elapsed=10.0)
+        0.2
+    """
+    return min(1.0, max(0.0, waited - starting) / (elapsed - starting)) if elapsed > starting else 0.0
+
+
 def period_of(totals: Totals, worker_count: int) -> Period:
     """Return the figures of an epoch or a run from its sums.
 
@@ -101,6 +116,7 @@ def period_of(totals: Totals, worker_count: int) -> Period:
     """
     elapsed, batches = totals.nanoseconds, totals.batches
     waited = totals.opened + totals.waited
+    waits = totals.waits
     stages = {name: histogram.spread() for name, histogram in totals.stages.items()}
     body = totals.body.spread()
     if totals.is_sampled:  # the rows give the distribution, but the exact sums are known
@@ -112,9 +128,9 @@ def period_of(totals: Totals, worker_count: int) -> Period:
         batches=batches,
         samples=totals.samples,
         seconds=elapsed / 1e9,
-        stall=min(1.0, waited / elapsed) if elapsed > 0 else 0.0,
+        stall=stall_of(waited, waits["start"], elapsed),
         start_s=totals.started / 1e9,
-        waits={cause: waited / 1e9 for cause, waited in totals.waits.items() if waited},
+        waits={cause: waited / 1e9 for cause, waited in waits.items() if waited},
         stages={name: stages[name] for name in (*STAGES, *named) if name in stages},
         body=body,
         worker_utilisation=[

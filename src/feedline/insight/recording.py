@@ -104,6 +104,7 @@ class Recording:
             slowest_samples=tuple(self.slow_samples),
             memory=tuple(self.memory),
             settled=None if self.settled is None else self._settled(self.settled, workers),
+            is_recorded=True,
         )
 
     def _settled(self, since: int, workers: int) -> Period:

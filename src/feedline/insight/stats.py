@@ -81,6 +81,8 @@ class Stats(Mapping[str, Any]):
     """Of worker processes that are alive, where the system reports it."""
     settled: Period | None = None
     """With `num_workers="auto"`: the measurements since the number of workers was found; None if it was not."""
+    is_recorded: bool = False
+    """True for the statistics of a recording, whose verdict is about all of it."""
 
     def __getitem__(self, key: str) -> Any:
         return self.counters[key]
@@ -101,12 +103,14 @@ class Stats(Mapping[str, Any]):
     def judged(self) -> Period:
         """The period that the verdict is about: this epoch, or all epochs while this one has few batches.
 
+        For a recording, it is all that was recorded.
+
         With `num_workers="auto"`, it is the time since the number of workers was found, once that has enough batches.
         """
         if self.settled is not None and self.settled.batches >= FEW:
             return self.settled
         few = self.epoch.batches < FEW and self.total.batches > self.epoch.batches
-        return self.total if few else self.epoch
+        return self.total if few or self.is_recorded else self.epoch
 
     @property
     def verdict(self) -> str:
@@ -233,7 +237,7 @@ class Stats(Mapping[str, Any]):
             ["samples/s", *(f"{period.samples_per_s:,.0f}" for period in known.values())],
             ["time", *(shown(period.seconds) for period in known.values())],
             ["waited", *(f"{100 * period.stall:.1f} %" for period in known.values())],
-            ["start-up", *(shown(period.start_s) for period in known.values())],
+            ["start-up", *(shown(period.starting_s) for period in known.values())],
         ]
         if any(period.packed is not None for period in known.values()):
             shares = ["" if period.packed is None else f"{100 * period.packed:.1f} %" for period in known.values()]
@@ -274,10 +278,11 @@ def _busy(shares: list[float]) -> str:
 
 
 def _waits(period: Period) -> _Table:
-    if not period.waits or not period.seconds:
-        return []
-    waits = sorted(period.waits.items(), key=lambda item: -item[1])
-    return [[f"  {cause}", shown(waited), f"{100 * waited / period.seconds:.1f} %"] for cause, waited in waits]
+    """Return the causes of waiting after start-up: their shares add up to `stall`."""
+    steady_s = period.seconds - period.starting_s
+    causes = {cause: waited for cause, waited in period.waits.items() if cause != "start"} if steady_s > 0 else {}
+    waits = sorted(causes.items(), key=lambda item: -item[1])
+    return [[f"  {cause}", shown(waited), f"{100 * waited / steady_s:.1f} %"] for cause, waited in waits]
 
 
 def _stages(period: Period) -> _Table:

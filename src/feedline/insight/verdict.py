@@ -22,7 +22,7 @@ FEW = 10
 """The fewest batches for a verdict. A guess."""
 _CROWDED = 0.25
 """The cores are overloaded if batches spend more than this share of their time without one. A guess."""
-_SLEEPING = 0.25
+SLEEPING = 0.25
 """Making a batch is mostly sleeping if it computes for less than this share of the time. A guess."""
 _OWN = 0.5
 """Other programs use the cores if making batches keeps less than this share of them busy. A guess."""
@@ -57,14 +57,12 @@ def verdict_of(
     """
     if not period.batches:
         return "nothing to say yet: no batch was delivered"
-    start_s = period.waits.get("start", 0.0)
+    start_s, stall = period.starting_s, period.stall
     if period.batches < FEW:
         return (
             f"too early to say: {counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}. "
             f"The first came after {_time(period.start_s)}."
         )
-    steady_s = max(period.seconds - start_s, 1e-9)
-    stall = min(1.0, (period.wait_s - start_s) / steady_s)
     if start_s > 0.5 * period.seconds:
         keep = "Keep the workers from epoch to epoch (persistent_workers=True), or make" if worker_count else "Make"
         return (
@@ -85,7 +83,8 @@ def verdict_of(
         remedy = f"Let idle workers take over late work (seed=), {remedy[0].lower()}{remedy[1:]}"
     if cause == "order" and load.needed > worker_count:
         remedy = ""  # with too few workers, some batch is always late
-    slower = _slower_than_none(period, load, worker_count, period.batches / steady_s)
+    rate = period.batches / max(period.seconds - start_s, 1e-9)
+    slower = _slower_than_none(period, load, worker_count, rate)
     if slower and cause not in ("slot", "device", "deliver"):
         remedy, more = "Set num_workers=0", more + slower
     elif not remedy:
@@ -178,7 +177,7 @@ def is_crowded(period: Period) -> bool:
 
     Where making batches is mostly sleeping, more workers help however few cores there are.
     """
-    computes = period.computing is None or period.computing > _SLEEPING
+    computes = period.computing is None or period.computing > SLEEPING
     return computes and _without_core(period) > _CROWDED
 
 
@@ -242,12 +241,23 @@ def _cores(cores: int) -> str:
 
 def _evidence(period: Period, load: Load, worker_count: int, cores: int) -> str:
     """Return how long a batch takes to make and to train on, with how many workers and cores."""
-    share = period.computing
-    computing = "" if share is None else f" ({percent(share)} computing)"
     who = f"with {counted(worker_count, 'worker')}" if worker_count else "without workers"
     where = f" on {counted(cores, 'core')}" if cores else ""
-    make, step = _time(load.make_s), _time(period.body.mean)
-    return f"A batch takes {make} to make{computing} and {step} to train on, {who}{where}."
+    return f"A batch takes {making_text(period)} and {_time(period.body.mean)} to train on, {who}{where}."
+
+
+def making_text(period: Period) -> str:
+    """Return how long a batch takes to make, as in the table of stages: with all that its worker waits for.
+
+    Example:
+        >>> made = Period(10, 10, 20.0, worker_utilisation=[0.95], alone_s=0.165, queued_s=1.735, cpu_s=0.15)
+        >>> making_text(made)
+        '1.9 s to make (8 % computing, 91 % without a core)'
+    """
+    busy_s, without_core = period.busy_s, _without_core(period)
+    parts = [] if period.cpu_s is None or not busy_s else [f"{percent(min(1.0, period.cpu_s / busy_s))} computing"]
+    parts += [f"{percent(without_core)} without a core"] if without_core > SLIGHT else []
+    return f"{_time(busy_s)} to make" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _stage(period: Period, cause: str) -> str:

@@ -84,3 +84,17 @@ def test_no_measurement_starts_that_would_exceed_the_time_limit() -> None:
     assert now[0] == 15.0
     assert [len(one.rounds) for one in outcomes] == [1, 2]
     assert kept == [1, 2, 3]
+
+
+def test_equal_exceptions_are_reported_once() -> None:
+    """One damaged sample, which every setting meets; torch wraps what its workers raise."""
+    text = "Caught ValueError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):\n"
+    failures = {
+        "torch workers=2": grid.Failure.of(ValueError(f"{text}ValueError: sample 13 is damaged\n")),
+        "feedline/process workers=2": grid.Failure.of(ValueError("sample 13 is damaged\nAbout sample 13.")),
+        "feedline/thread workers=2": grid.Failure.of(OSError("full")),
+    }
+    assert grid.skipped(failures).splitlines() == [
+        "Skipped torch workers=2, feedline/process workers=2: ValueError: sample 13 is damaged",
+        "Skipped feedline/thread workers=2: OSError: full",
+    ]

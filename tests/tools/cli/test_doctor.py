@@ -213,12 +213,58 @@ def test_datasets_that_cannot_be_measured_are_explained(name: str, status: int, 
     assert "tools/tune/probing" not in done.stderr, "feedline's own frames do not help the user"
 
 
-@pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
-def test_rejects_arguments_that_are_neither_a_dataset_nor_a_file_of_faults(
-    what: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        (str(DATASETS), f"{DATASETS}:dataset"),
+        ("not_there.py", "There is no file or folder 'not_there.py' in "),
+        ("not_there", "There is no file or folder 'not_there' in "),
+        ("not_there.csv", "There is no file or folder 'not_there.csv' in "),
+    ],
+)
+@pytest.mark.parametrize("command", ["doctor", "tune", "bench", "lab"])
+def test_a_path_that_is_no_dataset_is_explained(
+    command: str, what: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", what]) == 1
-    assert "is neither a recording nor a file of faults. Name a dataset as" in capsys.readouterr().err
+    try:
+        status = main([command, what])
+    except SystemExit as exc:  # from argparse
+        status = int(str(exc.code))
+    assert status == (2 if command == "bench" else 1)
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "what-if", "inspect", "pack", "run", "profile"])
+def test_a_path_that_does_not_exist_is_explained(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([command, "not_there.csv", *([str(tmp_path / "out.tar")] if command == "pack" else [])]) == 1
+    err = capsys.readouterr().err
+    assert "not_there.csv" in err
+    assert re.search("There is no(thing)? |No such file", err)
+
+
+@pytest.mark.parametrize(("name", "text"), [("rows.csv", "feedline inspect"), (".", "Is a directory")])
+def test_data_is_not_a_recording(
+    name: str, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("x\n1\n")
+    assert main(["doctor", name]) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_a_warning_of_the_dataset_is_shown_once(tmp_path: Path) -> None:
+    """Samples are made again and again, in several processes."""
+    (tmp_path / "mine.py").write_text(
+        "import warnings\nfrom feedline import DataLoader\nclass Warns:\n    def __len__(self): return 9\n"
+        "    def __getitem__(self, index):\n        with warnings.catch_warnings():\n"
+        "            warnings.simplefilter('ignore', ResourceWarning)\n"
+        "        if index == 3:\n            warnings.warn('sample 3 is damaged')\n        return index\n"
+        "def loader(): return DataLoader(Warns(), batch_size=3, num_workers=2)\n"
+    )
+    done = run_doctor("mine:loader", "--seconds", 3, cwd=tmp_path)
+    assert done.stderr.count("UserWarning: sample 3 is damaged") == 1, done.stderr
 
 
 def test_a_failing_import_shows_the_users_traceback(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_the_loader_that_was_waited_for_most_is_recorded(program: Path, words: l
     assert stats.total.waits["fetch"] > 0
     lines = out.splitlines()
     assert stats.verdict in " ".join(lines)
+    first = next(line for line in lines if line.startswith("Squares, train.py:"))
+    assert f"{100 * stats.total.stall:.1f} %" in first, "the share in the verdict"
     assert sum(line.startswith("Squares, train.py:") for line in lines) == 3, (
         "one loader that trains, two that validate"
     )

@@ -8,7 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from feedline.tools.cli import tune_runs
 from feedline.tools.cli.main import main
+from feedline.tools.tune.search import INLINE, Limits, Rate
 from tests import program_server
 from tests.tries import try_again
 
@@ -17,6 +19,9 @@ pytestmark = pytest.mark.sample(4)
 OWN = Path(__file__).parent / "own_datasets.py"
 BROKEN = Path(__file__).parents[1] / "tune" / "broken.py"
 PROGRAM = "import sys; from feedline.tools.cli.main import main; sys.exit(main())"
+
+
+Capture = pytest.CaptureFixture[str]
 
 
 def run_tune(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -78,12 +83,24 @@ def test_the_best_setting_for_a_loader_keeps_its_other_arguments() -> None:
 @pytest.mark.slow
 def test_a_dataset_that_hangs_in_workers_leaves_nothing_running() -> None:
     done = run_tune(f"{OWN}:HangingInWorkers", "--seconds", 4, "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["setting"]["workers"] == 0, "settings that could be measured count"
+    assert done.returncode == 6
+    output = json.loads(done.stdout)
+    assert (output["setting"], output["code"], output["missing"]) == (None, None, "1 worker (process)")
+    assert [one["workers"] for one in output["tried"]] == [0]
     assert re.search(r"did not finish within \d+ s, .*while it was measured \(1 worker \(process\)\)", done.stderr)
     pids = re.findall(r"worker (\d+)", done.stderr)
     assert pids
     assert all(map(is_gone, pids))
+
+
+def test_nothing_is_recommended_if_the_time_was_too_short(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A test that does not need to be slow: what the measuring process has sent when its time is up."""
+    kept = tune_runs.Kept(Limits(4, 100, ""), 1280, "dataset", batch_size=5, tried={INLINE: Rate(6.0, other_cores=1.0)})
+    monkeypatch.setattr(tune_runs, "measure_dataset", lambda *_, **__: kept)
+    assert main(["tune", "a:b"]) == 6
+    out = capsys.readouterr().out
+    assert "No recommendation: the time was up before 1 worker (process)" in out
+    assert not re.search("DataLoader|Fastest|chosen", out)
 
 
 def test_errors_in_workers_are_reported_and_the_setting_is_skipped() -> None:
@@ -124,7 +141,7 @@ def test_datasets_that_cannot_be_measured_are_explained(
         (["tune", "a:b", "--step-ms", "nan"], "nan is not a valid time"),
         (["tune", "a:b", "--plot", "a.gif"], "ends in .svg or .png"),
         (["tune", "a:b", "--plot", f"{__file__}/a.svg"], "cannot be written"),
-        (["bench", "mine"], "nor a dataset such as module:dataset"),
+        (["bench", "mine"], "There is no file or folder 'mine'"),
         (["bench", "a:b", "--workers", "-1"], "-1 is less than 0"),
         (["bench", "a:b", "--engine", "magic"], "invalid choice"),
     ],

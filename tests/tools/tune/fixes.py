@@ -32,15 +32,17 @@ from feedline.tools.tune.measured import (
     Decoded,
     FloatField,
     Held,
+    Lock,
     Making,
     Measured,
     Opened,
     OpenHandle,
     OtherCollate,
+    Rows,
     State,
     Threads,
 )
-from tests.tools.tune import slow_datasets
+from tests.tools.tune import diseases, slow_datasets
 from tests.tools.tune.measurements import HEADROOM, MIB, batch, loader, measured, samples
 
 # Any, throughout: datasets, loaders, batches, and what the code turns them into.
@@ -272,6 +274,15 @@ class Fix:
         return float(np.median(rates[1]) / np.median(rates[0]))
 
 
+def _rows(library: str, code: str, name: str) -> Callable[[Any], Measured]:
+    def setup(_: Any) -> Measured:
+        path = str(Path.cwd() / name)
+        source = f"dataset = feedline.datasets.{code.format(path)}"
+        return measured(samples=samples(rows=Rows(library, 0.95, code.partition("(")[0], source, path, row_s=1e-5)))
+
+    return setup
+
+
 def _opened(how: str = "open", mode: str = "r", read_by: str = "") -> Callable[[Any], Measured]:
     def setup(dataset: Any) -> Measured:
         file = Opened(str(dataset.path), 200, 8e-4, 80_000, how, mode, read_by)
@@ -487,6 +498,24 @@ FIXES = {
             slow_datasets.ReopeningSQLite, "np.array(list(file.execute('SELECT value FROM rows WHERE id = 1'))[0])"
         ),
         gain=WORKER,
+    ),
+    "PandasRows": Fix(
+        "slow-rows",
+        diseases.PandasRows,
+        _rows("pandas", "CSVDataset({!r})", "rows.csv"),
+        lambda code, _: _stored(code, None),
+        after=lambda code, one: [np.stack([one[f"x{column}"] for column in range(20)], axis=1), one["label"]],
+    ),
+    "ChunkedRows": Fix(
+        "slow-rows",
+        diseases.ChunkedRows,
+        _rows("h5py", "HDF5Dataset({!r}, fields=('x', 'labels/y'))", "rows.h5"),
+        lambda code, _: _stored(code, None),
+    ),
+    "OwnLock": Fix(
+        "serialised",
+        diseases.OwnLock,
+        _given(samples=samples(locks=(Lock("dataset.lock", 1.0),)), headroom=HEADROOM),
     ),
     "LargeImages": Fix(
         "oversized-images",

@@ -28,7 +28,11 @@ from feedline.errors import FeedlineError
 from feedline.tools.tune.diagnosis import diagnose
 from feedline.tools.tune.finding import NOT_SURE
 from feedline.tools.tune.probe import probe
-from tests.tools.tune import slow_datasets, sound  # with torch: the processes that are forked have both imported
+from tests.tools.tune import (
+    diseases,
+    slow_datasets,
+    sound,
+)  # with torch: the processes that are forked have both imported
 from tests.tools.tune.measurements import RECORDED, plain_facts
 
 CORES_PER_LANE = 2
@@ -63,8 +67,10 @@ def _healthy(module: Any, *names: str, needs: str | None = None, also: tuple[str
     return [Case(f"{module.__name__}:{name}", None, needs, also) for name in names]
 
 
-def _slow(finding: str, *names: str, needs: str | None = None) -> list[Case]:
-    return [Case(f"{slow_datasets.__name__}:{name}", finding, needs) for name in names]
+def _slow(
+    finding: str, *names: str, needs: str | None = None, module: Any = slow_datasets, also: tuple[str, ...] = ()
+) -> list[Case]:
+    return [Case(f"{module.__name__}:{name}", finding, needs, also) for name in names]
 
 
 CASES = [
@@ -100,6 +106,10 @@ CASES = [
         "ReopeningSQLite",
     ),
     *_slow("reopened-file", "ReopeningHDF5", needs="h5py"),
+    *_slow("slow-rows", "PandasRows", "PandasMemory", "PandasReads", needs="pandas", module=diseases),
+    *_slow("slow-rows", "ChunkedRows", "ChunkedAgain", needs="h5py", module=diseases),
+    *_slow("serialised", "OwnLock", "ModuleLock", "lock_on_threads", module=diseases, also=("unpicklable",)),
+    *_healthy(diseases, "FreeLock", also=("unpicklable", "waiting")),
     *_slow("oversized-images", "LargeImages", needs="PIL"),
     *_slow("oversized-images", "LargeImagesByOpenCV", needs="cv2"),
     *_slow("floats", "Floats", "WholeFloats"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.insight.worker_model import LEAST_GAIN, Load
-from feedline.tools.tune.search import INLINE, STALL, Choice, Limits, Rate, Setting, search
+from feedline.tools.tune.search import INLINE, STALL, Choice, Limits, OutOfTime, Rate, Setting, search
 
 LIMITS = Limits(16, 1000, "that is all there is")
 BATCH = 32
@@ -32,10 +33,21 @@ def searched(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> C
     return search(measure, limits, step_s=step_s)
 
 
-def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Choice:
+@dataclass(frozen=True)
+class Chosen:
+    """A choice of a complete search."""
+
+    setting: Setting
+    reasons: list[str]
+    tried: dict[Setting, Rate]
+
+
+def chosen(speed: Speed, *, step_s: float = 0.0, limits: Limits = LIMITS) -> Chosen:
     found = searched(speed, step_s=step_s, limits=limits)
     assert found is not None
-    return found
+    assert found.setting is not None
+    assert found.missing is None
+    return Chosen(found.setting, found.reasons, found.tried)
 
 
 def scaling(each: float, *, until: float = 1e9, threads: float = 1.0) -> Speed:
@@ -113,6 +125,32 @@ def test_recorded_rates_give_the_same_choice() -> None:
     again = search(full.tried.get, LIMITS)
     assert again is not None
     assert (again.setting, again.reasons) == (full.setting, full.reasons)
+
+
+def test_a_search_that_runs_out_of_time_recommends_nothing() -> None:
+    """At whichever setting the time is up: the choice may depend on any that was not measured."""
+    full = chosen(scaling(10, until=6, threads=1.2))
+    for count in range(len(full.tried)):
+        rates = dict(list(full.tried.items())[:count])
+
+        def measure(setting: Setting, rates: dict[Setting, Rate] = rates) -> Rate | None:
+            if setting not in rates:
+                raise OutOfTime(setting)
+            return rates[setting]
+
+        choice = search(measure, LIMITS)
+        assert choice is not None
+        assert (choice.setting, choice.missing) == (None, list(full.tried)[count])
+        assert choice.tried == rates
+        assert choice.reasons[0].startswith(f"No recommendation: the time was up before {choice.missing} ")
+        assert not any("samples/s" in reason for reason in choice.reasons)
+
+
+def test_slower_settings_do_not_gain_little() -> None:
+    """8 samples/s with 2 workers, where 1 worker made 10."""
+    choice = chosen(lambda s: {0: 9.0, 1: 10.0}.get(s.workers, 8.0) if s.engine != "thread" else None)
+    assert choice.setting == Setting("process", 1)
+    assert "More are slower: 256 samples/s with 2 workers (process) (-20%)." in choice.reasons
 
 
 def limits_for(

@@ -107,7 +107,10 @@ class Failure:
     @classmethod
     def of(cls, exc: BaseException) -> Failure:
         """Return an exception as text, for another process in which its class may be unknown."""
-        return cls(f"{type(exc).__name__}: {words(exc)}".partition("\n")[0], users_traceback(exc))
+        text = f"{type(exc).__name__}: {words(exc)}".strip()
+        lines = text.splitlines()
+        # In torch's text about a worker's exception, the exception itself comes last.
+        return cls(lines[-1 if ": Caught " in lines[0] else 0], users_traceback(exc))
 
 
 def nothing_measured(failures: Mapping[Any, Failure], seconds: float) -> DatasetFailed:
@@ -115,6 +118,19 @@ def nothing_measured(failures: Mapping[Any, Failure], seconds: float) -> Dataset
     for setting, failure in failures.items():
         return DatasetFailed(f"No setting could be measured. {setting}: {failure.text}", "raises", failure.traceback)
     return DatasetFailed(f"Nothing could be measured within {seconds:g} s. Allow more time with --seconds.", "hangs")
+
+
+def skipped(failures: Mapping[Any, Failure]) -> str:
+    """Return a line for each exception, with all settings that raised it.
+
+    Example:
+        >>> print(skipped({"1 worker": Failure("OSError: full", ""), "2 workers": Failure("OSError: full", "")}))
+        Skipped 1 worker, 2 workers: OSError: full
+    """
+    settings: dict[str, list[str]] = {}
+    for setting, failure in failures.items():
+        settings.setdefault(failure.text, []).append(str(setting))
+    return "".join(f"Skipped {', '.join(names)}: {text}\n" for text, names in settings.items())
 
 
 @dataclass

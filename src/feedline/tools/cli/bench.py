@@ -101,8 +101,7 @@ def measure_own(arguments: argparse.Namespace) -> None:
         raise grid.nothing_measured(failures, arguments.seconds)
     name = f"feedline bench {arguments.what}"
     rows.publish(name, outcomes, arguments, columns=(rows.SAMPLES, rows.COSTS[0]))
-    for title, failure in failures.items():
-        sys.stderr.write(printable(f"Skipped {title}: {failure.text}\n"))
+    sys.stderr.write(printable(grid.skipped(failures)))
     if missed := [harness.title_of(one.case, one.side) for one in kept.measured.outcomes if not one.rounds]:
         within = f"within {arguments.seconds:g} s" if kept.ended is None else f"({kept.ended})"
         sys.stderr.write(printable(f"Not measured {within}: {', '.join(missed)}. Give it more time with --seconds.\n"))

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
 from feedline.tools.bench import machine, rows
@@ -49,14 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     what: str | None = arguments.what
     if what is None:
         report = _examine_machine()
-    elif ":" in what and not os.path.exists(what):
+    elif not os.path.exists(what) or what.endswith(".py"):
+        check_name(what)
         report = _examine_dataset(what, arguments.seconds, with_bar=not arguments.json)
-    elif what.endswith(".py") or not os.path.exists(what):
-        raise BadOption(
-            f"{what!r} is neither a recording nor a file of faults. Name a dataset as module:dataset or "
-            "path/to/file.py:dataset, or a file that feedline.record, loader.faults.to_csv or "
-            "json.dump(loader.state_dict(), file) wrote."
-        )
     else:
         report = _examine_recording(Path(what)) if _is_recording(Path(what)) else _examine_faults(Path(what))
     if arguments.json:

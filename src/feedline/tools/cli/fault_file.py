@@ -30,7 +30,10 @@ _PICKLES = (b"PK\x03\x04", b"\x80")
 """First bytes of files that `torch.save` and pickle write. Pickles of a protocol before version 2 have no such mark;
 they are neither JSON nor a table."""
 
-_WANTED = "Name a file that json.dump(loader.state_dict(), file) or loader.faults.to_csv(path) wrote."
+_WANTED = (
+    "Name a file that feedline.record, json.dump(loader.state_dict(), file) or loader.faults.to_csv(path) wrote. For a "
+    "file of samples: feedline inspect."
+)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from urllib.parse import urlencode
 
+from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.output_folder import make_folder_for
 from feedline.tools.bench import rows
@@ -17,6 +18,8 @@ from feedline.tools.lab.views import VIEWS, your_dataset
 def run(arguments: argparse.Namespace) -> None:
     """Serve the lab until Ctrl-C, or write it to a file."""
     if arguments.export is None:
+        if arguments.what:
+            check_name(arguments.what)
         shown = f"{your_dataset.VIEW.name}?{urlencode({'source': arguments.what})}" if arguments.what else ""
         serve(VIEWS, port=arguments.port, open_browser=not arguments.no_browser, shown=shown)
         return

@@ -42,7 +42,11 @@ def add_pack_options(pack: argparse.ArgumentParser) -> None:
         "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="how to store images (%(default)s)"
     )
     pack.add_argument(
-        "--resize", type=values.pixels, metavar="N|WxH", help="shorter side, or exact width and height, of images"
+        "--resize",
+        type=values.pixels,
+        metavar="N|WxH",
+        help="shorter side, or exact width and height, of images; if they are cropped while you train, more than a "
+        "crop has",
     )
     pack.add_argument("--quality", type=values.at_least(1), default=90, help="JPEG quality, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=values.names, metavar="A,B", help="array fields whose shapes differ")

@@ -157,7 +157,8 @@ def _add_tune(commands: _Commands) -> None:
         "tune",
         help="find the best number of workers, engine and prefetch for a dataset or program, and print them as code; "
         "for shards in a store, what each way to shuffle costs",
-        epilog=f"Exit codes: {_FAILED_TEXT} With --script: 5 the program fails; 8 it iterates over no loader.",
+        epilog=f"Exit codes: {_FAILED_TEXT} 6 also if the time was up before the search was complete: then nothing is "
+        "recommended. With --script: 5 the program fails; 8 it iterates over no loader.",
     )
     tune.add_argument(
         "what",

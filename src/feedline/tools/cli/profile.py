@@ -27,7 +27,7 @@ import torch.utils.data.dataloader
 import feedline
 from feedline.errors import BadOption, FeedlineError
 from feedline.insight.machine_figures import MachineFigures
-from feedline.insight.period import Period
+from feedline.insight.period import Period, stall_of
 from feedline.insight.stats import aligned, shown
 from feedline.loader.base import LoaderBase, run_of
 from feedline.loader.install import install
@@ -116,8 +116,8 @@ def _out_of(given: Path | None, script: Script) -> Path:
 
 
 def _cells(period: Period) -> list[str]:
-    waited = shown(period.wait_s), percent(period.stall, 1)
-    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.start_s)]
+    waited = shown(period.wait_s - period.starting_s), percent(period.stall, 1)
+    return [f"{period.batches:,}", f"{period.batches_per_s:,.1f}", *waited, shown(period.starting_s)]
 
 
 _HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
@@ -188,8 +188,12 @@ class _Recorded:
             )
         if not periods:
             return result
-        recording = self._recorders[next(iter(periods))].recording(self.figures)
-        result.verdict = recording.stats().verdict
+        name = next(iter(periods))
+        recording = self._recorders[name].recording(self.figures)
+        stats = recording.stats()
+        if stats.total.batches == periods[name].batches:  # all were recorded
+            periods[name] = stats.total  # the verdict, the page and the table are about the same moments
+        result.verdict = stats.verdict
         result.notes += recording.log
         suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
         file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
@@ -256,8 +260,8 @@ class _TorchTimes:
 
     def period(self) -> Period:
         elapsed = self._elapsed + self._last - self._begun
-        stall = min(1.0, self.waited / elapsed) if elapsed else 0.0
-        waits = {"next()": self.waited / 1e9}
+        stall = stall_of(self.waited, self.started, elapsed)
+        waits = {"start": self.started / 1e9, "next()": (self.waited - self.started) / 1e9}
         return Period(self.batches, 0, elapsed / 1e9, stall, self.started / 1e9, waits)
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from feedline.errors import BadOption
@@ -18,19 +19,24 @@ from feedline.types.shown import printable
 if TYPE_CHECKING:
     from feedline.tools.cli.tune_runs import Kept
 
+OUT_OF_TIME = 6
+"""Exit code of a search that could not measure all that it needed, as for a dataset that hangs (`main.FAILED`)."""
 _SECONDS = 60.0
 _PROGRAM_SECONDS = 180.0
 """Default time limits, for a dataset and for a program."""
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Search settings, and write the best ones to standard output as a table and code, or as JSON."""
+def run(arguments: argparse.Namespace) -> int:
+    """Search settings, and write the best ones to standard output as a table and code, or as JSON.
+
+    If the time was too short to find them, write only what was measured, and return `OUT_OF_TIME`.
+    """
     program, source = arguments.script, arguments.what
     if not (program or source):
         raise BadOption(
             "There is nothing to tune. Name a dataset or loader as module:object, or a program: --script train.py."
         )
-    if source and not program and source.endswith(".py"):
+    if source and not program and source.endswith(".py") and Path(source).is_file():
         raise BadOption(
             f"{source} names no object. To tune the loaders of a program, write --script {source}, followed by its "
             f"arguments. To tune one dataset or loader, add its name: {source}:dataset."
@@ -57,22 +63,24 @@ def run(arguments: argparse.Namespace) -> None:
                 source, arguments.batch_size, step_s=step_s, seconds=seconds, on_stage=on_stage
             )
     assert kept.limits is not None  # sent before anything is tried
-    choice = search(kept.tried.get, kept.limits, step_s=kept.step_s)
-    if choice is None:
+    choice = search(kept.rate_of, kept.limits, step_s=kept.step_s)
+    if choice is None or not choice.tried:
         raise grid.nothing_measured(kept.failures, seconds)
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:
         _show(title, kept, choice)
-    for setting, failure in kept.failures.items():
-        sys.stderr.write(printable(f"Skipped {setting}: {failure.text}\n"))
+    sys.stderr.write(printable(grid.skipped(kept.failures)))
     if kept.ended is not None:
-        sys.stderr.write(printable(f"{kept.ended}. The rest was not tried.\n"))
+        sys.stderr.write(printable(f"{kept.ended.rstrip('.')}. The rest was not tried.\n"))
     if arguments.plot is not None:
         chart.write(arguments.plot, f"feedline tune {title}", _panels(kept, choice))
+    return 0 if choice.missing is None else OUT_OF_TIME
 
 
 def _code(kept: Kept, choice: Choice) -> list[str]:
+    if choice.setting is None:
+        return []
     lines = ["from feedline import DataLoader", "", f"loader = {choice.setting.code(kept.code)}"]
     return [*lines, "# and the other arguments of your loader, unchanged"] if kept.is_loader else lines
 
@@ -80,8 +88,9 @@ def _code(kept: Kept, choice: Choice) -> list[str]:
 # object: JSON-compatible values.
 def _as_dict(kept: Kept, choice: Choice) -> dict[str, object]:
     return {
-        "setting": asdict(choice.setting),
-        "code": "\n".join(_code(kept, choice)),
+        "setting": None if choice.setting is None else asdict(choice.setting),
+        "code": "\n".join(_code(kept, choice)) or None,
+        "missing": None if choice.missing is None else str(choice.missing),
         "reasons": choice.reasons,
         "batch_size": kept.batch_size,
         "batch_bytes": kept.batch_bytes,
@@ -105,7 +114,7 @@ def _show(source: str, kept: Kept, choice: Choice) -> None:
             ]
         )
     lines = [source, aligned(table), "", *choice.reasons, "", *_code(kept, choice)]
-    sys.stdout.write(printable("\n".join(lines) + "\n"))
+    sys.stdout.write(printable("\n".join(lines).rstrip() + "\n"))
 
 
 def _ahead_mb(kept: Kept, setting: Setting) -> float:
@@ -115,6 +124,7 @@ def _ahead_mb(kept: Kept, setting: Setting) -> float:
 def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
     """Draw rates against workers, and the memory of prefetched batches against the prefetch factor."""
     chosen = choice.setting
+    marked = None if chosen is None else (f"feedline/{chosen.engine}", chosen.workers)
     best: dict[tuple[str, int], float] = {}  # over all prefetch factors
     for setting, rate in sorted(choice.tried.items(), key=lambda pair: pair[0].workers):
         place = f"feedline/{setting.engine}", setting.workers
@@ -122,10 +132,8 @@ def _panels(kept: Kept, choice: Choice) -> list[chart.Panel]:
     lines = chart.lines_of([(name, chart.Point(count, y, y, y)) for (name, count), y in best.items()])
     step_s = kept.step_s
     level = (kept.batch_size / step_s, f"limit of steps of {step_s * 1e3:.3g} ms") if step_s else None
-    panels = [
-        chart.Panel("Throughput", "workers", "samples/s", lines, level, (f"feedline/{chosen.engine}", chosen.workers))
-    ]
-    if chosen.workers:
+    panels = [chart.Panel("Throughput", "workers", "samples/s", lines, level, marked)]
+    if chosen is not None and chosen.workers:
         ahead = [(depth, _ahead_mb(kept, Setting(chosen.engine, chosen.workers, depth))) for depth in (1, 2, 4, 8)]
         points = [chart.Point(depth, size, size, size) for depth, size in ahead]
         name = f"feedline/{chosen.engine}"

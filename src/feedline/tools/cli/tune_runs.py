@@ -33,7 +33,7 @@ from feedline.tools.tune.measured import headroom_now
 from feedline.tools.tune.probe import watch
 from feedline.tools.tune.probing.loading import is_loader
 from feedline.tools.tune.probing.process import Send
-from feedline.tools.tune.search import DEPTH, INLINE, Limits, Rate, Setting, search
+from feedline.tools.tune.search import DEPTH, INLINE, Limits, OutOfTime, Rate, Setting, search
 from feedline.tools.tune.target import Target, make_some, open_target, target_of
 from feedline.types import JsonObject
 
@@ -70,6 +70,15 @@ class Kept:
     def is_useful(self) -> bool:
         return bool(self.tried)
 
+    def rate_of(self, setting: Setting) -> Rate | None:
+        """Return what was measured of a setting; None if it failed.
+
+        Raises OutOfTime: the time was up before it was measured.
+        """
+        if setting not in self.tried and setting not in self.failures:
+            raise OutOfTime(setting)
+        return self.tried.get(setting)
+
 
 def measure_dataset(
     source: str, batch_size: int | None, *, step_s: float, seconds: float, on_stage: Callable[[str], None]
@@ -97,7 +106,7 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
         nonlocal longest_s
         began_s = time.monotonic()
         if began_s + longest_s > until_s:
-            return None
+            raise OutOfTime(setting)
         send("stage", str(setting))
         depth = None if setting.depth == DEPTH else setting.depth
         options = harness.worker_arguments(setting.workers, prefetch=depth)
@@ -153,8 +162,10 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
     def measure(setting: Setting) -> Rate | None:
         nonlocal longest_s
         began_s = time.monotonic()
-        if setting in kept.tried or began_s + longest_s > until_s:
-            return kept.tried.get(setting)
+        if setting in kept.tried:
+            return kept.tried[setting]
+        if began_s + longest_s > until_s:
+            raise OutOfTime(setting)
         run = partial(_run, script, kind, setting, counted_s, kept.limits is None)
         result = _Run()
         try:
@@ -162,6 +173,9 @@ def measure_program(words: list[str], source: str | None, *, seconds: float, on_
         except DatasetFailed as exc:
             if kept.limits is None:
                 raise
+            if exc.reason == "hangs":
+                kept.ended = str(exc)
+                raise OutOfTime(setting) from exc
             kept.failures[setting] = grid.Failure(str(exc), exc.traceback)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
 from feedline.system.output_folder import make_folder_for
 
@@ -41,9 +42,10 @@ share = _number(float, lambda share: 0 <= share <= 1, "not between 0 and 1")
 def benchmark(text: str) -> str:
     """Read what to measure: the name of a set, or a dataset in Python."""
     if text not in ("quick", "images", "gpu") and ":" not in text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither quick, images or gpu, nor a dataset such as module:dataset or path/to/file.py:dataset"
-        )
+        try:
+            check_name(text)
+        except BadOption as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither quick, images or gpu, nor a dataset. {exc}") from exc
     return text
 
 

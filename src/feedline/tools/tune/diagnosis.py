@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from feedline.loader.base import LoaderBase
 from feedline.tools.tune.checks import batching, fetching, loading, running, state
 from feedline.tools.tune.checks.running import Run
 from feedline.tools.tune.finding import Findings, beyond_noise, seconds_text
-from feedline.tools.tune.measured import Headroom, Measured, headroom_now, steady_growth
+from feedline.tools.tune.measured import LEAST_SAMPLES, Headroom, Measured, headroom_now, steady_growth
 from feedline.types import JsonObject
 from feedline.types.sizes import bytes_text
 
@@ -102,9 +102,18 @@ def diagnose_run(run: Run) -> Findings:
 
 
 def diagnose(measured: Measured) -> Findings:
-    """Return the findings about a probed dataset; those that noise may have caused become `not-sure`."""
-    found = (finding for find in _GROUPS for finding in find(measured))
+    """Return the findings about a probed dataset; those that noise may have caused become `not-sure`.
+
+    Gains are promised only if enough samples were made.
+    """
+    found = [finding for find in _GROUPS for finding in find(measured)]
+    if not _are_enough(measured):
+        found = [replace(finding, gain=None) for finding in found]
     return Findings(beyond_noise(found, measured.noise.floor, str(measured.noise)))
+
+
+def _are_enough(measured: Measured) -> bool:
+    return measured.samples is None or len(measured.samples.seconds) >= LEAST_SAMPLES
 
 
 def summary(measured: Measured) -> list[str]:
@@ -120,6 +129,10 @@ def summary(measured: Measured) -> list[str]:
             f"{len(samples.seconds)} samples tried: {seconds_text(samples.mean_s)} each (p50 {seconds_text(usual)}, "
             f"p99 {seconds_text(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
             f"{bytes_text(samples.sample_bytes)}"
+        )
+    if not _are_enough(measured):
+        lines.append(
+            f"These are fewer than {LEAST_SAMPLES} samples, so no gains are promised. Allow more time (--seconds)."
         )
     if batch is not None:
         lines.append(

@@ -17,6 +17,8 @@ from feedline.insight.worker_model import HANDOVER_S
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 from feedline.types.ranks import local_rank_count
 
+LEAST_SAMPLES = 20
+"""No gain is promised from times of fewer samples: a promise of 21 times from three samples turned out to be 14.6."""
 STAGES = ("import", "samples", "batch", "loader", "threads")
 """The stages of a probe, in order; "loader" only if a loader was given."""
 
@@ -58,6 +60,8 @@ class OpenHandle:
     is_called: str
     trouble: str
     advice: str
+    opening: str = ""
+    """The call that opens the same file, database or connection; empty if that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,42 @@ class Decoded:
     by: str
     pixels: float
     used_pixels: float
+    """Pixels that a stored image needs: those of the sample, divided by `kept`."""
     decode_s: float
     small_sample_s: float | None
-    """Time of a whole sample if its images are stored at the size used; None if making it then fails."""
+    """Time of a whole sample if its images are stored at that size; None if that was not measured."""
+    kept: float = 1.0
+    """The smallest share of an image that Pillow has kept of it in a crop; 1 if it was not seen to crop any."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that a library reads for the samples, and the source of ours that reads the same rows."""
+
+    library: str
+    share: float
+    """The share of a sample's time in that library."""
+    source: str = ""
+    """The name of our source; empty if none reads these rows."""
+    code: str = ""
+    """The source as code."""
+    path: str = ""
+    """The file; empty if the rows are in memory."""
+    row_s: float | None = None
+    """The time that our source takes for a row, in batches of random order."""
+    chunk_rows: int = 0
+    """Rows in a chunk of an HDF5 file; 0 if there are no chunks."""
+    chunk_bytes: int = 0
+    compression: str = ""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that samples hold."""
+
+    path: str
+    share: float
+    """The share of a sample's time in which it is held."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +168,8 @@ class Samples:
     kept_open_s: float | None = None
     """Time of a median sample if these files stay open; None if that could not be tried."""
     decoded: Decoded | None = None
+    rows: Rows | None = None
+    locks: tuple[Lock, ...] = ()
     lengths: tuple[int, ...] = ()
     """Lengths of the first axis of the largest field whose samples differ in length; empty if none differ."""
     length_field: str = "sample"

@@ -5,6 +5,8 @@ enough if the training loop does not wait; if no setting achieves that, the firs
 
 Workers are doubled as long as that gains, and then bisected between too few and enough. Processes are tried before
 threads, and win if they need no more workers: threads share the interpreter with the training loop.
+
+Each of these conclusions compares settings that were measured, so a search that ran out of time chooses nothing.
 """
 
 from __future__ import annotations
@@ -108,17 +110,33 @@ class Limits:
 class Choice:
     """The chosen setting, the reasons, and all settings that were tried."""
 
-    setting: Setting
+    setting: Setting | None
+    """None if `missing` was not measured."""
     reasons: list[str]
     tried: dict[Setting, Rate]
+    missing: Setting | None = None
+    """The setting that the search needed next when its time was up."""
 
+
+class OutOfTime(Exception):
+    """No time is left to measure a setting."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(str(setting))
+        self.setting = setting
+
+
+_OUT_OF_TIME = (
+    "No recommendation: the time was up before {} could be measured, and with it whatever the search would have tried "
+    "next. Allow more time (--seconds)."
+)
 
 Measure = Callable[[Setting], Rate | None]
-"""Measures a setting; returns None if that is impossible or no time is left."""
+"""Measures a setting; returns None if that is impossible, and raises OutOfTime if no time is left."""
 
 
 def search(measure: Measure, limits: Limits, *, step_s: float = 0.0) -> Choice | None:
-    """Try settings until the fewest sufficient workers are known; None if nothing could be measured."""
+    """Try settings until the fewest sufficient workers are known; None if none of them can be measured."""
     return _Search(measure, limits, step_s).run()
 
 
@@ -131,16 +149,22 @@ class _Search:
     _attempted: set[Setting] = field(default_factory=set)
 
     def run(self) -> Choice | None:
+        try:
+            chosen = self._choose()
+        except OutOfTime as exc:
+            return Choice(None, [_OUT_OF_TIME.format(exc.setting), *self._busy()], self._tried, exc.setting)
+        if chosen is None:
+            return None
+        return Choice(chosen, self._reasons(chosen) + self._busy(), self._tried)
+
+    def _choose(self) -> Setting | None:
         inline = self._rate(INLINE)
         if inline is None or not (self._step_s and inline.keeps_up):
             for engine in ("process", "thread"):
                 self._double(engine)
             for engine in ("process", "thread"):
                 self._bisect(engine)
-        if not self._tried:
-            return None
-        chosen = self._deeper(self._fewest())
-        return Choice(chosen, self._reasons(chosen) + self._busy(), self._tried)
+        return self._deeper(self._fewest()) if self._tried else None
 
     def _rate(self, setting: Setting) -> Rate | None:
         if setting not in self._attempted:
@@ -224,7 +248,9 @@ class _Search:
             reasons.append(f"Fewer are not enough: {self._comparison(less, rate)}.")
         more = [s for s in self._tried if s.engine == chosen.engine and s.workers > chosen.workers]
         if more and not (self._step_s and rate.keeps_up):
-            reasons.append(f"More gain little: {self._comparison(min(more, key=lambda s: s.workers), rate)}.")
+            next_more = min(more, key=lambda s: s.workers)
+            is_slower = self._tried[next_more].samples_per_s < rate.samples_per_s
+            reasons.append(f"More {'are slower' if is_slower else 'gain little'}: {self._comparison(next_more, rate)}.")
         elif chosen.workers == self._limits.workers and not rate.keeps_up:
             reasons.append(f"More were not tried: {self._limits.reason}.")
         others = [s for s in self._tried if s.engine not in (chosen.engine, "inline")]
@@ -235,7 +261,7 @@ class _Search:
         return reasons
 
     def _busy(self) -> list[str]:
-        most = max(rate.other_cores for rate in self._tried.values())
+        most = max((rate.other_cores for rate in self._tried.values()), default=0.0)
         warning = f"Other programs kept up to {most:.1f} cores busy meanwhile. Run it again on a quiet machine."
         return [warning] if most > _BUSY_CORES else []
 

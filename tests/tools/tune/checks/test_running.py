@@ -49,11 +49,14 @@ STRAGGLING = {"fetch": Spread(100, 0.2, 0.1, 0.12, 2.0)}
 
 
 PROBLEMS: list[tuple[dict[str, Any], str, float | None]] = [
-    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-    ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3}, "too-few-workers", 4.0),
-    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", 2.0),
-    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"cores": 4}}, "slow-samples", 2.0),
-    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"local_ranks": 2}}, "slow-samples", 2.0),
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.04}, "too-few-workers", 2.0),
+    ({"waits": {"fetch": 30.0}, "workers": 0, "busy_s": 0.3, "cpu_s": 0.03}, "too-few-workers", 4.0),
+    ({"waits": {"order": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.04}, "too-few-workers", 2.0),
+    # What samples that compute gain from more workers depends on memory, locks and other programs: tune measures it.
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4, "cpu_s": 0.4}, "too-few-workers", None),
+    ({"waits": {"fetch": 10.0}, "workers": 2, "busy_s": 0.4}, "too-few-workers", None),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"cores": 4}}, "slow-samples", None),
+    ({"waits": {"fetch": 10.0}, "busy_s": 0.8, "headroom": {"local_ranks": 2}}, "slow-samples", None),
     ({"busy_s": 0.08}, "too-many-workers", None),
     ({"waits": {"order": 5.0}, "busy_s": 0.3, "stages": STRAGGLING}, "stragglers", 1.5),
     ({"waits": {"start": 10.0}, "is_second": True, "settings": {"persistent": False}}, "workers-restarted", 2.0),
@@ -125,7 +128,7 @@ def test_more_workers_than_cores_are_advised_only_if_workers_sleep(
     (finding,) = find(run({"fetch": 10.0}, busy_s=0.8, cpu_s=cpu_s, headroom={"cores": 4}))
     assert finding.name == name
     assert fix in str(finding.fix)
-    assert ("10% of it computing and the rest sleeping" in finding.evidence) == (computing == 0.1)
+    assert ("(10 % computing)" in finding.evidence) == (computing == 0.1)
 
 
 @pytest.mark.parametrize("body_s", [0.1, 1e-5])

@@ -31,7 +31,7 @@ from feedline.tools.lab.view import Actions, View
 from feedline.tools.tune.diagnosis import diagnose, summary
 from feedline.tools.tune.finding import Finding
 from feedline.tools.tune.measured import LoaderSetup
-from feedline.tools.tune.search import Choice, Limits, Rate, Setting, search
+from feedline.tools.tune.search import Choice, Limits, OutOfTime, Rate, Setting, search
 from feedline.tools.tune.target import BATCH_SIZE, Target, make_some, target_of
 
 _PROBE_S = 6.0
@@ -141,7 +141,7 @@ def offers_of(findings: Sequence[Finding], usual: Arguments, choice: Choice | No
         for row, finding in enumerate(findings, 1)
         if (given := arguments_of(finding))
     }
-    if choice is not None:
+    if choice is not None and choice.setting is not None:
         offers[_TUNED] = Offer("Try the tuner's choice", "the tuner's choice", _of_setting(choice.setting))
     return offers
 
@@ -218,23 +218,22 @@ class _Curve:
             return
         until = time.monotonic() + _CURVE_LONGEST_S
         while True:
-            missing: list[Setting] = []
-
-            def known(setting: Setting, missing: list[Setting] = missing) -> Rate | None:
-                if setting not in self._tried:
-                    missing.append(setting)
-                return self._tried.get(setting)
-
             # `search` is pure: called again with one more answer, it gets one step further.
-            self.choice = search(known, limits, step_s=self._step_s)
-            if not missing or time.monotonic() > until:
+            self.choice = search(self._known, limits, step_s=self._step_s)
+            if self.choice is None or self.choice.missing is None or time.monotonic() > until:
                 break
-            self._tried[missing[0]] = self._rate(missing[0])
+            self._tried[self.choice.missing] = self._rate(self.choice.missing)
             yield self._drawn()
         if self.choice is not None:
             chosen = self.choice.setting
+            head = "" if chosen is None else f"loader = {chosen.code(self._first)}"
             why = [[reason] for reason in self.choice.reasons]
-            yield table("choice", f"The tuner's choice: {chosen}", [f"loader = {chosen.code(self._first)}"], why)
+            yield table("choice", f"The tuner's choice: {chosen or 'none'}", [head], why)
+
+    def _known(self, setting: Setting) -> Rate | None:
+        if setting not in self._tried:
+            raise OutOfTime(setting)
+        return self._tried[setting]
 
     def _limits(self) -> Limits:
         from feedline.tools.tune.measured import headroom_now

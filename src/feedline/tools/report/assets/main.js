@@ -3,7 +3,8 @@
 function figures(data) {
   const { total } = data.stats, list = document.getElementById("figures");
   const shown = [
-    ["samples/s", whole(total.samples_per_s)], ["training waited", percent(total.stall)], ["batches", whole(total.batches)],
+    ["samples/s", whole(total.samples_per_s)], ["training waited", percent(total.stall)],
+    ["start-up", seconds((total.waits.start || 0) * 1e6)], ["batches", whole(total.batches)],
     ["workers", `${data.settings.workers} ${data.settings.engine}`], ["recorded", seconds(total.seconds * 1e6)],
   ];
   for (const [name, value] of shown) list.append(element("div", {}, element("dt", {}, name), element("dd", {}, value)));

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from feedline.insight.worker_model import LEAST_GAIN
 from feedline.tools.tune.checks.loading import bridging_stragglers
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
 from feedline.tools.tune.measured import Measured, Opened, Samples
@@ -22,6 +23,12 @@ _HELPED = 1.3
 """If a library's own threads compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
 """A smaller gain does not justify a change of workers."""
+_PACKED = "feedline pack {} OUT.lmdb"
+_ROWS = 0.5
+"""A library that takes a smaller share of a sample's time is not replaced."""
+_HELD = 0.5
+"""If samples hold a lock for this share of their time, threads make at most twice as many of them."""
+_SAMPLES_FIRST = ("stragglers", "slow-rows")
 _OTHER_GAIN = 1.25
 """If another fix gains this much, apply it first: it changes the samples."""
 _MANY_WORKERS = 8
@@ -39,17 +46,21 @@ def find(measured: Measured) -> list[Finding]:
     samples = measured.samples
     if samples is None:
         return []
+    rows = list(_rows(measured, samples))
     found = [
         *_failing(samples),
         *_ended(measured),
         *_failing_on_threads(measured),
-        *_reopened(measured, samples),
+        *rows,
+        *([] if rows else _reopened(measured, samples)),
         *_oversized(measured, samples),
         *_stragglers(measured, samples),
     ]
-    is_other = any((finding.gain or 1.0) >= _OTHER_GAIN or finding.name == "stragglers" for finding in found)
+    is_other = any((finding.gain or 1.0) >= _OTHER_GAIN or finding.name in _SAMPLES_FIRST for finding in found)
     if samples.usual_s >= _COSTLY_S and not is_other:
-        found += _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
+        serialised = list(_serialised(measured, samples))
+        workers = _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
+        found += serialised or workers
     return found
 
 
@@ -119,6 +130,59 @@ def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
     )
 
 
+def _rows(measured: Measured, samples: Samples) -> Iterator[Finding]:
+    """Name the source of ours that reads the rows, if it was measured to be faster."""
+    rows = samples.rows
+    if rows is None or rows.share < _ROWS or samples.usual_s < _COSTLY_S / 2:
+        return
+    read_s = rows.share * samples.usual_s
+    gain = 1.0 if rows.row_s is None else gain_of(measured.pipeline_s, read_s - rows.row_s)
+    is_chunked = rows.chunk_rows > 1 and bool(rows.compression)
+    if gain < _OTHER_GAIN and not is_chunked:
+        return
+    fix, code = f"Read the rows with feedline.datasets.{rows.source}", rows.code
+    if gain < _OTHER_GAIN:
+        fix, code = "Store the rows once in a way in which a sample reads only its own", _PACKED.format(repr(rows.path))
+    elif is_chunked:
+        fix += ", which keeps unpacked chunks (cache_bytes=); if the file is much larger, store it without compression"
+    elif rows.path and rows.library == "pandas":
+        fix += ", or keep columns that you compute as arrays in an ArrayDataset"
+    chunk = where = ""
+    if is_chunked:
+        size = bytes_text(rows.chunk_bytes)
+        chunk = f" A sample unpacks a whole chunk for its row: {rows.chunk_rows:,} rows, {size}, {rows.compression}."
+    if rows.row_s is not None:
+        of = f" of {rows.path}" if rows.path else ""
+        where = f" {rows.source} took {seconds_text(rows.row_s)} for a row{of}, in batches of random order"
+    yield Finding(
+        "slow-rows",
+        f"{rows.library} takes {rows.share:.0%} of a sample's time to read a row.",
+        f"{fix}.",
+        code,
+        gain=gain if gain >= _OTHER_GAIN else None,
+        evidence=f"{rows.library} takes {seconds_text(read_s)} of a sample's {seconds_text(samples.usual_s)}."
+        f"{chunk}{where}",
+        margin=gain / _OTHER_GAIN if gain >= _OTHER_GAIN else None,
+    )
+
+
+def _serialised(measured: Measured, samples: Samples) -> Iterator[Finding]:
+    lock = max(samples.locks, key=lambda lock: lock.share, default=None)
+    if lock is None or lock.share < _HELD or measured.engine in ("process", "inline"):
+        return
+    workers = measured.headroom.cores if measured.loader is None else max(measured.loader.workers, 1)
+    yield Finding(
+        "serialised",
+        f"Samples hold {lock.path} for {lock.share:.0%} of their time.",
+        "Use worker processes, each of which has its own lock; or guard less with it, and give each thread its own "
+        "handle in a threading.local().",
+        f'DataLoader(dataset, engine="process", num_workers={workers})',
+        is_serious=measured.engine == "thread",
+        evidence=f"Only one thread at a time can hold it, so threads make at most {1 / lock.share:.1f} times the "
+        f"samples of one, however many there are. A sample takes {seconds_text(samples.usual_s)}",
+    )
+
+
 def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     two = None if measured.threads is None else measured.threads.speedup(2)
     if measured.threads is None or two is None or measured.engine in ("process", "inline"):
@@ -127,16 +191,14 @@ def _locked(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if share < _LOCKED or measured.threads.helped > _HELPED:
         return
     workers = measured.headroom.cores if measured.loader is None else measured.loader.workers
-    gain = min(workers, measured.headroom.cores) / max(two, 1.0)  # below 1: other programs took the cores
     yield Finding(
         "gil-bound",
         f"Samples hold the interpreter's lock (GIL) for {share:.0%} of their time.",
         "Use worker processes, or do the work in a library that releases the lock, such as NumPy or torch.",
         f'DataLoader(dataset, engine="process", num_workers={max(1, workers)})',
-        gain=round(gain, 2) if gain > 1 else None,
         is_serious=measured.engine == "thread",
         evidence=f"A sample takes {seconds_text(samples.usual_s)}, and two threads made {two:.2f} times the samples of "
-        "one",
+        "one. `feedline tune` measures what processes gain",
     )
 
 
@@ -148,6 +210,8 @@ def _reopened(measured: Measured, samples: Samples) -> Iterator[Finding]:
     kept_s = samples.kept_open_s
     if kept_s is None:
         kept_s = max(samples.usual_s - again_s, 0.0)
+    elif gain_of(samples.usual_s, samples.usual_s - kept_s) < LEAST_GAIN:
+        return  # opening is not what takes the time
     reads = ""
     if first.read_bytes > 4 * samples.sample_bytes + 4096:
         reads = f", and each reads {bytes_text(first.read_bytes)} to deliver {bytes_text(samples.sample_bytes)}"
@@ -215,17 +279,23 @@ def _oversized(measured: Measured, samples: Samples) -> Iterator[Finding]:
     if images is None or images.pixels < _TOO_MANY_PIXELS * images.used_pixels:
         return
     small, saved_s = "", images.decode_s
+    crops = (
+        f", because crops keep as little as {images.kept:.0%} of an image"
+        if images.kept < 1
+        else ". Pillow was not seen to crop them; if your own code does, resize them to more, or you lose resolution"
+    )
     if images.small_sample_s is not None:
         small = f". With images stored at the size used, the sample takes {seconds_text(images.small_sample_s)}"
         saved_s = samples.usual_s - images.small_sample_s
     yield Finding(
         "oversized-images",
-        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are used.",
-        "Store smaller images once, or let the decoder scale them, as feedline.images and PIL.Image.draft do.",
+        f"Images are decoded with {images.pixels / images.used_pixels:.0f} times the pixels that are needed.",
+        "Let the decoder scale them (feedline.images, PIL.Image.draft), or store smaller images once; a stored image "
+        "that is cropped later needs more pixels than the crop.",
         f"feedline pack SOURCE OUT.tar --resize {max(1, round(images.used_pixels**0.5))}",
         gain=gain_of(measured.pipeline_s, saved_s),
-        evidence=f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
-        f"{images.used_pixels / 1e6:.2f}. Decoding takes {seconds_text(images.decode_s)} of the sample's "
+        evidence=f"{images.by} decodes {images.pixels:,.0f} pixels for a sample that needs "
+        f"{images.used_pixels:,.0f}{crops}. Decoding takes {seconds_text(images.decode_s)} of the sample's "
         f"{seconds_text(samples.usual_s)}{small}",
     )
 

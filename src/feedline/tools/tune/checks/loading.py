@@ -106,9 +106,8 @@ def _workers(measured: Measured, loader: LoaderSetup) -> Iterator[Finding]:
             f"{loader.workers or 'No'} worker{'' if loader.workers == 1 else 's'} for {cores} cores: most are idle.",
             "Use more workers if training waits for batches.",
             f"DataLoader(dataset, num_workers={most})",
-            gain=round(load.rate(most) / load.rate(loader.workers), 2),
             evidence=f"Making a batch takes {seconds_text(batch_s)}, {samples.cpu_share:.0%} of it computing, which "
-            f"allows {rate:,.0f} samples a second; there are {whose}",
+            f"allows {rate:,.0f} samples a second; there are {whose}. `feedline tune` measures what more workers gain",
             margin=min(margin, batch_s / _BATCH_S),
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from feedline.insight.histogram import Spread
 from feedline.insight.period import Period
 from feedline.insight.stats import Stats
-from feedline.insight.verdict import FEW, SLIGHT, load_of, moves_of
+from feedline.insight.verdict import FEW, SLEEPING, SLIGHT, load_of, making_text, moves_of
 from feedline.insight.worker_model import LEAST_GAIN, Load
 from feedline.tools.tune.checks.loading import bridging_stragglers, open_files, prefetch_memory
 from feedline.tools.tune.finding import Finding, gain_of, seconds_text
@@ -70,22 +70,13 @@ class Run:
         """Return the share of the time that training waited for these causes."""
         return sum(self.period.waits.get(cause, 0.0) for cause in causes) / max(self.period.seconds, 1e-9)
 
-    @property
-    def start_s(self) -> float:
-        return self.period.waits.get("start", 0.0)
-
-    @property
-    def stall(self) -> float:
-        """The share of the time that training waited after the workers had started."""
-        return (self.period.wait_s - self.start_s) / max(self.period.seconds - self.start_s, 1e-9)
-
     def gain(self, *, workers: int | None = None, saved_s: float = 0.0) -> float:
         """Return the speedup with `workers` workers and `saved_s` less work per batch."""
         period, load = self.period, self.load
         make_s = max(load.make_s - saved_s, 1e-9)
         own_s = period.waits.get("slot", 0.0) / period.batches
         then = replace(load, make_s=make_s, cpu_s=min(load.cpu_s, make_s), step_s=load.step_s + own_s)
-        now_s = (period.seconds - self.start_s) / period.batches
+        now_s = (period.seconds - self.period.starting_s) / period.batches
         return gain_of(now_s, now_s - 1 / then.rate(self.loader.workers if workers is None else workers))
 
     def gain_without(self, cause: str) -> float:
@@ -106,7 +97,7 @@ def find(run: Run) -> list[Finding]:
         *open_files(run.headroom, run.loader),
         *_slots(run),
     ]
-    if run.stall < SLIGHT:
+    if run.period.stall < SLIGHT:
         return [*found, *_too_many(run)]
     parts = [*_collating(run, each), *_writing(run), *_stragglers(run), *_held(run), *_device(run), *_delivering(run)]
     if not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in parts):
@@ -159,7 +150,7 @@ def _restarted(run: Run) -> Iterator[Finding]:
             "Keep the workers from epoch to epoch.",
             f"DataLoader(dataset, num_workers={loader.workers}, persistent_workers=True)",
             gain=gain,
-            evidence=f"Training waited {seconds_text(run.start_s)} of {seconds_text(period.seconds)} for that",
+            evidence=f"Training waited {seconds_text(period.starting_s)} of {seconds_text(period.seconds)} for that",
         )
 
 
@@ -296,7 +287,7 @@ def _too_many(run: Run) -> Iterator[Finding]:
             f"{workers} workers are more than the {fewest} that are needed.",
             f"Use {fewest}.",
             f"DataLoader(dataset, num_workers={fewest})",
-            evidence=f"Data was ready {1 - run.stall:.1%} of the time, and each worker made batches for "
+            evidence=f"Data was ready {1 - run.period.stall:.1%} of the time, and each worker made batches for "
             f"{sum(busy) / len(busy):.0%} of it",
         )
 
@@ -307,13 +298,12 @@ def _too_few(run: Run) -> Iterator[Finding]:
         return
     if run.share("queue", "fetch", "transform", "collate", "write", "order") < SLIGHT:
         return
-    computing, cores = period.computing, run.headroom.rank_cores
-    parts = "" if computing is None else f", {computing:.0%} of it computing and the rest sleeping"
+    cores = run.headroom.rank_cores
     evidence = (
-        f"Making a batch takes {seconds_text(period.busy_s)}{parts}, and training on it takes "
-        f"{seconds_text(period.body.mean)}; there are {cores} cores (affinity, control group and ranks counted)"
+        f"A batch takes {making_text(period)} and {seconds_text(period.body.mean)} to train on; there are {cores} "
+        "cores (affinity, control group and ranks counted)"
     )
-    problem = f"Training waits {run.stall:.0%} of the time, with {counted(workers, 'worker')}"
+    problem = f"Training waits {run.period.stall:.0%} of the time, with {counted(workers, 'worker')}"
     fewest = load.fewest()
     if fewest <= workers:
         yield Finding(
@@ -321,7 +311,6 @@ def _too_few(run: Run) -> Iterator[Finding]:
             f"{problem} on {counted(cores, 'core')}.",
             "Make samples cheaper: the doctor probes the dataset and shows what takes long.",
             "feedline doctor module:dataset",
-            gain=run.gain(saved_s=period.make_s),
             evidence=evidence,
         )
         return
@@ -330,6 +319,6 @@ def _too_few(run: Run) -> Iterator[Finding]:
         f"{problem}.",
         f"Use {counted(fewest, 'worker')}.",
         f"DataLoader(dataset, num_workers={fewest})",
-        gain=run.gain(workers=fewest),
+        gain=run.gain(workers=fewest) if period.computing is not None and period.computing <= SLEEPING else None,
         evidence=evidence,
     )

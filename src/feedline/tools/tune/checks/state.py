@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from feedline.tools.tune.finding import Finding, gain_of, margin_of, seconds_text
-from feedline.tools.tune.measured import Measured, Samples
+from feedline.tools.tune.measured import Measured, OpenHandle, Samples
 from feedline.types.sizes import bytes_text
 
 _MAKING_S = 2.0
@@ -48,7 +48,7 @@ def _handles(measured: Measured) -> Iterator[Finding]:
         "shared-handle",
         f"Workers share {first.path}, which is {first.is_called.partition(' (')[0]}.",
         first.advice,
-        _opened_later(name, first.is_called, on_threads=measured.engine == "thread") if name.isidentifier() else None,
+        _opened_later(name, first, on_threads=measured.engine == "thread") if name.isidentifier() else None,
         is_serious=True,
         evidence=f"{first.path} is {first.is_called}{f' (others: {others})' if others else ''}. {first.trouble}",
     )
@@ -60,19 +60,23 @@ _OPENING = {
     "lmdb.": "lmdb.open(self.path, readonly=True, lock=False)",
     "socket.": "socket.create_connection(self.address)",
 }
-"""How to open a handle, by part of its name; anything else is a file."""
+"""How to open a handle whose path is unknown, by part of its name; anything else is a file."""
 
 
-def _opened_later(name: str, called: str, *, on_threads: bool) -> str:
-    opening = next((call for known, call in _OPENING.items() if known in called), "open(self.path, 'rb')")
+def _opened_later(name: str, handle: OpenHandle, *, on_threads: bool) -> str:
+    opening, kept = handle.opening, ""
+    if not opening:
+        opening = next((call for known, call in _OPENING.items() if known in handle.is_called), "open(self.path, 'rb')")
+        kept = f"# and keep what it was opened with: {opening.partition('(')[2].split(',')[0].rstrip(')')}\n"
     if on_threads:
         return (
-            f"# in __init__:\nself.local = threading.local()\n"
+            f"# in __init__:\n{kept}self.local = threading.local()\n"
             f"# in __getitem__, instead of self.{name}:\nif not hasattr(self.local, '{name}'):\n"
             f"    self.local.{name} = {opening}\n{name} = self.local.{name}"
         )
     return (
-        f"# in __init__:\nself.{name} = None\n# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening}"
+        f"# in __init__:\n{kept}self.{name} = None\n"
+        f"# in __getitem__:\nif self.{name} is None:\n    self.{name} = {opening}"
     )
 
 

@@ -14,12 +14,13 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from feedline.datasets.kind import kind_of
 from feedline.datasets.objects import open_object, users_traceback
@@ -28,12 +29,21 @@ from feedline.loader.base import LoaderBase
 from feedline.randomness.global_states import GlobalStates
 from feedline.system.failures import words
 from feedline.system.timing import Clock
-from feedline.tools.tune.measured import LoaderSetup, Making, Samples, State
+from feedline.tools.tune.measured import LoaderSetup, Lock, Making, Samples, State
 from feedline.tools.tune.probing.batch import collate_for, try_batch, with_carries
 from feedline.tools.tune.probing.loading import carried_s, collate_of, is_loader, setup_of, with_times
 from feedline.tools.tune.probing.noise import Calibration
+from feedline.tools.tune.probing.rows import TableFiles, rows_of
 from feedline.tools.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
-from feedline.tools.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
+from feedline.tools.tune.probing.state import (
+    OwnGenerators,
+    handles_before,
+    handles_of_threads,
+    held_in,
+    held_share,
+    locks_of,
+    pickled,
+)
 from feedline.workers.fetch.awaiting import is_awaited
 from feedline.workers.processes.worker import STACK_SIGNAL
 from feedline.workers.worker_setup import end_with
@@ -42,6 +52,9 @@ _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Share of the remaining time that each part may take."""
 _CARRY_S = 0.5
 """Time that must remain to measure what the loader needs for a batch whose samples are already made."""
+_HELD_S = 0.2
+"""How long samples are made again to see how long they hold a lock."""
+_MOST_LOCKS = 4
 _BATCH = 32
 _LARGEST_BATCH = 256
 _THREADS = (1, 2)
@@ -74,6 +87,7 @@ def run(body: Callable[[Send], None], parent_pid: int, connection: Connection, s
         return  # the parent has already ended
     end_with(parent_pid, -1, started_by_main_thread=True)
     os.dup2(2, 1)  # user code prints to stderr, so that stdout holds only the result
+    _warn_once()
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -89,6 +103,27 @@ def run(body: Callable[[Send], None], parent_pid: int, connection: Connection, s
         connection.send(ProbeMessage("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
+def _warn_once() -> None:
+    """Show equal warnings once: samples are made again and again, and each filter that is set makes Python forget."""
+    seen: set[tuple[str, type, str, int]] = set()
+    show = warnings.showwarning
+
+    def show_once(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        warning = str(message), category, filename, lineno
+        if warning not in seen:
+            seen.add(warning)
+            show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show_once
+
+
 def try_parts(source: str | LoaderBase, seconds: float, send: Send) -> None:
     """Probe the named dataset or loader part by part; if a loader object is given, probe its dataset."""
     _Probe(source, seconds, send).run()
@@ -101,6 +136,7 @@ class _Probe:
         self._end_s = time.monotonic() + seconds
         self._clock = Clock()
         self._calibration = Calibration(self._clock)
+        self._tables = TableFiles()
 
     def _until(self, part: str) -> float:
         """Return when a part must end, on the clock of `time.monotonic`."""
@@ -187,7 +223,23 @@ class _Probe:
             own_generators=own.drawn_from(),
         )
         self._send("part", "state", state)
+        if making.is_map and not making.is_async:
+            some = sampling.made[:_LARGEST_BATCH]
+            rows = rows_of(dataset, ask, some, size, self._tables.paths, self._clock)
+            rows = None if rows is None else replace(rows, share=rows.share * samples.cpu_share)
+            samples = replace(samples, rows=rows, locks=self._locks(dataset, ask, some))
+            self._send("part", "samples", samples)
         return samples, sampling.kept, state, ask
+
+    def _locks(self, dataset: object, ask: Ask, indices: list[Any]) -> tuple[Lock, ...]:
+        again = itertools.cycle(indices)
+        try:
+            return tuple(
+                Lock(path, held_share(lock, lambda: ask(next(again)), _HELD_S))
+                for path, lock in locks_of(dataset)[:_MOST_LOCKS]
+            )
+        except Exception:  # a sample that could be made before
+            return ()
 
 
 def making_of(dataset: Any, make_s: float) -> Making:

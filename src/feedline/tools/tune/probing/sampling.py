@@ -21,7 +21,7 @@ from feedline.errors import DatasetFailed
 from feedline.system.optional import is_tensor
 from feedline.system.process import seen_bytes
 from feedline.system.timing import Clock, on_threads
-from feedline.tools.tune.measured import Opened, Samples, Threads, steady_growth
+from feedline.tools.tune.measured import LEAST_SAMPLES, Opened, Samples, Threads, steady_growth
 from feedline.tools.tune.probing.noise import Calibration
 from feedline.tools.tune.probing.watching import Decodes, Opens, kept_open, kept_overhead_s
 from feedline.workers.fetch.awaiting import is_awaited
@@ -40,10 +40,12 @@ _SLOW = 5
 _OWN_SHARE = 1 / 6
 """Lower bound for a sample's time with kept files, as a share of the measured time. The cost of keeping them, which is
 subtracted, is known only roughly."""
-_MADE_AGAIN = 8
+_MADE_AGAIN = LEAST_SAMPLES
+_SLOWEST = 8
 _MADE_AGAIN_MOST = 64
 _AGAIN_S = 0.1
-"""`_MADE_AGAIN` samples are made again, and up to `_MADE_AGAIN_MOST` while they take no longer than this."""
+"""The slowest samples are made again. For a median, so are `_MADE_AGAIN` of all samples, or up to `_MADE_AGAIN_MOST`
+while they take no longer than this."""
 _REPEATS = 3
 """How often a slow sample is made again, alternating with a median one."""
 _THREADED_SAMPLES = 256
@@ -146,6 +148,8 @@ class Sampling:
         self._indices = indices
         self._keep = keep
         self.kept: list[object] = []
+        self.made: list[object] = []
+        """Indices of the samples that could be made."""
         self._kept_bytes = 0
 
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool, calibration: Calibration | None = None) -> Samples:
@@ -171,6 +175,7 @@ class Sampling:
                 opens, decodes, run.pixels = Opens(), Decodes(), 0.0
                 opens.begin()
                 decodes.begin()
+        self.made = run.indices
         if not run.seconds:
             raise _nothing_came(run)
         opened = opens.end(clock) if opens is not None else ()
@@ -239,7 +244,7 @@ class Sampling:
         usual = float(np.median(run.seconds))
         order = np.argsort(run.seconds)[::-1]
         usual_index = run.indices[order[len(order) // 2]]
-        for place in order[:_MADE_AGAIN].tolist():
+        for place in order[:_SLOWEST].tolist():
             first, index = run.seconds[place], run.indices[place]
             if first < _SLOW * usual or time.monotonic() + first > until_s + 1:
                 return
@@ -255,8 +260,10 @@ class Sampling:
                 yield f"{index!r:.40}", min(times[True])
 
     def _usual_s(self, indices: list[object], clock: Clock) -> float | None:
-        """Make some samples again; return the median of their times, or None if one fails."""
+        """Make some samples again; return the median of their times, or None if one fails or there are too few."""
         times: list[float] = []
+        if len(indices) < _MADE_AGAIN:
+            return None
         for index in indices[:_MADE_AGAIN_MOST]:
             if len(times) >= _MADE_AGAIN and sum(times) > _AGAIN_S:
                 break

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import random
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sized
+from collections.abc import Callable, Collection, Iterator, Sized
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -31,24 +33,54 @@ _SAMPLED_ITEMS = 500
 """Roughly how many items of a container are measured to estimate the others."""
 _DEPTH = 6
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Semaphore, threading.Condition)
+_LOOK_S = 1e-3
+"""How often a lock is tried while samples are made."""
+
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that has not made a sample yet: forked workers inherit them."""
-    found = [(path, known) for path, _, known in inherited(dataset)]
     return tuple(
-        OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
-        for path, (library, name) in found
+        OpenHandle(
+            path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice, _opening(value)
+        )
+        for path, value, (library, name) in inherited(dataset)
     )
 
 
 def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that threads must not use at the same time."""
+    found = used_by_threads(dataset)
+    values = dict(objects_in(dataset, "dataset", ())) if found else {}
     return tuple(
-        OpenHandle(path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice)
-        for path, library, name in used_by_threads(dataset)
-    )
+        OpenHandle(
+            path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice,
+            _opening(values.get(path)),
+        )
+        for path, library, name in found
+    )  # fmt: skip
+
+
+# Any: a handle of any library.
+def _opening(handle: Any) -> str:
+    """Return the call that opens a handle again, from its own path; empty if it has none."""
+    kind = type(handle)
+    library = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    try:
+        if library == "h5py.File" and os.path.isfile(handle.filename):
+            return f"h5py.File({handle.filename!r}, 'r')"
+        if library == "sqlite3.Connection":
+            path = handle.execute("PRAGMA database_list").fetchone()[2]
+            return f"sqlite3.connect({path!r})" if path else ""
+        if library.endswith(".Environment") and isinstance(handle.path(), str):
+            return f"lmdb.open({handle.path()!r}, readonly=True, lock=False)"
+        if isinstance(handle, io.IOBase) and isinstance(path := getattr(handle, "name", None), str):
+            return f"open({os.path.abspath(path)!r}, {getattr(handle, 'mode', 'rb')!r})" if os.path.isfile(path) else ""
+    except Exception:  # each library has its own error for a handle that was closed, or is used on another thread
+        return ""
+    return ""
 
 
 def held_in(dataset: object) -> tuple[Held, ...]:
@@ -102,6 +134,42 @@ def _size(value: object, seen: dict[int, object], depth: int) -> int:
     elif hasattr(value, "__dict__"):
         parts = [vars(value)]
     return size + sum(_size(part, seen, depth + 1) for part in parts)
+
+
+# Any: the locks of threading have no common class.
+def locks_of(dataset: object) -> list[tuple[str, Any]]:
+    """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
+    kind = type(dataset)
+    found = objects_in(dataset, "dataset", _LOCKS)
+    for owner, names in (
+        (kind.__qualname__, vars(kind)),
+        (kind.__module__, vars(sys.modules.get(kind.__module__, sys))),
+    ):
+        found += [(f"{owner}.{name}", value) for name, value in names.items()]
+    return [(path, value) for path, value in found if isinstance(value, _LOCKS)]
+
+
+def held_share(lock: Any, make: Callable[[], object], seconds: float) -> float:
+    """Make samples for some seconds, and return the share of the time in which another thread could not get a lock."""
+    ended, seen = threading.Event(), [0, 0]
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            is_free = lock.acquire(blocking=False)
+            seen[0 if is_free else 1] += 1
+            if is_free:
+                lock.release()
+
+    thread = threading.Thread(target=look, daemon=True)
+    until_s = time.monotonic() + seconds
+    thread.start()
+    try:
+        while time.monotonic() < until_s:
+            make()
+    finally:
+        ended.set()
+        thread.join()
+    return seen[1] / max(sum(seen), 1)
 
 
 class OwnGenerators:

@@ -290,6 +290,7 @@ class Decodes:
         self._by = ""
         self._pixels = 0
         self._seconds = 0.0
+        self._kept = 1.0
         # Any: modules that the program has imported.
         self._cv2: Any = sys.modules.get("cv2")
         self._pillow: Any = sys.modules.get("PIL.Image")
@@ -297,12 +298,18 @@ class Decodes:
         """Saves a decoded image at a scale. Within the context, every image is opened from that copy."""
         if (files := sys.modules.get("PIL.ImageFile")) is not None:
             _wrap(files.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
+            assert self._pillow is not None  # PIL.ImageFile imports it
+            _wrap(self._pillow.Image, "crop", self._after_crop)
         for name in () if self._cv2 is None else ("imread", "imdecode"):
             _wrap(self._cv2, name, self._after_opencv)
 
     def begin(self) -> None:
         """Start counting from zero."""
-        self._pixels, self._seconds = 0, 0.0
+        self._pixels, self._seconds, self._kept = 0, 0.0, 1.0
+
+    def _after_crop(self, args: tuple[Image, ...], result: Image, _: float) -> None:
+        share = result.width * result.height / max(args[0].width * args[0].height, 1)
+        self._kept = min(self._kept, share) if share > 0 else self._kept
 
     def _after_pillow(self, args: tuple[Image, ...], _: object, seconds: float) -> None:
         image = args[0]
@@ -331,9 +338,10 @@ class Decodes:
         """
         if not self._pixels or not samples or not used_pixels or self._stored is None:
             return None
-        pixels, seconds = self._pixels / samples, self._seconds / samples
+        pixels, seconds, kept = self._pixels / samples, self._seconds / samples, self._kept
+        used_pixels /= kept  # or a crop of the stored image would have fewer pixels than the sample
         with self._stored(min(1.0, (used_pixels / pixels) ** 0.5)):
-            return Decoded(self._by, pixels, used_pixels, seconds, sample_s())
+            return Decoded(self._by, pixels, used_pixels, seconds, sample_s(), kept)
 
     @contextmanager
     def _small_pillow(self, image: Image, kind: str, scale: float) -> Iterator[None]:
