@@ -91,8 +91,8 @@ class Stream:
         self.report_alive: Callable[[], None] | None = None
         """Called from time to time while the samples before those of a task are read."""
         self._reported_s = 0.0
-        self._slice = 1
-        """Samples to skip at a time."""
+        self._skipped, self._skip_s = 0, 1e-6
+        """How many samples were skipped, and how long that took."""
         self.is_watched = False
         """True to record a digest of the first sample."""
         self.first_digest: bytes | None = None
@@ -153,13 +153,14 @@ class Stream:
     def _skip_in_slices(self, skip: Callable[[int], int], place: int) -> None:
         """Skip so few samples at a time that it can be reported: skipping may run filters."""
         while self.place < place:
-            begun_s, count = time.monotonic(), min(self._slice, place - self.place)
+            count = min(place - self.place, 1 + int(self._skipped * _REPORT_S / self._skip_s))
+            begun_s = time.monotonic()
             skipped = skip(count)
+            self._skip_s += time.monotonic() - begun_s
+            self._skipped += skipped
             self.place += skipped
             if skipped < count:
                 return
-            if time.monotonic() - begun_s < _REPORT_S / 2:
-                self._slice *= 2
             self.is_on_its_way()
 
     def read(self) -> object:
