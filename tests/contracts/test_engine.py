@@ -14,7 +14,7 @@ from feedline.errors import WorkerDied
 from feedline.memory.arena import Arena
 from feedline.testing import EngineContract
 from feedline.types import Result, ResultKind, Task
-from feedline.workers.processes import ProcessEngine
+from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.threads import ThreadEngine
 from tests.workers.processes.test_engine import ProcessContract
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,15 +14,15 @@ from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.run.listener import Listener
-from feedline.loader.run.view import LoaderView
-from feedline.order.order import Order
 from feedline.types import State
 
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
     from feedline.insight.stats import Stats
     from feedline.loader.run.run import Run
+    from feedline.loader.run.view import LoaderView
     from feedline.loader.virtual_epochs import VirtualEpochs
+    from feedline.order.order import Order
 
 L = TypeVar("L", bound="LoaderBase")
 
@@ -151,6 +150,8 @@ class LoaderBase:
         return live(self, self._feedline_run.resources.counters, view_of(self).worker_count)
 
     def _repr_html_(self) -> str:
+        import html  # a large table of names, for notebooks
+
         return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"
 
     def close(self) -> None:

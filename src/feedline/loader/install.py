@@ -11,7 +11,7 @@ from typing import Any
 import torch.utils.data
 
 from feedline.frameworks.substitution import substitute
-from feedline.loader.run.torch_view import B_co, S_co
+from feedline.loader.run.torch_types import B_co, S_co
 from feedline.loader.torch import DataLoader
 
 _TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may refer to our class

@@ -6,7 +6,9 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -17,14 +19,10 @@ from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import IterableSource
-from feedline.device.static_buffers import StaticBuffers
-from feedline.device.torch_target import device_of
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError
-from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_compile import run_untraced
 from feedline.frameworks.torch_notes import explain
-from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.arguments import (
     Options,
     check_not_batches,
@@ -37,20 +35,44 @@ from feedline.loader.arguments import (
     warn_dubious,
 )
 from feedline.loader.base import LoaderBase
-from feedline.loader.rebuilding import adopt_samplers, keep_in_frameworks
-from feedline.loader.run.torch_view import B_co, S_co, TorchView
-from feedline.order.order import Order
-from feedline.order.sharding import steps_of
-from feedline.samplers import RandomSampler
+from feedline.loader.run.torch_types import B_co, S_co
 from feedline.types import EngineName, MapStyle, Tail
 from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.run.torch_batches import TorchBatches
+    from feedline.loader.run.torch_view import TorchView
+    from feedline.order.order import Order
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
 """Samples that are delivered unchanged without batches. Torch turns arrays into tensors, and tuples into lists."""
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+
+
+# Any, here and below: the module `torch_parts`, whose names are imported when there is a loader.
+@functools.cache
+def _parts() -> Any:
+    """Import what loaders are made of: engines and much else, which a worker that imports the program does not need."""
+    from feedline.loader.run import torch_parts
+
+    with _keeping:  # two threads may make the first loader
+        if not _kept:
+            torch_parts.keep_in_frameworks(DataLoader)
+            _kept.append(DataLoader)
+    return torch_parts
+
+
+_keeping = threading.Lock()
+_kept: list[type] = []
+"""`DataLoader`, once frameworks keep it when they rebuild loaders."""
+
+
+class _View:
+    """Stands for the class of the loader's view, until there is a loader."""
+
+    def __get__(self, loader: object, kind: type) -> type[TorchView]:
+        view: type[TorchView] = _parts().TorchView
+        return view
 
 
 @run_untraced
@@ -140,7 +162,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _feedline_view: type[TorchView] = TorchView
+    _feedline_view = _View()  # type: ignore[assignment]  # it finds the class when there is a loader
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -261,6 +283,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         device_transform: Callable[[Any], object] | None = None,
         device_buffers: Literal["fresh", "static"] = "fresh",
     ) -> None:
+        parts = _parts()
         given = Options(
             seed,
             shard,
@@ -270,7 +293,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             restarts,
             max_memory_per_worker,
             snapshot_every_n_steps,
-            None if device is None else device_of(device),
+            None if device is None else parts.device_of(device),
             device_transform,
             device_buffers,
         )
@@ -294,7 +317,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             )
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
             # This sampler has no seed of its own: it uses this loader's, even when other code iterates over it.
-            sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
+            sampler, shuffle = parts.RandomSampler(dataset), None
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch accepts more than its annotation allows
             batch_size,
@@ -318,11 +341,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             )
         self.in_order = in_order
         given.show(self)
-        self._seeds = SeedSource()
-        self._buffers = StaticBuffers(batch_size) if device_buffers == "static" else None
-        self._set_up(given, on_error, TorchFramework(), tuning)
-        _iterator_class()  # import it now, not while the training loop waits for the first batch
-        adopt_samplers(self)
+        self._seeds = parts.SeedSource()
+        self._buffers = parts.StaticBuffers(batch_size) if device_buffers == "static" else None
+        self._set_up(given, on_error, parts.TorchFramework(), tuning)
+        parts.adopt_samplers(self)
 
     # Any: types of any kind.
     def __class_getitem__(cls, types: object) -> Any:
@@ -343,8 +365,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
-        twin._seeds = SeedSource()
-        twin._buffers = None if self._buffers is None else StaticBuffers(self.batch_size)
+        twin._seeds = _parts().SeedSource()
+        twin._buffers = None if self._buffers is None else _parts().StaticBuffers(self.batch_size)
         return twin
 
     def __len__(self) -> int:
@@ -355,7 +377,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             if view.is_map:
                 length = order.length()
             else:
-                length = None if run.stream_sharding is None else steps_of(self.dataset, run.stream_sharding)
+                length = None if run.stream_sharding is None else _parts().steps_of(self.dataset, run.stream_sharding)
             return super().__len__() if length is None else length
         except TypeError as exc:
             explain(exc, vars(self))
@@ -387,7 +409,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iter(self.sampler)  # type: ignore[call-overload]
             run = self._feedline_run
             with run.running.beginning(run.give_back) as last_close:
-                return run.running.begun(_iterator_class()(run, *self._next_order()), last_close)
+                return run.running.begun(_parts().TorchBatches(run, *self._next_order()), last_close)
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
@@ -426,14 +448,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
 _kind: Any = torch.utils.data.IterableDataset  # Any: mypy wants a concrete class
 _kind.register(IterableSource)  # also for datasets created before torch was imported
-keep_in_frameworks(DataLoader)
-
-
-def _iterator_class() -> type[TorchBatches[Any]]:
-    """Import the iterator only once there is a loader: it loads the engines."""
-    from feedline.loader.run.torch_batches import TorchBatches
-
-    return TorchBatches
 
 
 def _is_map(dataset: object) -> bool:

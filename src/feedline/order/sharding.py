@@ -9,9 +9,9 @@ from typing import Any
 from feedline.abc.source import ShardedSource, StreamSource
 from feedline.errors import BadOption, DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
-from feedline.samplers.steps import Steps
 from feedline.types import TAILS, Share, StreamSharding
 from feedline.types.ranks import own_share
+from feedline.types.steps import Steps
 
 
 def sharding_of(

@@ -18,9 +18,9 @@ from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.samplers.seeded import check_count
-from feedline.samplers.steps import Steps
 from feedline.types import Key, Share
 from feedline.types.indices import taken_each
+from feedline.types.steps import Steps
 
 _BLOCK = 1 << 14
 """Indices computed at a time when batches are iterated over."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from feedline.abc.faults import Fault
 from feedline.errors import EmptyBatch, WorkerError
 from feedline.faults.log import FaultLog
-from feedline.samplers.steps import Steps
 from feedline.simulation.dataset import Made, NotSent, SampleFailed, length_of
 from feedline.simulation.scenario import IN_ORDER, MAP, LawBroken, Scenario
 from feedline.simulation.world import World
 from feedline.types import IndexBlock
+from feedline.types.steps import Steps
 
 _LONGEST_CHAIN = 16
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -116,7 +115,8 @@ def usual_s(function: Callable[[], object], clock: Clock, *, most_s: float = 0.2
         before = clock.now()
         function()
         times.append(clock.since(before)[0])
-    return statistics.median(times)
+    times.sort()
+    return (times[len(times) // 2] + times[(len(times) - 1) // 2]) / 2
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from feedline.delivery.driver.settings import Settings
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.memory.arena import Arena
 from feedline.workers import abilities
-from feedline.workers.processes import ProcessEngine
+from feedline.workers.processes.engine import ProcessEngine
 from feedline.workers.threads import ThreadEngine
 from tests.holding import Hold, Whereabouts
 

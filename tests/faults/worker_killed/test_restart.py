@@ -22,7 +22,7 @@ from feedline.errors import WorkerWarning
 from feedline.testing import Gate
 from feedline.types import Task
 from feedline.workers import abilities
-from feedline.workers.processes import ProcessEngine
+from feedline.workers.processes.engine import ProcessEngine
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
 from tests.faults.loaders import (
     Augmented,

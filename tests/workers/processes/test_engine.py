@@ -29,7 +29,7 @@ from feedline.testing.engine import Numbers
 from feedline.testing.engine.workload import refuse_to_start
 from feedline.types import Call, DatasetKind, Result, ResultKind, Resume, SlotBatch, Task
 from feedline.workers.failure import UNPICKLABLE
-from feedline.workers.processes import ProcessEngine
+from feedline.workers.processes.engine import ProcessEngine
 from tests.faults.limits import descriptors_left
 
 pytestmark = pytest.mark.sample(5)

@@ -31,7 +31,7 @@ from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
 
 if abilities.has_shared_arenas():  # elsewhere it is never chosen
-    from feedline.workers.processes import ProcessEngine  # not while the loop waits for the first batch
+    from feedline.workers.processes.engine import ProcessEngine  # not while the loop waits for the first batch
 
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16

@@ -21,7 +21,8 @@ from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pi
 from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
-from feedline.loader.run.torch_view import B_co, TorchView, fresh_seed
+from feedline.loader.run.torch_types import B_co
+from feedline.loader.run.torch_view import TorchView, fresh_seed
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key

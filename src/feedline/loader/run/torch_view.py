@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
-from typing_extensions import TypeVar  # torch depends on it, too
 
 from feedline.abc.deferred import Placement
 from feedline.abc.source import ShardedSource
@@ -27,11 +26,6 @@ from feedline.types import StreamSharding
 
 if TYPE_CHECKING:
     from feedline.abc.target import Target
-
-S_co = TypeVar("S_co", covariant=True, default=Any)
-"""The type of a sample. Any: a dataset without annotations."""
-B_co = TypeVar("B_co", covariant=True, default=Any)
-"""The type of a batch. Any: the result of the default collate function has no known type."""
 
 
 class TorchView(LoaderView):

@@ -18,9 +18,9 @@ from feedline.abc.framework import Gather
 from feedline.abc.source import ColumnSource
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, InternalError
-from feedline.samplers.steps import Steps
 from feedline.system.failures import twin_of, without_frames
 from feedline.types import Span
+from feedline.types.steps import Steps
 from feedline.workers.fetch.guard import NothingLeft
 from feedline.workers.fetch.streams import FetcherOfStream
 

@@ -1,5 +1,4 @@
-"""Workers that are processes."""
+"""Workers that are processes.
 
-from feedline.workers.processes.engine import ProcessEngine
-
-__all__ = ["ProcessEngine"]
+A worker that is not forked imports this folder, but only its own side of it: `fresh.py` says what.
+"""

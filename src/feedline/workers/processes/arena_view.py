@@ -6,14 +6,16 @@ import ctypes
 import mmap
 import os
 from multiprocessing import reduction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedline.memory.arena import Arena
 from feedline.memory.codec import MessageWriter, SlotWriter
 from feedline.memory.reading import SMALL_BYTES, Bytes
 from feedline.memory.sparse import advise_huge_pages, map_again
+
+if TYPE_CHECKING:
+    from feedline.memory.arena import Arena
 
 
 class ArenaView:

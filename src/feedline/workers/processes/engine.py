@@ -32,7 +32,7 @@ from feedline.workers import handles, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.workers.forkserver import Preloading
-from feedline.workers.processes import start
+from feedline.workers.processes import fresh, start
 from feedline.workers.processes.answers import Answers
 from feedline.workers.processes.arena_view import ArenaView
 from feedline.workers.processes.channel import Channel
@@ -87,7 +87,7 @@ class ProcessEngine(WorkerEngine):
                 for number in range(self.worker_count):
                     self._add(Channel(number))
             if self._method == "forkserver":
-                self._preloading = lifetime.start_forkserver(spec, start.__name__)
+                self._preloading = lifetime.start_forkserver(spec, fresh.__name__)
             if self._method != "fork":
                 self._payload = Payload(spec)
 

@@ -18,9 +18,10 @@ from typing import Any
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.workers import session
 from feedline.workers.fork_safety import quiesce_threads, reset_in_child
+from feedline.workers.processes import fresh
 from feedline.workers.processes.channel import passed_on
 from feedline.workers.processes.payload import Payload
-from feedline.workers.processes.worker import Link, say_unready, serve
+from feedline.workers.processes.worker import Link, serve
 
 
 # Any: a multiprocessing context, whose `Process` has no type.
@@ -42,16 +43,7 @@ def _forked(link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
 
 def start_fresh(context: Any, link: Link, payload: Payload, name: str) -> BaseProcess:
     """Start a worker that inherits nothing (spawn, forkserver)."""
-    process: BaseProcess = context.Process(target=_fresh, args=(link, payload), name=name, daemon=True)
+    process: BaseProcess = context.Process(target=fresh.run, args=(link, payload), name=name, daemon=True)
     with session.without_file():
         process.start()
     return process
-
-
-def _fresh(link: Link, payload: Payload) -> None:
-    try:
-        spec = payload.open(link.number)
-    except Exception as exc:  # the user's own, from __setstate__ or an import
-        not_found = session.not_found(exc) if isinstance(exc, AttributeError) else None
-        return say_unready(link, not_found or exc)
-    serve(link, spec)

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from feedline.errors import BadOption
-from feedline.samplers.steps import Steps
 from feedline.types import TAILS, Share
+from feedline.types.steps import Steps
 
 totals = st.integers(0, 60)
 sizes = st.integers(1, 5)
