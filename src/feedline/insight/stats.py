@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 import shutil
@@ -199,6 +198,8 @@ class Stats(Mapping[str, Any]):
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
+        import html  # a large table of names, for notebooks
+
         tables = "".join(_html_of(table) for table in self._tables().values())
         lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
         title = f"<p>{html.escape(self._workers)}<br><b>{html.escape(self.verdict)}</b></p>"
@@ -297,6 +298,8 @@ def _stages(period: Period) -> _Table:
 
 
 def _html_of(table: _Table) -> str:
+    import html
+
     lines = ("".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in table)
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 

@@ -1,15 +1,18 @@
 """Samplers that can start at any position and use no memory. Those named as in torch take torch's arguments."""
 
-from feedline.samplers.batch import BatchSampler
-from feedline.samplers.block import BlockSampler
-from feedline.samplers.buckets import LengthBucketBatchSampler, TokenBudgetBatchSampler
-from feedline.samplers.distributed import DistributedSampler, distribute
-from feedline.samplers.plain import InfiniteSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
-from feedline.samplers.stratified import StratifiedBatchSampler
-from feedline.samplers.torch_bases import add_torch_bases
-from feedline.samplers.weighted import BalancedSampler, WeightedRandomSampler
+from __future__ import annotations
 
-add_torch_bases()
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feedline.samplers.batch import BatchSampler
+    from feedline.samplers.block import BlockSampler
+    from feedline.samplers.buckets import LengthBucketBatchSampler, TokenBudgetBatchSampler
+    from feedline.samplers.distributed import DistributedSampler, distribute
+    from feedline.samplers.plain import InfiniteSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+    from feedline.samplers.stratified import StratifiedBatchSampler
+    from feedline.samplers.weighted import BalancedSampler, WeightedRandomSampler
 
 __all__ = [
     "BalancedSampler",
@@ -26,6 +29,32 @@ __all__ = [
     "WeightedRandomSampler",
     "distribute",
 ]
+
+_FILES = {
+    "BalancedSampler": "weighted",
+    "BatchSampler": "batch",
+    "BlockSampler": "block",
+    "DistributedSampler": "distributed",
+    "InfiniteSampler": "plain",
+    "LengthBucketBatchSampler": "buckets",
+    "RandomSampler": "plain",
+    "SequentialSampler": "plain",
+    "StratifiedBatchSampler": "stratified",
+    "SubsetRandomSampler": "plain",
+    "TokenBudgetBatchSampler": "buckets",
+    "WeightedRandomSampler": "weighted",
+    "distribute": "distributed",
+}
+"""The file of each sampler. A loader needs one or two, and a worker none, so each is imported when first used."""
+
+
+# Any: a class or function of this folder.
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module 'feedline.samplers' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"feedline.samplers.{_FILES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.samplers.seeded import check_count
+from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, Share
 from feedline.types.indices import taken_each
 from feedline.types.steps import Steps
@@ -26,6 +27,7 @@ _BLOCK = 1 << 14
 """Indices computed at a time when batches are iterated over."""
 
 
+@with_torch_base("BatchSampler")
 class BatchSampler(Iterable[list[Any]]):
     """Yields the indices of a sampler in batches.
 

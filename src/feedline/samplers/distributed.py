@@ -13,6 +13,7 @@ from feedline.randomness.keys import checked_seed
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
 from feedline.samplers.plain import RandomSampler, SequentialSampler
+from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, Share, Tail
 from feedline.types.ranks import own_share
 
@@ -63,6 +64,7 @@ class Shared(Ordered):
         return self.share.world_size
 
 
+@with_torch_base("DistributedSampler")
 class Distributed(Shared, Sampler):
     """Yields every `world_size`-th index of a sampler, starting with the `rank`-th; `distribute` creates it.
 
@@ -202,6 +204,7 @@ class DistributedBatches(Shared, abc.BatchSampler):
         return rest
 
 
+@with_torch_base("DistributedSampler")
 class BatchIndices(Iterable[int]):
     """The indices of this rank's batches, one after the other: the `sampler` of a loader over such batches.
 

@@ -12,9 +12,11 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import draw_below
 from feedline.samplers.seeded import Seeded, check_count, shuffled_passes
+from feedline.samplers.torch_bases import with_torch_base
 from feedline.types import Key, State
 
 
+@with_torch_base("SequentialSampler")
 class SequentialSampler(Sampler):
     """Yields 0 to `len(data_source)` - 1 in that order.
 
@@ -39,6 +41,7 @@ class SequentialSampler(Sampler):
         return f"SequentialSampler({self.size()} samples)"
 
 
+@with_torch_base("RandomSampler")
 class RandomSampler(Seeded):
     """Yields the indices of a dataset in random order, or draws them with replacement.
 
@@ -101,6 +104,7 @@ class RandomSampler(Seeded):
         return f"RandomSampler({len(self.data_source)} samples{drawn}{count}{self._origin()})"
 
 
+@with_torch_base("SubsetRandomSampler")
 class SubsetRandomSampler(Seeded):
     """Yields the given indices in random order, each once.
 

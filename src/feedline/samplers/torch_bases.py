@@ -16,42 +16,36 @@ because Python does not accept a second base beside `object`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
+from typing import TypeVar
 
 from feedline.errors import OptionWarning, warn_user
-from feedline.samplers.batch import BatchSampler
-from feedline.samplers.distributed import BatchIndices, Distributed
-from feedline.samplers.plain import RandomSampler, SequentialSampler, SubsetRandomSampler
-from feedline.samplers.weighted import WeightedRandomSampler
 from feedline.system.optional import when_imported
 
-_BASES: dict[type, str] = {
-    BatchSampler: "BatchSampler",
-    BatchIndices: "DistributedSampler",
-    Distributed: "DistributedSampler",
-    RandomSampler: "RandomSampler",
-    SequentialSampler: "SequentialSampler",
-    SubsetRandomSampler: "SubsetRandomSampler",
-    WeightedRandomSampler: "WeightedRandomSampler",
-}
-"""torch's name for each class."""
+K = TypeVar("K", bound=type)
 
 
-def add_torch_bases() -> None:
-    """Make torch's samplers bases of feedline's, now or when torch is imported."""
-    when_imported("torch.utils.data", _add)
+def with_torch_base(name: str) -> Callable[[K], K]:
+    """Make torch's sampler of this name a base of the class, now or when torch is imported."""
+
+    def named(kind: K) -> K:
+        when_imported("torch.utils.data", partial(_add, kind, name))
+        return kind
+
+    return named
 
 
-def _add(torch_data: ModuleType) -> None:
-    for kind, name in _BASES.items():
-        theirs = getattr(torch_data, name)
-        if issubclass(kind, theirs):
-            continue
-        try:
-            kind.__bases__ = (*kind.__bases__, theirs)
-        except TypeError as exc:  # an import must not fail for this
-            warn_user(
-                f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
-                f"both ({exc}). Frameworks will not recognise it. In that class, put feedline's sampler first.",
-                OptionWarning,
-            )
+def _add(kind: type, name: str, torch_data: ModuleType) -> None:
+    theirs = getattr(torch_data, name)
+    if issubclass(kind, theirs):
+        return
+    try:
+        kind.__bases__ = (*kind.__bases__, theirs)
+    except TypeError as exc:  # an import must not fail for this
+        warn_user(
+            f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
+            f"both ({exc}). Frameworks will not recognise it. In that class, put feedline's sampler first.",
+            OptionWarning,
+        )

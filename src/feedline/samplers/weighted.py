@@ -14,11 +14,13 @@ from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
 from feedline.samplers.draws import AliasTable, draw_exponential
 from feedline.samplers.seeded import Seeded, check_count
+from feedline.samplers.torch_bases import with_torch_base
 from feedline.system.optional import is_tensor
 from feedline.types import Key, State
 from feedline.types.labels import classes_of, refuse_dataset
 
 
+@with_torch_base("WeightedRandomSampler")
 class WeightedRandomSampler(Seeded):
     """Draws indices with probabilities in proportion to any number of weights.
 

@@ -1,4 +1,4 @@
-"""What a spawned worker imports before it makes its first sample: every module delays the first batch, in every worker."""
+"""What a spawned worker imports before its first sample: every module delays the first batch, in every worker."""
 
 from __future__ import annotations
 

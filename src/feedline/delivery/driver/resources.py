@@ -30,9 +30,6 @@ from feedline.types import DatasetKind
 from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
 
-if abilities.has_shared_arenas():  # elsewhere it is never chosen
-    from feedline.workers.processes.engine import ProcessEngine  # not while the loop waits for the first batch
-
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
 _MOST_SLOTS = 1024
@@ -50,6 +47,8 @@ class Resources:
     def __init__(self, settings: Settings, framework: Framework) -> None:
         self.settings = settings
         self.framework = framework
+        if settings.engine_name == "process" and abilities.can_share_arenas():
+            import feedline.workers.processes.engine  # noqa: F401  now, not while the loop waits for the first batch
         self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
@@ -157,6 +156,8 @@ class Resources:
             from feedline.workers.portable import PortableEngine
 
             return PortableEngine(self.worker_count, settings.context), None
+        from feedline.workers.processes.engine import ProcessEngine
+
         return ProcessEngine(self.worker_count, arena, settings.context), arena
 
     @property

@@ -6,6 +6,8 @@ Both loaders iterate through this. `TorchBatches` decides what the torch drop-in
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import time
 import weakref
 from abc import abstractmethod
@@ -28,7 +30,6 @@ from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.delivery.state.epochs import Start
 from feedline.delivery.state.ranks import own_snapshot
 from feedline.frameworks.torch_compile import run_untraced
-from feedline.loader import live
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.run import Run
 from feedline.loader.run.view import LoaderView
@@ -202,7 +203,10 @@ class Iteration(Iterator[Any]):
         for watch in watchers:
             watch(view.loader)
         counters.observer.begin(epoch, begun, counters.batches)
-        live.begins(view.loader, counters, view.worker_count)
+        if os.environ.get("FEEDLINE_LIVE") or "feedline.loader.live" in sys.modules:
+            from feedline.loader import live
+
+            live.begins(view.loader, counters, view.worker_count)
         self._listener = run.listener
 
     def _restart_on_epoch_change(self, run: Run, view: LoaderView, order: Order) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from feedline.abc.description import check_description, description_of
 from feedline.abc.error_policy import ErrorPolicy
@@ -16,12 +17,10 @@ from feedline.abc.framework import Framework
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import is_stateful
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.delivery.driver import auto
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.caller_lock import Running
 from feedline.delivery.driver.resources import Resources
 from feedline.delivery.driver.settings import Settings
-from feedline.delivery.driver.tuning import Tuning
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.epochs import Epochs
@@ -34,7 +33,9 @@ from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import sharding_of
 from feedline.types import DatasetKind, State, StreamSharding
 from feedline.types.ranks import share_if_known
-from feedline.workers.thread_safety import must_leave_threads
+
+if TYPE_CHECKING:
+    from feedline.delivery.driver.tuning import Tuning
 
 # object: a loader of either class.
 adjusters: list[Callable[[object], None]] = []
@@ -120,11 +121,15 @@ class Run:
             adjust(view.loader)
             view = view.again()
         if self.tuning is not None and not self.tuning.is_begun:
+            from feedline.delivery.driver import auto  # only for a loader with "auto"
+
             spec = self.spec(view, view.dataset, 0, view.init)
             auto.begin(self.tuning, self.settings(view), spec, view.batch_size, has_indices=view.is_map)
             view = view.again()
         settings = self.settings(view)
         if self.options.seed is not None and settings.engine_name == "thread" and not self._is_probed:
+            from feedline.workers.thread_safety import must_leave_threads
+
             self._is_probed = True
             if must_leave_threads(view.dataset, view.collate, is_map=view.is_map, batched=view.batched):
                 self.options = replace(self.options, engine="process")
