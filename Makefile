@@ -30,7 +30,7 @@ TAG ?=
 .PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
-	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (about a minute)"
+	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (a minute, after the installation)"
 	@echo "make test    lint, types, tests: what CI runs (about eight minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, docs, benchmarks, the demo"
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
@@ -57,8 +57,11 @@ $(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("feedline needs Python 3.10 or later: make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
 	@test -x $(BIN)/python || test -x $(BIN)/python.exe || $(PYTHON) -m venv $(VENV)
 	@echo "installing feedline[$*] into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$*]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c $(CONSTRAINTS) -e ".[$*]"
 	@touch $@
+
+# The demo imports a third of torch: compiling all of it would take longer than the rest of the installation.
+$(VENV)/.installed-demo: PIP_OPTIONS := --no-compile
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/feedline demo

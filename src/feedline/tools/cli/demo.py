@@ -48,7 +48,7 @@ SIDES = (Side(TORCH), Side(FEEDLINE))
 BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default
 LEAST_SHARED = 400 << 20
 """Bytes of shared memory that torch's loader needs for batches of 38 MB."""
-TRAINED_S, BUDGET_S = 30.0, 50.0
+TRAINED_S, BUDGET_S = 22.0, 36.0
 """Seconds after the start by which training and the other measurements should end: a slow machine runs fewer rounds."""
 QUIET_CORES = 0.2
 LONGEST_PATH = 70
