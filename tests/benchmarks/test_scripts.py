@@ -309,6 +309,13 @@ def test_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_whole_program(tmp_path: Path) -> None:
+    flags = ["--whole", "--start-method", "fork", "--workers", "1"]
+    found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
+    assert all(found["feedline/process"]["ratios"]["torch"][figure]["median"] > 0 for figure in ("seconds", "cpu_s"))
+
+
+@pytest.mark.slow
 def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--sampler", "random", "weighted", "--sizes", "2000", "--weights", "1000", "--torch-max", "1000"]
     rows = rows_of("w5_index_space", [*BRIEF, *flags], tmp_path)
