@@ -39,6 +39,8 @@ import feedline
 def loaded(): return sorted(name for name in sys.modules if "feedline" in name)
 feedline.DataLoader
 answer = {"drop-in": loaded()}
+list(feedline.DataLoader(list(range(8)), 2))
+answer["inline"] = loaded()
 list(feedline.DataLoader(list(range(8)), 2, num_workers=2))
 answer["workers"] = loaded()
 answer["compiler"] = "torch._dynamo" in sys.modules
@@ -121,17 +123,32 @@ def test_neutral_loader_needs_no_torch(answers: dict[str, Any]) -> None:
     assert not answers["neutral"]
 
 
-def test_data_loader_imports_only_what_every_loader_needs(answers: dict[str, Any]) -> None:
-    """No engine, source, decoder or tool: these are imported when a loader is created, iterated over or given one."""
+def parts_in(loaded: list[str], *parts: str) -> list[str]:
+    return [name for name in loaded if name.startswith(tuple(f"feedline.{part}" for part in parts))]
+
+
+def test_the_class_imports_nothing_that_loaders_are_made_of(answers: dict[str, Any]) -> None:
+    """A spawned worker imports the program, and with it the class, but makes no loader."""
     loaded = answers["drop-in"]
-    assert len(loaded) < 120
-    folders = ("datasets", "images", "insight", "delivery.machine", "simulation", "tools", "workers.processes")
-    assert not [name for name in loaded if name.startswith(tuple(f"feedline.{folder}" for folder in folders))]
+    assert not parts_in(loaded, "datasets", "delivery.machine", "device", "images", "insight", "memory", "order")
+    assert not parts_in(
+        loaded, "frameworks.torch.", "samplers", "simulation", "tools", "workers.fetch", "workers.runner"
+    )
+    assert len(loaded) < 55, loaded  # 47 when this was written
+
+
+def test_a_loader_without_workers_loads_no_engine(answers: dict[str, Any]) -> None:
+    assert not parts_in(
+        answers["inline"], "workers.portable", "workers.processes", "workers.ray.cluster", "workers.threads"
+    )
+    assert len(answers["inline"]) < 190, answers["inline"]  # 175
 
 
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
-    optional = ("datasets", "images", "simulation", "tools", "workers.ray.engine", "workers.threads", "testing")
-    assert not [name for name in answers["workers"] if name.startswith(tuple(f"feedline.{part}" for part in optional))]
+    loaded = answers["workers"]
+    assert not parts_in(loaded, "datasets", "images", "loader.live", "simulation", "testing", "tools")
+    assert not parts_in(loaded, "workers.forkserver", "workers.portable", "workers.ray.engine", "workers.threads")
+    assert len(loaded) < 215, loaded  # 200
 
 
 def test_a_loader_does_not_load_torchs_compiler(answers: dict[str, Any]) -> None:
