@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,3 +144,18 @@ def test_an_invalid_rank_is_ignored_for_streams(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = DataLoader(Stream(), 2)
     assert REBUILDING.own_share(loader) is loader
+
+
+@pytest.mark.slow
+def test_frameworks_keep_a_loader_that_was_made_in_another_process() -> None:
+    """They are prepared for feedline's loaders with the first one, not with the class."""
+    data = pickle.dumps(DataLoader(list(range(4)), 2))
+    program = (
+        "import pickle, sys, torch.utils.data\nfrom feedline import DataLoader\n"
+        "assert not hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"
+        f"loader = pickle.loads({data!r})\n"
+        "assert hasattr(DataLoader, '_speechbrain_recovery_skip_to')\n"
+        "assert len(list(loader)) == 2\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

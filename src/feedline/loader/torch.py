@@ -162,7 +162,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _feedline_view = _View()  # type: ignore[assignment]  # it finds the class when there is a loader
+    _feedline_view = _View()
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -362,6 +362,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         if "__init__" in vars(cls):
             known = inspect.signature(DataLoader.__init__).parameters
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _parts()  # the first loader of this process, which frameworks may rebuild
+        vars(self).update(state)
 
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
