@@ -147,7 +147,7 @@ def test_a_loader_without_workers_loads_no_engine(answers: dict[str, Any]) -> No
 def test_a_loader_with_workers_loads_no_optional_part(answers: dict[str, Any]) -> None:
     loaded = answers["workers"]
     assert not parts_in(loaded, "datasets", "images", "loader.live", "simulation", "testing", "tools")
-    assert not parts_in(loaded, "workers.forkserver", "workers.portable", "workers.ray.engine", "workers.threads")
+    assert not parts_in(loaded, "workers.portable", "workers.ray.engine", "workers.threads")
     assert len(loaded) < 215, loaded  # 200
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from feedline.abc.worker_spec import WorkerSpec
-from feedline.collate import fields
-from feedline.collate.mismatch import date_in, mismatch_of
 from feedline.errors import CollateError
 from feedline.system.failures import indices_text, samples_text, words
 from feedline.types import DatasetKind
@@ -56,8 +54,12 @@ def notes_on(
 def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, samples: Sequence[object]) -> Iterator[str]:
     """Name the sample that does not fit into its batch, if that is why the default collate function failed."""
     try:
+        from feedline.collate.mismatch import mismatch_of  # most workers never need it
+
         mismatch = mismatch_of(samples) if samples else None
-    except Exception as looked:  # torch's nested tensors raise when asked for their shape: report the first error
+    # The import fails where no descriptor is left, and torch's nested tensors raise when asked for their shape: report the
+    # first error.
+    except Exception as looked:
         yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
         return
     if mismatch is None:
@@ -72,6 +74,9 @@ def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, sampl
 
 def _notes_on_dates(sample: object) -> Iterator[str]:
     """Name the field with dates that torch's collate function rejected."""
+    from feedline.collate import fields
+    from feedline.collate.mismatch import date_in
+
     path = date_in(sample)
     if path is not None:
         yield (

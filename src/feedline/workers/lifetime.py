@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.worker_spec import WorkerSpec
@@ -25,11 +25,8 @@ from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied, WorkerSt
 from feedline.memory import forks
 from feedline.system.failures import words
 from feedline.system.references import References
-from feedline.workers import handles
+from feedline.workers import forkserver, handles
 from feedline.workers.failure import UNPICKLABLE
-
-if TYPE_CHECKING:
-    from feedline.workers.forkserver import Preloading
 
 _PATIENCE_S = 0.15
 """How long workers that are no longer needed may take to finish their work."""
@@ -105,10 +102,8 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
         raise
 
 
-def start_forkserver(spec: WorkerSpec, worker_module: str) -> Preloading:
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
     """Start the fork server, which imports once what every worker would otherwise import itself."""
-    from feedline.workers import forkserver
-
     sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
     return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 

@@ -37,6 +37,7 @@ from feedline.types import (
     WorkerIdentity,
 )
 from feedline.types.indices import plain_index
+from feedline.workers.failure_notes import notes_on
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
@@ -251,8 +252,6 @@ class Runner:
         """Add notes that name the sample to an exception; return the entry for the fault log."""
         if self.trouble is not None or type(indices) is Call:
             return None
-        from feedline.workers.failure_notes import notes_on  # only for a sample that failed
-
         stage, index = self._where(exc, indices)
         samples, self._scope.unfit = self._scope.unfit, None
         for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker, samples or ()):

@@ -21,7 +21,7 @@ import time
 from ctypes import c_int
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import TooManyOpenFiles, WorkerDied
@@ -31,6 +31,7 @@ from feedline.types import Call, Result, ResultKind, Task
 from feedline.workers import handles, lifetime
 from feedline.workers.base import WorkerEngine
 from feedline.workers.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.workers.forkserver import Preloading
 from feedline.workers.processes import fresh, start
 from feedline.workers.processes.answers import Answers
 from feedline.workers.processes.arena_view import ArenaView
@@ -39,9 +40,6 @@ from feedline.workers.processes.messages import Kind, Message, joined, receive, 
 from feedline.workers.processes.payload import Payload
 from feedline.workers.processes.stacks import Stacks, is_asleep
 from feedline.workers.processes.worker import Link
-
-if TYPE_CHECKING:
-    from feedline.workers.forkserver import Preloading
 
 _BIRTH_S = 8.0
 """Time within which a forked worker must reach the user's code. It takes milliseconds."""
