@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from feedline import DataLoader
+
 PROGRAM = """
 import json, sys
 from feedline import DataLoader
@@ -49,6 +51,24 @@ NOT_OF_A_WORKER = (
 
 MOST = 95
 """Modules of feedline in a worker whose program imports the loader: 89 when this was written, 169 before."""
+
+
+class Modules:
+    """Its only sample says which modules are loaded where it is made."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> list[str]:
+        return list(sys.modules)
+
+
+def test_a_forked_worker_imports_nothing() -> None:
+    """What only workers need is imported before the fork, once."""
+    loader = DataLoader(Modules(), batch_size=None, num_workers=1, multiprocessing_context="fork")
+    batches = iter(loader)
+    before = set(sys.modules)
+    assert set(next(batches)) <= before
 
 
 @pytest.mark.slow
