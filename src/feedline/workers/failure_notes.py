@@ -57,7 +57,7 @@ def _notes_on_misfit(exc: BaseException, indices: object, dataset: object, sampl
         from feedline.collate.mismatch import mismatch_of  # most workers never need it
 
         mismatch = mismatch_of(samples) if samples else None
-    # The import fails where no descriptor is left, and torch's nested tensors raise when asked for their shape: the first
+    # The import fails where no descriptor is left, and torch's nested tensors raise when asked for shapes: the first
     # error must be reported all the same.
     except Exception as looked:
         yield f"The sample that does not fit could not be found: inspecting the samples failed too ({words(looked)})."
