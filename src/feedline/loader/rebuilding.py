@@ -6,6 +6,7 @@ Here, a rebuilt loader is a copy, so it keeps all options, and a subclass may ha
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -25,8 +26,12 @@ from feedline.types.ranks import own_share
 # Any, here and below: a `feedline.DataLoader`, whose file imports this one.
 L = TypeVar("L", bound=Any)
 
-_TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]  # a list will do
-"""The attributes in which torch's loader itself keeps its arguments."""
+
+@functools.cache
+def _torch_parts(kind: type) -> frozenset[str]:
+    """Return the attributes in which torch's own loader, the last base of that module, keeps its arguments."""
+    base: Any = [base for base in kind.__mro__ if base.__module__ == "torch.utils.data.dataloader"][-1]
+    return frozenset(vars(base([])))
 
 
 class TorchRebuilding(Rebuilding):
@@ -36,7 +41,7 @@ class TorchRebuilding(Rebuilding):
         return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
-        parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
+        parts = {name: value for name, value in vars(other).items() if name in _torch_parts(type(loader))}
         return _with(loader, parts, RankWatch(is_over=True))
 
     def with_batch_size(self, loader: L, batch_size: int) -> L:
