@@ -41,7 +41,8 @@ class TorchRebuilding(Rebuilding):
         return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
-        parts = {name: value for name, value in vars(other).items() if name in _torch_parts(type(loader))}
+        own = _torch_parts(loader.__class__)
+        parts = {name: value for name, value in vars(other).items() if name in own}
         return _with(loader, parts, RankWatch(is_over=True))
 
     def with_batch_size(self, loader: L, batch_size: int) -> L:
