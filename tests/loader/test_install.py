@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
 import pickle
 import sys
 import types
@@ -124,6 +126,99 @@ def test_classes_derived_while_installed_are_feedlines() -> None:
 
     assert isinstance(iter(Mine(range(3))), TorchBatches)  # type: ignore[arg-type]
     assert not isinstance(torch.utils.data.DataLoader(range(3)), Mine)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("original", ["DataLoader", "StatefulDataLoader"])
+def test_all_of_feedlines_loaders_count_as_torchs_and_torchdatas(original: str) -> None:
+    own = feedline.DataLoader(range(3))
+    feedline.install()
+
+    class Derived(torch.utils.data.DataLoader[Any]):
+        pass
+
+    class DerivedFromStateful(StatefulDataLoader[Any]):  # type: ignore[misc]  # torchdata is not typed
+        pass
+
+    class Wrapper:  # as Accelerate's, which have the class of the loader inside
+        __class__ = Derived  # type: ignore[assignment]
+
+    kind = {"DataLoader": torch.utils.data.DataLoader, "StatefulDataLoader": StatefulDataLoader}[original]
+    kinds = (torch.utils.data.DataLoader, StatefulDataLoader, Derived, DerivedFromStateful)
+    assert all(issubclass(derived, kind) for derived in kinds)
+    assert all(isinstance(derived(range(3)), kind) for derived in kinds)  # type: ignore[arg-type]
+    assert isinstance(Wrapper(), kind)
+    assert isinstance(own, kind)
+    assert not issubclass(torch.utils.data.DataLoader, Derived)
+
+
+def test_old_classes_keep_their_relations() -> None:
+    old = types.new_class("Old", (_kept[0],))
+    feedline.install()
+    assert issubclass(old, torch.utils.data.DataLoader)
+    assert not issubclass(old, StatefulDataLoader)
+    assert issubclass(_kept[1], StatefulDataLoader)
+    assert not issubclass(_kept[0], feedline.DataLoader)
+
+
+def test_loaders_are_called_by_torchs_names() -> None:
+    feedline.install()
+    loader = torch.utils.data.DataLoader(range(3))  # type: ignore[arg-type, var-annotated]
+    assert repr(loader).startswith("DataLoader(range, ")
+    assert [kind.__qualname__ for kind in (type(loader), StatefulDataLoader)] == ["DataLoader", "StatefulDataLoader"]
+    with pytest.raises(TypeError, match=r"^DataLoader\(\) got an unexpected keyword argument 'batch_sise'"):
+        torch.utils.data.DataLoader(range(3), batch_sise=2)  # type: ignore[arg-type, call-arg]
+
+
+def record_constructors(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record the arguments of all loaders of this class, as Lightning does to create them again."""
+
+    def recording(init: Any) -> Any:
+        @functools.wraps(init)
+        def recorded(self: Any, *arguments: object, **options: object) -> None:
+            vars(self).setdefault("recorded", (arguments, options))
+            vars(self)["recorded_dataset"] = inspect.signature(init).bind(self, *arguments, **options).args[1]
+            init(self, *arguments, **options)
+
+        return recorded
+
+    kinds = [kind]
+    for one in kinds:
+        kinds += type.__subclasses__(one)
+        if "__init__" in vars(one):
+            monkeypatch.setattr(one, "__init__", recording(one.__init__))
+
+
+def test_frameworks_can_record_the_arguments_of_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    feedline.install()
+
+    class Plain(torch.utils.data.DataLoader[Any]):
+        pass
+
+    class WithConstructor(torch.utils.data.DataLoader[Any]):
+        def __init__(self, size: int) -> None:
+            super().__init__(range(size), 2)  # type: ignore[arg-type]
+
+    record_constructors(torch.utils.data.DataLoader, monkeypatch)
+    found: list[Any] = [
+        torch.utils.data.DataLoader(range(3), 2),  # type: ignore[arg-type]
+        StatefulDataLoader(range(3), 2),
+        Plain(range(3), 2),  # type: ignore[arg-type]
+        WithConstructor(3),
+    ]
+    assert [one.recorded[0] for one in found] == [(range(3), 2)] * 3 + [(3,)]
+    assert [one.recorded_dataset for one in found] == [range(3)] * 4
+
+
+def test_constructors_of_derived_classes_keep_their_signatures() -> None:
+    feedline.install()
+
+    class Mine(torch.utils.data.DataLoader[Any]):
+        def __init__(self, data: Any, *arguments: Any, **options: Any) -> None:
+            super().__init__(data, *arguments, **options)
+
+    assert list(inspect.signature(Mine.__init__).parameters) == ["self", "data", "arguments", "options"]
+    assert "seed" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+    assert samples(Mine(range(4), 2, seed=1)) == [0, 1, 2, 3]
 
 
 def test_a_loader_can_be_pickled_while_installed_and_afterwards() -> None:

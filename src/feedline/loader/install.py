@@ -5,42 +5,49 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from abc import ABCMeta
+from abc import ABC  # a class may derive from both a loader and an ABC, as with torch's
 from typing import Any
 
 import torch.utils.data
 
 from feedline.frameworks.substitution import substitute
+from feedline.loader import torch as drop_in
 from feedline.loader.run.torch_types import B_co, S_co
-from feedline.loader.torch import DataLoader
 
 _TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may refer to our class
 
-_originals: dict[type, type] = {}
-"""The original class of each replacement. Entries stay after `uninstall`: other code may have kept a replacement."""
+_replaced: dict[type, tuple[type, ...]] = {}
+"""For each replacement, the class that it replaces, then others whose loaders count as its own.
+
+Entries stay after `uninstall`: other code may have kept a replacement.
+"""
 
 _installed: list[type] = []
 """The replacements that are active now."""
 
 
-class _StandIn(ABCMeta):  # ABCMeta, so that a class may still derive from both a loader and an ABC
-    """Makes `isinstance` and `issubclass` give the same results as for the class that is replaced."""
+class DataLoader(drop_in.DataLoader[S_co, B_co], ABC):
+    """The class that `torch.utils.data.DataLoader` refers to after `install()`.
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        original = _originals.get(cls)
-        return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
+    For `isinstance` and `issubclass`, torch's own loaders and the classes derived from them belong to it, too.
+    """
 
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        original = _originals.get(cls)
-        return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
+    __init__ = drop_in.DataLoader.__init__  # here, too: Lightning wraps constructors that are a class's own
+
+    def __init_subclass__(cls, **options: object) -> None:
+        # The drop-in's would add feedline's options to the constructor: here, frameworks find them in the one above.
+        super(drop_in.DataLoader, cls).__init_subclass__(**options)
+
+    @classmethod
+    def __subclasshook__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _replaced.get(cls, ())) or NotImplemented
 
 
-class InstalledDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
-    """The class that `torch.utils.data.DataLoader` refers to after `install()`."""
+class StatefulDataLoader(DataLoader[S_co, B_co]):
+    """The class that `torchdata.stateful_dataloader.StatefulDataLoader` refers to after `install()`.
 
-
-class InstalledStatefulDataLoader(DataLoader[S_co, B_co], metaclass=_StandIn):
-    """The class that `torchdata.stateful_dataloader.StatefulDataLoader` refers to after `install()`."""
+    All of feedline's loaders belong to it, since all of them have a state.
+    """
 
 
 class Installed:
@@ -57,7 +64,7 @@ class Installed:
             uninstall()
 
     def __repr__(self) -> str:
-        return f"Installed({', '.join(_originals[kind].__name__ for kind in _installed)})"
+        return f"Installed({', '.join(kind.__name__ for kind in _installed)})"
 
 
 def install() -> Installed:
@@ -87,9 +94,9 @@ def install() -> Installed:
         with contextlib.suppress(ImportError):  # it is not installed, or broken
             importlib.import_module("torchdata.stateful_dataloader")
         torchdata: Any = sys.modules.get("torchdata.stateful_dataloader")
-        _substitute(_TORCH, InstalledDataLoader)
+        _substitute(DataLoader, _TORCH)
         if torchdata is not None:
-            _substitute(torchdata.StatefulDataLoader, InstalledStatefulDataLoader)
+            _substitute(StatefulDataLoader, torchdata.StatefulDataLoader, drop_in.DataLoader)
     return Installed(is_first=is_first)
 
 
@@ -107,10 +114,10 @@ def uninstall() -> None:
     """
     while _installed:
         stand_in = _installed.pop()
-        substitute(stand_in, _originals[stand_in])
+        substitute(stand_in, _replaced[stand_in][0])
 
 
-def _substitute(original: type, stand_in: type) -> None:
-    _originals[stand_in] = original
+def _substitute(stand_in: type, original: type, *others: type) -> None:
+    _replaced[stand_in] = original, *others
     _installed.append(stand_in)
     substitute(original, stand_in)
