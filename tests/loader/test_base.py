@@ -335,3 +335,19 @@ def test_a_copy_keeps_a_loaded_state(kind: Any, twin_of: Callable[[Any], Any]) -
     assert twin.state_dict() == state
     assert batches(twin) == rest
     assert batches(loader) == rest, "each has its own state"
+
+
+class NoLength:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"num_workers": 1}])
+def test_a_state_needs_no_length_before_the_first_iteration(options: Any) -> None:
+    dataset: Any = NoLength()
+    loader: Any = DataLoader(dataset, **options)
+    state = loader.state_dict()  # as frameworks do when they unpickle a loader, with a class in place of the dataset
+    with pytest.raises(TypeError, match=r"no len\(\)"):
+        list(loader)
+    with pytest.raises(BadState, match="size=None"):
+        DataLoader(range(3), **options).load_state_dict(state)

@@ -37,6 +37,11 @@ class SequentialSampler(Sampler):
     def draw_seed(self) -> int:
         return 0  # nothing is drawn, so no generator is advanced
 
+    def describe(self) -> State:
+        # Frameworks build loaders with a class in place of the dataset, and ask for their state, to unpickle others.
+        has_length = hasattr(type(self.data_source), "__len__")
+        return super().describe() if has_length else {"kind": type(self).__name__, "size": None}
+
     def __repr__(self) -> str:
         return f"SequentialSampler({self.size()} samples)"
 
