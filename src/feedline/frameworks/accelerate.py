@@ -18,6 +18,7 @@ from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.errors import BadOption, OptionWarning, StateWarning, warn_user
 from feedline.frameworks.substitution import substitute
 from feedline.system.optional import when_imported
+from feedline.types import State
 from feedline.types.ranks import own_share
 
 _KEEPS = "Call feedline.install() at the start of the program to keep at least feedline's engine."
@@ -106,9 +107,9 @@ def _prepare(function: Callable[..., object], kind: type[TorchLoader], rebuildin
     return prepare_data_loader
 
 
-def _saving(function: Callable[[object], object], kind: type[TorchLoader]) -> Callable[[Any], object]:
+def _saving(function: Callable[[Any], State], kind: type[TorchLoader]) -> Callable[[Any], State]:
     @functools.wraps(function)
-    def state_dict(self: Any) -> object:
+    def state_dict(self: Any) -> State:
         loader = _inner(self)
         if not isinstance(loader, kind):
             return function(self)
@@ -117,7 +118,11 @@ def _saving(function: Callable[[object], object], kind: type[TorchLoader]) -> Ca
                 "Accelerate has not kept the state that belongs to the training loop: it reads one batch ahead. Use "
                 "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
             )
-        return function(self) if "dl_state_dict" in vars(self) else loader.state_dict()  # no iteration has started yet
+        if "dl_state_dict" not in vars(self):  # no iteration has started yet
+            return loader.state_dict()
+        state = dict(function(self))
+        state.pop("_iterator_finished", None)  # Accelerate's addition: the loader's own state says whether it has ended
+        return state
 
     return state_dict
 
