@@ -21,13 +21,15 @@ HOURS ?= 2
 OUT ?= build/soak
 RUNS ?= 5
 SEED ?=
+# The clone of a framework whose own tests make upstream runs.
+CHECKOUT ?=
 # What make dist-test tries (none: no extras), which sessions make matrix runs, and the tag that make dist must fit; all,
 # all and none if none are given.
 EXTRAS ?=
 SESSIONS ?=
 TAG ?=
 
-.PHONY: help demo test pytest test-times test-hostile slow frameworks ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
+.PHONY: help demo test pytest test-times test-hostile slow frameworks upstream frameworks-tools ray ray-drill drill soak quick lint format types bench hooks clean docs docs-serve docs-test docs-publish gpu dist dist-test sbom matrix lint-release release-tools
 
 help:
 	@echo "make demo    the same training with torch's loader and with feedline, a table and a report (a minute, after the installation)"
@@ -36,6 +38,7 @@ help:
 	@echo "make test-times     the tests of make test, and what each folder and file costs"
 	@echo "make test-hostile   make test five times, beside busy loops, stopped at random: RUNS=5"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
+	@echo "make upstream    the tests of Accelerate or Lightning themselves, in CHECKOUT=folder, with torch's loader and with feedline's"
 	@echo "make ray     workers on a Ray cluster of this machine"
 	@echo "make ray-drill   actors and nodes of a Ray cluster on this machine killed mid-epoch, for MINUTES=5"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
@@ -104,11 +107,17 @@ slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m real_time --processes 1
 
 # Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
-frameworks:
+frameworks-tools:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-frameworks $(VENV)-frameworks/.installed-dev,frameworks
 	$(VENV)-frameworks/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
+
+frameworks: frameworks-tools
 	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 --processes 2 tests/frameworks_real \
 		--ignore tests/frameworks_real/test_mosaicml.py
+
+# A clone at the tag of the version that is installed in .venv-frameworks; nothing of it becomes part of the project.
+upstream: frameworks-tools
+	$(VENV)-frameworks/bin/python -m tests.upstream $(CHECKOUT)
 
 # One cluster on this machine for all of it.
 ray: $(VENV)/.installed-dev
