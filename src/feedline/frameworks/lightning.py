@@ -51,8 +51,8 @@ def _saving(
                 rebuilding.end_epoch(loader)
         state = function(self)
         fetcher = self._data_fetcher
-        if not is_over and getattr(fetcher, "batches", None) and hasattr(fetcher, "feedline_states"):
-            states = fetcher.feedline_states
+        states = getattr(fetcher, "feedline_states", {})
+        if states and not is_over and getattr(fetcher, "batches", None):
             saved = zip(loaders, state["combined_loader"], strict=True)
             state["combined_loader"] = [states.get(id(loader), now) for loader, now in saved]
         return state
