@@ -351,3 +351,9 @@ def test_a_state_needs_no_length_before_the_first_iteration(options: Any) -> Non
         list(loader)
     with pytest.raises(BadState, match="size=None"):
         DataLoader(range(3), **options).load_state_dict(state)
+
+
+def test_iterators_count_as_torchs() -> None:
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    assert isinstance(iter(DataLoader(range(2))), base)  # Lightning pickles all other iterators
+    assert isinstance(iter(DataLoader(range(2), num_workers=1, engine="thread")), base)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches
@@ -31,8 +32,10 @@ _profiler = torch.autograd.profiler
 
 
 @run_untraced
-class TorchBatches(Iteration, Generic[B_co]):
+class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: ignore[misc]  # __iter__ has another type
     """Iterate over the batches of a `feedline.DataLoader`.
+
+    Torch's base is there for `isinstance` alone: by it, Lightning knows which iterators it cannot pickle.
 
     Args:
         run: the loader's run.
@@ -127,7 +130,7 @@ class TorchBatches(Iteration, Generic[B_co]):
             run.running.begun(self, last_close)
 
     @property
-    def _num_yielded(self) -> int:
+    def _num_yielded(self) -> int:  # type: ignore[override]  # an attribute there
         """Batches of the epoch delivered so far, under torch's name; like torchdata, counts resumed ones too."""
         return self._batches.checkpoint.batch_count()
 
