@@ -392,6 +392,60 @@ def test_two_states_saved_shortly_after_each_other_are_exact(every: int, stop: i
     loader.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("taken", [None, 0, 1, 3])
+@pytest.mark.parametrize("program_seed", [0, 5])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_later_epochs_follow_a_state_from_inside_an_epoch(
+    workers: int, taken: int | None, program_seed: int, sampled: bool
+) -> None:
+    """Without `seed` and `generator`, whether or not the program has seeded torch alike."""
+
+    def make() -> Any:
+        sampler = torch_data.WeightedRandomSampler([1.0] * 12, 12) if sampled else None
+        return DataLoader(range(12), 4, shuffle=not sampled, sampler=sampler, num_workers=workers)
+
+    torch.manual_seed(0)
+    loader, other = make(), make()
+    iterator = iter(loader)
+    if taken is None:  # before the second epoch
+        list(iterator)
+        state = through_json(loader.state_dict())
+        iterator = iter(loader)
+    else:
+        list(itertools.islice(iterator, taken))
+        state = through_json(loader.state_dict())
+    following = [values(iterator), values(loader), values(loader)]
+    torch.manual_seed(program_seed)
+    other.load_state_dict(state)
+    assert [values(other) for _ in range(3)] == following
+
+
+def test_later_epochs_follow_if_the_program_restores_its_generator_and_draws_from_it() -> None:
+    def run(loader: Any, iterator: Iterator[Any]) -> list[Any]:
+        drawn = [(values([batch]), float(torch.rand(()))) for batch in iterator]
+        return drawn + [(values([batch]), float(torch.rand(()))) for _ in range(2) for batch in loader]
+
+    torch.manual_seed(0)
+    loader, other = DataLoader(range(12), 4, shuffle=True), DataLoader(range(12), 4, shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    state, program = loader.state_dict(), torch.get_rng_state()
+    following = run(loader, iterator)
+    torch.set_rng_state(program)
+    other.load_state_dict(state)
+    assert run(other, iter(other)) == following
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"shuffle": True, "generator": 0}])
+def test_no_other_state_from_inside_an_epoch_holds_a_generator_for_the_next(options: dict[str, Any]) -> None:
+    if "generator" in options:
+        options = {**options, "generator": torch.Generator()}
+    loader = DataLoader(range(12), 4, **options)
+    next(iter(loader))
+    assert "torch_seeds_next" not in loader.state_dict()["order"]
+
+
 def test_a_damaged_generator_in_a_state_is_rejected_at_once() -> None:
     loader = DataLoader(datasets.Sized(3))
     list(loader)

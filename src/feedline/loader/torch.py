@@ -355,7 +355,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     if TYPE_CHECKING:
 
-        def __iter__(self) -> TorchBatches[B_co]: ...  # type: ignore[override]  # torch names a class of its own
+        def __iter__(self) -> TorchBatches[B_co]: ...
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)

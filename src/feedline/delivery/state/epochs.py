@@ -190,7 +190,7 @@ class Epochs:
         order: Order,
         first: Callable[[Order, int], Snapshot],
         opening: Callable[[Order], tuple[dict[str, object], ...]] = lambda _: (),
-        after: Callable[[], dict[str, object]] = dict,
+        draws: Callable[[Snapshot], dict[str, object]] = lambda _: {},
     ) -> State:
         """Return the loader's state.
 
@@ -198,7 +198,7 @@ class Epochs:
             order: the order of the loader's batches.
             first: makes the snapshot of an epoch that has not begun.
             opening: returns the dataset's states for that snapshot; this loader's own epoch does not need them.
-            after: returns the values that the next epoch begins with, when one has ended.
+            draws: returns the values that the next epoch is drawn from.
         """
         if self._loaded is not None:
             return self._loaded.as_dict()
@@ -207,10 +207,10 @@ class Epochs:
             epoch = self._next_epoch if by_hand is None else by_hand
             if self._settled is None or self._settled.epoch != epoch:
                 self._settled, self.settled_order = first(order, epoch), order
-            return replace(self._settled, streams=opening(order)).as_dict()
+            settled = self._settled
+            return replace(settled, order={**settled.order, **draws(settled)}, streams=opening(order)).as_dict()
         snapshot = self.checkpoint.snapshot()
-        if snapshot.ended:
-            snapshot = replace(snapshot, order={**snapshot.order, **after()})
+        snapshot = replace(snapshot, order={**snapshot.order, **draws(snapshot)})
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
         return snapshot.as_dict()

@@ -91,7 +91,7 @@ class NumpyView(LoaderView):
         return draw_seed()
 
     def check_draws(self, order: object) -> None:
-        pass  # `after_epoch` saves nothing to check
+        pass  # `next_draws` saves nothing to check
 
 
 def _as_it_is(sample: object) -> object:

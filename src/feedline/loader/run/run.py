@@ -210,7 +210,7 @@ class Run:
             order,
             lambda order, epoch: self._first_snapshot(view, order, epoch),
             lambda order: _opening(view, order),
-            view.after_epoch,
+            view.next_draws,
         )
         last = self.epochs.checkpoint
         faults = self.fault_budget.state(None if last is None else last.entry.progress.faults)

@@ -52,6 +52,8 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         self._group: dist.ProcessGroup | None = None
         self._count_epoch(loader)
         super().__init__(run, view, order, _pinner(loader), view.target())
+        if self._resumed is not None:  # only now: the dataset's state may have restored torch's default generator
+            view.seeds.begin(view.generator, self._resumed)
 
     def _count_epoch(self, loader: torch.utils.data.DataLoader[object]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
@@ -64,8 +66,9 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
             with seeds.drawing():
                 seed = _prepare(run, order, start)
             return Seeds(seed, self._next_draw_seed(run, start))
+        self._resumed = order_state(start) if start.is_resumed else None
         if start.before is not None or start.is_resumed:
-            seeds.begin(view.generator, order_state(start))
+            seeds.begin(view.generator, order_state(start) if start.before is not None else {})
         with seeds.drawing():
             self._shared_seed = self._seed_pipes(view, first=True)
             self._length = order.length()
@@ -194,7 +197,7 @@ def _prepare(run: Run, order: Order, start: Start) -> int | None:
 def _draw_seed(run: Run, view: TorchView, order: Order, start: Start) -> int:
     """Return the seed for samples' own random numbers: the loader's seed, or the one that torch draws for workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
-    if known is not None and start.is_settled:
+    if known is not None and (start.is_settled or "torch_seeds_next" in order_state(start)):
         return known
     given = run.options.seed
     if given is not None:

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from feedline.abc.deferred import Placement
 from feedline.abc.source import ShardedSource
 from feedline.delivery.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.delivery.state import Snapshot
 from feedline.device.torch_target import is_cuda, placement_on, target_for
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch_collate import is_default
@@ -109,8 +110,16 @@ class TorchView(LoaderView):
         if isinstance(order, Mapping):
             self.seeds.check(self.generator, order)
 
-    def after_epoch(self) -> dict[str, object]:
-        return self.seeds.after(self.generator) if self.options.seed is None else {}
+    def next_draws(self, snapshot: Snapshot) -> dict[str, object]:
+        if self.options.seed is not None:
+            return {}
+        # Inside an epoch, only for an order that was drawn from torch's default generator: a resumed epoch draws again
+        # from all others, and leaves them as they were.
+        given = [self.generator, *(getattr(sampler, "generator", None) for sampler in self.samplers())]
+        drawn = [snapshot.order.get(name) for name in ("torch_seed", "torch_generator")]
+        if not snapshot.ended and (drawn == [None, None] or any(one is not None for one in given)):
+            return {}
+        return self.seeds.after(self.generator)
 
 
 def fresh_seed(generator: torch.Generator | None) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from feedline.abc.deferred import Placement, hands_on_images
 from feedline.delivery.driver.settings import Settings
+from feedline.delivery.state import Snapshot
 from feedline.loader.arguments import Options
 from feedline.order.order import Order
 from feedline.order.rank_watch import Sharing
@@ -93,10 +94,10 @@ class LoaderView(ABC):
     def fresh_seed(self) -> int:
         """Draw a seed, by the loader's own rule."""
 
-    def after_epoch(self) -> dict[str, object]:
-        """Return the random state that the next epoch draws from, after an epoch has ended."""
+    def next_draws(self, snapshot: Snapshot) -> dict[str, object]:
+        """Return the random state that the next epoch draws from, as it is now; nothing if that is known otherwise."""
         return {}
 
     @abstractmethod
     def check_draws(self, order: object) -> None:
-        """Reject values that `after_epoch` cannot have returned; a loaded state may be anything."""
+        """Reject values that `next_draws` cannot have returned; a loaded state may be anything."""
