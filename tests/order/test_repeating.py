@@ -421,6 +421,28 @@ def test_later_epochs_follow_a_state_from_inside_an_epoch(
     assert [values(other) for _ in range(3)] == following
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_program_that_is_restarted_after_every_batch_delivers_the_same_epochs(workers: int) -> None:
+    def make() -> Any:
+        return DataLoader(range(12), 4, shuffle=True, num_workers=workers)
+
+    torch.manual_seed(0)
+    loader = make()
+    whole = [values(loader) for _ in range(3)]
+    torch.manual_seed(0)
+    loader = make()
+    epochs: list[list[Any]] = [[], [], []]
+    for number in range(9):
+        epochs[number // 3] += values(itertools.islice(loader, 1))
+        state = through_json(loader.state_dict())
+        torch.manual_seed(number)
+        loader = make()
+        loader.load_state_dict(state)
+        if number % 3 == 2:  # the state is from before the end of the epoch, whose rest is empty
+            assert values(loader) == []
+    assert epochs == whole
+
+
 def test_later_epochs_follow_if_the_program_restores_its_generator_and_draws_from_it() -> None:
     def run(loader: Any, iterator: Iterator[Any]) -> list[Any]:
         drawn = [(values([batch]), float(torch.rand(()))) for batch in iterator]

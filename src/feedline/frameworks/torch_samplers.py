@@ -74,10 +74,11 @@ class GeneratorOrigin:
 class SeedSource:
     """The generator that a loader without a seed draws from: its own, or torch's default.
 
-    A state saved at the end of an epoch contains the state of this generator. When it is loaded, the loader's own
-    generator is set to it. torch's default generator belongs to the whole program, which may have restored it as well,
-    or may use it otherwise. If it differs from the saved one, a copy continues from the saved state, and replaces the
-    default generator while the loader draws.
+    A state saved at the end of an epoch contains the state of this generator, and so does one from inside an epoch if
+    the order was drawn from torch's default generator. When it is loaded, the loader's own generator is set to it.
+    torch's default generator belongs to the whole program, which may have restored it as well, or may use it otherwise.
+    If it differs from the saved one, a copy continues from the saved state, and replaces the default generator while
+    the loader draws. A resumed epoch itself draws nothing.
     """
 
     def __init__(self) -> None:
