@@ -66,6 +66,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "in order": (lambda: DataLoader(Numbers(), BATCH), {}),
     "shuffled": (lambda: DataLoader(Numbers(), BATCH, shuffle=True), {}),
     "generator": (lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator()), {}),
+    "seeded, in order": (lambda: DataLoader(Numbers(), BATCH, seed=1), {}),
     "seeded": (lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1), {}),
     "seeded, workers": (
         lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1, num_workers=1, persistent_workers=True),

@@ -15,7 +15,7 @@ need("lightning")
 
 SCRIPT = Path(__file__).with_name("lightning_resume_ranks.py")
 EPOCHS, STEPS, BATCH = 3, 2, 2
-SEEDED = ["seeded", "seeded, workers", "own sampler", "torch's sampler", "limited"]
+SEEDED = ["seeded, in order", "seeded", "seeded, workers", "own sampler", "torch's sampler", "limited"]
 OTHERS = ["in order", "shuffled", "generator", "stream"]
 
 

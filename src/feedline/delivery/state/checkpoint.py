@@ -39,6 +39,8 @@ class Checkpoint:
     """Returns the current states of dataset and iterator, if the training process makes the batches itself."""
     _plan_state: dict[str, object] = field(default_factory=dict)
     """The last state of the plan, once the plan is gone."""
+    _plan_after: dict[str, object] = field(default_factory=dict)
+    """What the plan leaves to the next epoch, once it is gone."""
 
     def batch_count(self) -> int:
         """Return how many batches of the epoch this rank has had, including those before the iteration."""
@@ -50,8 +52,9 @@ class Checkpoint:
         if self.plan is None:
             return
         try:
-            done = self.entry.progress.delivered
-            self._plan_state = self.plan.after() if self.entry.progress.ended else self.plan.last_state(done)
+            progress = self.entry.progress
+            self._plan_state = {} if progress.ended else self.plan.last_state(progress.delivered)
+            self._plan_after = self.plan.after()  # a framework may say later that the epoch has ended
             notes = None if self.live is None else copy.deepcopy(self.live())
         except Exception:
             return  # the user's `state_dict` raised: `snapshot` will call it again and raise
@@ -59,9 +62,9 @@ class Checkpoint:
         self.plan = None
 
     def _state_of_plan(self) -> State:
-        if self.plan is None:
-            return self._plan_state
         progress = self.entry.progress
+        if self.plan is None:
+            return self._plan_after if progress.ended else self._plan_state
         return self.plan.after() if progress.ended else self.plan.state(progress.delivered)
 
     def snapshot(self) -> Snapshot:
