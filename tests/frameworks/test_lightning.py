@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import feedline
-from feedline.frameworks.lightning import _fetching, _saving
+from feedline.frameworks.lightning import _fetching, _loading, _saving, _starting
 from feedline.loader.rebuilding import REBUILDING
 
 
@@ -36,3 +36,25 @@ def test_loops_without_feedlines_loaders_are_saved_as_they_are() -> None:
     loop = loop_over(range(4))  # Lightning saves no states of loaders if none has any
     _fetching(lambda _: 0, feedline.DataLoader)(loop._data_fetcher)
     assert saved(loop, {"progress": 1}) == {"progress": 1}
+
+
+def test_a_second_iter_before_the_first_batch_begins_the_resumed_epoch_again() -> None:
+    """Lightning calls it after a checkpoint that was saved when an epoch had been validated."""
+    loader, other = (feedline.DataLoader(range(4), seed=1, shuffle=True) for _ in range(2))
+    epochs = [[int(batch) for batch in loader] for _ in range(2)]
+    loop = loop_over(other)
+    loop.restarting = False
+    loop._combined_loader._load_state_dicts = lambda states: other.load_state_dict(states[0])
+    loop._combined_loader_states_to_load = [loader.state_dict()]
+    following = [int(batch) for batch in loader]
+    _loading(lambda _: None, feedline.DataLoader)(loop)
+    iter(other)
+    fetcher = SimpleNamespace(combined_loader=loop._combined_loader, _combined_loader=loop._combined_loader, batches=[])
+    epoch_loop = SimpleNamespace(trainer=SimpleNamespace(fit_loop=loop, current_epoch=2), restarting=False)
+    begun: list[Any] = []
+    start = _starting(lambda *_: begun.append(iter(other)))
+    start(epoch_loop, fetcher)
+    assert [int(batch) for batch in begun.pop()] == following
+    _fetching(lambda _: None, feedline.DataLoader)(fetcher)
+    start(epoch_loop, fetcher)
+    assert [int(batch) for batch in begun.pop()] not in (*epochs, following)

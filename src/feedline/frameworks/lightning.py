@@ -23,6 +23,7 @@ def keep_places(kind: type[TorchLoader], rebuilding: Rebuilding) -> None:
     """Make checkpoints save the position of loaders of this class and its subclasses."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind, rebuilding))
+        when_imported(f"{package}.loops.training_epoch_loop", _wrap_epoch_loop)
         when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind, rebuilding))
 
 
@@ -31,6 +32,12 @@ def _wrap_loop(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleTy
     if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save loader states
         loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind, rebuilding)
         loop._load_combined_loader_states = _loading(loop._load_combined_loader_states, kind)
+
+
+def _wrap_epoch_loop(module: ModuleType) -> None:
+    loop: Any = getattr(module, "_TrainingEpochLoop", None)
+    if hasattr(loop, "on_run_start"):
+        loop.on_run_start = _starting(loop.on_run_start)
 
 
 def _wrap_fetcher(kind: type[TorchLoader], rebuilding: Rebuilding, module: ModuleType) -> None:
@@ -64,17 +71,33 @@ def _loading(function: Callable[[object], None], kind: type[TorchLoader]) -> Cal
     @functools.wraps(function)
     def _load_combined_loader_states(self: Any) -> None:
         states, loaders = self._combined_loader_states_to_load, _stateful(self._combined_loader)
-        if not self.restarting and states and all(isinstance(loader, kind) for loader in loaders):
-            self._combined_loader._load_state_dicts(states)
-            self._combined_loader_states_to_load = []
+        if states and all(isinstance(loader, kind) for loader in loaders):
+            self._combined_loader.feedline_loaded = states
+            if not self.restarting:
+                self._combined_loader._load_state_dicts(states)
+                self._combined_loader_states_to_load = []
         function(self)
 
     return _load_combined_loader_states
 
 
+def _starting(function: Callable[[Any, object], None]) -> Callable[[Any, object], None]:
+    @functools.wraps(function)
+    def on_run_start(self: Any, data_fetcher: Any) -> None:
+        loop, combined = self.trainer.fit_loop, data_fetcher.combined_loader
+        begins_again = self.trainer.current_epoch > 0 and not (getattr(loop, "is_resuming", False) or self.restarting)
+        if begins_again and hasattr(combined, "feedline_loaded") and hasattr(data_fetcher, "batches"):
+            # Lightning calls `iter()` again before any batch, which would start the epoch after the resumed one.
+            combined._load_state_dicts(combined.feedline_loaded)
+        function(self, data_fetcher)
+
+    return on_run_start
+
+
 def _fetching(function: Callable[[object], object], kind: type[TorchLoader]) -> Callable[[Any], object]:
     @functools.wraps(function)
     def __next__(self: Any) -> object:  # noqa: N807
+        vars(self._combined_loader).pop("feedline_loaded", None)
         if self.batches:  # this call returns one of them and fetches another
             loaders = [loader for loader in _stateful(self._combined_loader) if isinstance(loader, kind)]
             self.feedline_states = {id(loader): loader.state_dict() for loader in loaders}
