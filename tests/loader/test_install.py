@@ -6,6 +6,7 @@ import abc
 import functools
 import inspect
 import pickle
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -242,3 +243,14 @@ def test_a_nested_install_ends_with_the_outer_one() -> None:
             pass
         assert issubclass(torch.utils.data.DataLoader, feedline.DataLoader)
     assert torch.utils.data.DataLoader is TorchLoader
+
+
+@pytest.mark.slow
+def test_the_first_loader_may_be_made_after_install() -> None:
+    program = (
+        "import torch.utils.data, feedline\nfeedline.install()\n"
+        "loader = torch.utils.data.DataLoader(range(4), 2)\n"
+        "assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
