@@ -6,6 +6,7 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
 import threading
@@ -73,6 +74,12 @@ class _View:
     def __get__(self, loader: object, kind: type) -> type[TorchView]:
         view: type[TorchView] = _parts().TorchView
         return view
+
+
+# Any: a class of loaders, and a loader without its attributes.
+def _new(kind: Any) -> Any:
+    _parts()  # the first loader of this process, which frameworks may rebuild
+    return kind.__new__(kind)
 
 
 @run_untraced
@@ -363,9 +370,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             known = inspect.signature(DataLoader.__init__).parameters
             name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        _parts()  # the first loader of this process, which frameworks may rebuild
-        vars(self).update(state)
+    # Not __setstate__: Accelerate's wrappers would find it in the loader inside them.
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        make, arguments, *rest = super().__reduce_ex__(max(2, protocol))
+        return (_new if make is copyreg.__newobj__ else make, arguments, *rest)  # type: ignore[attr-defined]
 
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
