@@ -90,7 +90,6 @@ def install() -> Installed:
     """
     is_first = not _installed
     if is_first:
-        importlib.import_module("feedline.loader.rebuilding")  # it makes one of torch's loaders, under their name
         # If torchdata were imported later, it would derive its own loader from ours.
         with contextlib.suppress(ImportError):  # it is not installed, or broken
             importlib.import_module("torchdata.stateful_dataloader")

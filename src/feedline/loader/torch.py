@@ -372,7 +372,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     # Not __setstate__: Accelerate's wrappers would find it in the loader inside them.
     def __reduce_ex__(self, protocol: Any) -> Any:
-        make, arguments, *rest = super().__reduce_ex__(max(2, protocol))
+        reduced: Any = super().__reduce_ex__(max(2, protocol))
+        make, arguments, *rest = reduced
         return (_new if make is copyreg.__newobj__ else make, arguments, *rest)  # type: ignore[attr-defined]
 
     def __copy__(self) -> DataLoader[S_co, B_co]:
