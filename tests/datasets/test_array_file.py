@@ -41,7 +41,7 @@ class MappedContract(SourceContract):
 
     # It takes columns from arrays; and arrays have their own messages about indices.
     test_columns_are_what_the_default_collate_function_makes_of_samples = None  # type: ignore[assignment]
-    test_an_index_out_of_range = None  # type: ignore[assignment]
+    test_an_index_out_of_range = None
     test_an_index_that_is_no_number = None  # type: ignore[assignment]
 
 
