@@ -344,7 +344,7 @@ class Workers(Tasks):
         killers: list[object] = []
         for flight in left.waiting if left.begun is None else [left.begun, *left.waiting]:
             trouble = flight.whole.trouble
-            killers += [] if trouble is None else trouble.faults
+            killers += [] if trouble is None or not flight.whole.wanted else trouble.faults
             self._drop(flight)
         if killers and self.epoch is not None:
             result = Result(ResultKind.DIED, -1, -1, notes=Notes(faults=killers))
