@@ -9,7 +9,7 @@ import random
 import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -454,6 +454,16 @@ def test_a_failed_start_closes_the_engine_and_names_the_cause() -> None:
         with descriptors_left(0), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
             engine.replace(0)
         assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("left", range(7))
+def test_a_start_that_finds_too_few_descriptors_leaks_none(left: int) -> None:
+    arena = Arena(4, shared=True, budget=1 << 30)
+    engine = ProcessEngine(1, arena, multiprocessing.get_context("fork"))
+    engine.open(spec_of(Numbers()))
+    with suppress(TooManyOpenFiles), descriptors_left(left):
+        engine.start()
+    engine.close()  # and `nothing_left_behind` looks for a pipe
 
 
 def hang() -> None:

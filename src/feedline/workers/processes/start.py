@@ -11,6 +11,7 @@ that all workers share. Workers start in parallel.
 from __future__ import annotations
 
 import gc
+import os
 from ctypes import c_int
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,9 +29,24 @@ from feedline.workers.processes.worker import Link, serve
 def start_forked(context: Any, link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> BaseProcess:
     """Fork a worker. It sets each of `blas_limits` to 1."""
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, blas_limits), daemon=True)
+    _check_descriptors()
     with quiesce_threads(), passed_on(link.sock):
         process.start()
     return process
+
+
+def _check_descriptors() -> None:
+    """Raise OSError if no two pipes can be opened: Python's own start opens two, and leaks the first if the second fails.
+
+    Test: tests/workers/processes/test_engine.py::test_a_start_that_finds_too_few_descriptors_leaks_none
+    """
+    found: list[int] = []
+    try:
+        for _ in range(2):
+            found += os.pipe()
+    finally:
+        for fd in found:
+            os.close(fd)
 
 
 def _forked(link: Link, spec: WorkerSpec, blas_limits: list[c_int]) -> None:
