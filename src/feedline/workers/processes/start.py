@@ -36,7 +36,7 @@ def start_forked(context: Any, link: Link, spec: WorkerSpec, blas_limits: list[c
 
 
 def _check_descriptors() -> None:
-    """Raise OSError if no two pipes can be opened: Python's own start opens two, and leaks the first if the second fails.
+    """Raise OSError unless two pipes can be opened: Python's own start leaks the first if it gets no second one.
 
     Test: tests/workers/processes/test_engine.py::test_a_start_that_finds_too_few_descriptors_leaks_none
     """
