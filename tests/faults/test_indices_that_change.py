@@ -104,6 +104,37 @@ def test_the_quarantine_of_an_epoch_that_has_ended_is_not_applied_after_a_resume
     assert batches_of(other) == batches_of(loader)
 
 
+class Wrapper:
+    """A user's dataset around another, without a `set_epoch`."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.inside = {"train": [dataset]}
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inside["train"][0][index]
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "Subset": lambda dataset: torch.utils.data.Subset(dataset, range(SIZE)),
+    "ConcatDataset": lambda dataset: torch.utils.data.ConcatDataset([dataset]),
+    "a user's wrapper": Wrapper,
+    "a pipe": lambda dataset: feedline.pipe(Wrapper(dataset)).map(int),
+}
+
+
+@everywhere
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_dataset_that_changes_may_lie_inside_another(loader_kind: str, engine: str, name: str) -> None:
+    inside = Remapped(SIZE, {3, 17})
+    loader = make(loader_kind, WRAPPERS[name](inside), on_error="skip", **on(engine))
+    for epoch in range(4):
+        inside.set_epoch(epoch)
+        assert sorted(chain(*batches_of(loader))) == [number for number in range(SIZE) if number not in (3, 17)]
+
+
 class Counting(Numbers):
     def __init__(self, once: Once) -> None:
         super().__init__(SIZE, {3})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -265,9 +268,41 @@ class EpochAware(ABC):
         """Set the epoch that starts."""
 
 
+_MOST_INSIDE = 1000
+"""Objects to look at inside a dataset. A guess; a search that is cut off finds nothing."""
+
+
 # object: a user's dataset.
 def changes_with_epoch(dataset: object) -> bool:
-    """True if an index may mean another sample in another epoch: the dataset has a `set_epoch`."""
-    if isinstance(dataset, EpochAware):
-        return dataset.changes_with_epoch
-    return callable(getattr(dataset, "set_epoch", None))
+    """True if an index may mean another sample in another epoch: the dataset, or one inside it, has a `set_epoch`.
+
+    Wrappers such as torch's `Subset` have none themselves, and the user calls that of the dataset inside.
+    """
+    if callable(getattr(dataset, "set_epoch", None)):
+        return not isinstance(dataset, EpochAware) or dataset.changes_with_epoch
+    found, seen = deque(_inside(dataset)), {id(dataset)}
+    while found and len(seen) < _MOST_INSIDE:
+        one = found.popleft()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, EpochAware):
+            if one.changes_with_epoch:
+                return True
+        elif callable(getattr(type(one), "set_epoch", None)):  # of the type: the instance may run code for any name
+            return True
+        else:
+            found.extend(_inside(one))
+    return False
+
+
+def _inside(value: object) -> Iterable[object]:
+    """Return what an object refers to."""
+    if isinstance(value, (type, ModuleType)):
+        return ()
+    if isinstance(value, dict):
+        return list(itertools.islice(value.values(), _MOST_INSIDE))
+    if isinstance(value, (list, tuple)):
+        return value[:_MOST_INSIDE]
+    attributes = getattr(value, "__dict__", None)
+    return list(attributes.values()) if isinstance(attributes, dict) else ()

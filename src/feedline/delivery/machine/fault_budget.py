@@ -86,7 +86,7 @@ class FaultBudget:
         """
         if not resumes:
             self._seen, self._lost = self._approved = 0, 0
-        if changes_with_epoch(self.dataset):
+        if self.log.quarantined and changes_with_epoch(self.dataset):
             self.log.release_other_epochs(number)
 
     def mark(self) -> Mark:
