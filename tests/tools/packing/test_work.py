@@ -66,6 +66,15 @@ def link_to_a_folder(place: Path) -> None:
     place.symlink_to(place.with_name("others"))
 
 
+def linked_lock(place: Path) -> None:
+    user_folder(place)
+    (place / "lock").symlink_to("../elsewhere")
+
+
+def folder_named_lock(place: Path) -> None:
+    (place / "lock").mkdir(parents=True)
+
+
 def work_of_another_output(place: Path) -> None:
     place.mkdir()
     (place / "lock").write_text(json.dumps({"feedline": "pack", "out": "another"}))
@@ -78,6 +87,8 @@ FOREIGN = [
     user_files_beside_an_empty_lock,
     user_file,
     link_to_a_folder,
+    linked_lock,
+    folder_named_lock,
     work_of_another_output,
 ]
 
@@ -154,6 +165,26 @@ def test_a_folder_with_files_of_the_user_is_not_replaced(
     before = everything(tmp_path)
     assert str(out) in fails(capsys, source, out, "--format", format_, "--overwrite")
     assert everything(tmp_path) == before
+
+
+def test_a_folder_of_the_user_with_the_name_of_a_shard_is_not_replaced(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(source, out, "--format", "tar")
+    shard = next(out.glob("*.tar"))
+    shard.unlink()
+    shutil.copytree(source, shard)
+    before = everything(tmp_path)
+    assert shard.name in fails(capsys, source, out, "--format", "tar", "--overwrite")
+    assert everything(tmp_path) == before
+
+
+def test_an_empty_folder_may_be_replaced(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    assert "--overwrite" in fails(capsys, source, tmp_path / "out", "--format", "tar")
+    run(source, tmp_path / "out", "--format", "tar", "--overwrite")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
 def test_a_folder_of_tokens_with_files_of_the_user_is_not_replaced(tmp_path: Path) -> None:

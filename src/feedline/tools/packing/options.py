@@ -95,6 +95,8 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
 def stranger_in(folder: Path) -> str | None:
     """Return a name in a folder that is not part of an output of `pack`; None if there is none."""
     names = sorted(os.listdir(folder))
+    if not names:
+        return None
     try:
         content = (folder / FACTS).read_bytes()
         check_seal(str(folder), content, is_own=True)
@@ -107,7 +109,8 @@ def stranger_in(folder: Path) -> str | None:
     if not is_own:
         return next((name for name in names if name != FACTS), FACTS)
     indices = os.listdir(folder / INDEX_FOLDER) if INDEX_FOLDER in names else []
-    others = [name for name in names if name not in own | arrays | {FACTS, INDEX_FOLDER}]
+    files = own | arrays | {FACTS}
+    others = [name for name in names if name != INDEX_FOLDER and (name not in files or (folder / name).is_dir())]
     return next(iter([*others, *(os.path.join(INDEX_FOLDER, name) for name in indices if name not in own)]), None)
 
 

@@ -10,6 +10,7 @@ A folder without it, or of another name, belongs to somebody else: nothing in it
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -174,6 +175,10 @@ class WorkFolder(Work):
             lock = os.open(self.path / LOCK, _OPEN_LOCK, 0o666)
         except FileNotFoundError as exc:  # the run that had locked it has just removed the folder
             raise self._busy() from exc
+        except OSError as exc:
+            if exc.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder or a socket
+                raise self._foreign(f"holds {LOCK!r}") from exc
+            raise
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(lock), os.stat(self.path / LOCK)):
