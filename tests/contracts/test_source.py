@@ -114,3 +114,27 @@ def test_sources_that_break_the_contract_fail_the_suite(kind: type[Numbers], tes
     getattr(suite_for(Numbers), test)()
     with pytest.raises((AssertionError, TypeError, ValueError)):
         getattr(suite_for(kind), test)()
+
+
+class WithTheIndex:
+    """A dataset as users write it, without a base class: its samples contain the index."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < 30:
+            raise IndexError(index)
+        return {"values": [index, (index, 0.5)], "number": index}
+
+
+def test_samples_may_contain_the_index() -> None:
+    class Suite(SourceContract):
+        def make_source(self, **options: Any) -> Any:
+            return WithTheIndex()
+
+        def samples(self) -> list[Any]:
+            return [WithTheIndex()[index] for index in range(30)]
+
+    Suite().test_samples_are_what_was_written()
+    Suite().test_indices_may_be_integers_of_numpy()

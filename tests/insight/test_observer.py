@@ -39,12 +39,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Loop:
     """A training loop on a fake clock, with the calls that a loader makes to its observer."""
 
-    def __init__(self, observer: Observer, step: int, wait: int) -> None:
+    def __init__(self, observer: Observer, step: int, wait: int, *, begins: bool = True) -> None:
         self.observer, self.step, self.wait = observer, step, wait
         self.clock: Any = vars(module)["time"]
         self.batches = 0
         self.rows = 0
-        observer.begin(0, self.now, 0)
+        if begins:
+            observer.begin(0, self.now, 0)
 
     @property
     def now(self) -> int:
@@ -193,6 +194,22 @@ def test_a_recording_has_the_same_statistics_as_the_run() -> None:
     assert stats.epoch == period_of(epoch, 0)
     assert stats.last_epoch == period_of(last, 0)
     assert stats.total == period_of(total, 0)
+
+
+def test_an_epoch_that_had_begun_when_the_recording_began_counts_from_its_beginning(clock: Clock) -> None:
+    """As with `feedline profile`, which learns of a loader while its first epoch begins."""
+    observer = Observer()
+    begun = clock.now
+    clock.now += 100_000_000
+    kept = observer.record()
+    clock.now += 20_000_000
+    observer.begin(0, begun, 0)
+    loop = Loop(observer, step=1_000_000, wait=300_000, begins=False)
+    loop.run(40)
+    observer.end(loop.batches, loop.now)
+    total = period_of(observer.totals(loop.batches)[2], 0)
+    assert total.starting_s == 0.12
+    assert observer.recorded(kept).stats().total == total
 
 
 def test_nothing_is_measured_when_the_observer_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

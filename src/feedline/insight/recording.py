@@ -114,17 +114,20 @@ class Recording:
             total.merge(totals)
         return period_of(total, workers)
 
-    def _totals(self, since: int = 0) -> list[Totals]:
-        """Add up the rows of each epoch, of batches delivered after `since`."""
+    def _totals(self, since: int | None = None) -> list[Totals]:
+        """Add up the rows of each epoch, of batches delivered after `since`.
+
+        By default everything counts: an epoch may have begun before the recording did, while `iter(loader)` ran.
+        """
         found, got = [], self.rows["got"]
         in_order = bool(self.settings.get("in_order", True))
         for number, span in enumerate(self.epochs, 1):
             end = self.epochs[number].row if number < len(self.epochs) else len(got)
-            begin = span.row + (int((got[span.row : end] <= since).sum()) if since else 0)
-            if since and begin == end:
+            begin = span.row + (0 if since is None else int((got[span.row : end] <= since).sum()))
+            if since is not None and begin == end:
                 continue
-            totals = Totals(max(span.begun, since))
-            if span.begun >= since:
+            totals = Totals(span.begun if since is None else max(span.begun, since))
+            if since is None or span.begun >= since:
                 totals.open(span.opened)
             totals.fold({name: column[begin:end] for name, column in self.rows.items()}, in_order=in_order)
             for name, pairs in self.stages.items():
