@@ -5,15 +5,20 @@ Those that keep it are in tests/datasets and, as users write them, in tests/exam
 
 from __future__ import annotations
 
+import contextlib
 import os
+import unittest
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from feedline.datasets.source import Indices, Source
 from feedline.testing import SourceContract
+from feedline.testing.source import assert_same
 
 
 class Numbers(Source):
@@ -138,3 +143,50 @@ def test_samples_may_contain_the_index() -> None:
 
     Suite().test_samples_are_what_was_written()
     Suite().test_indices_may_be_integers_of_numpy()
+
+
+@dataclass
+class Record:
+    image: torch.Tensor
+    signal: np.ndarray[Any, Any]
+
+
+class Records:
+    """A dataset as users of torch write it."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> tuple[Record, int]:
+        if not 0 <= index < 30:
+            raise IndexError(index)
+        return Record(torch.tensor([index, float("nan")]), np.arange(index, index + 3)), int(index)
+
+
+def test_samples_may_be_tensors_and_dataclasses() -> None:
+    class Suite(SourceContract):
+        def make_source(self, **options: Any) -> Any:
+            return Records()
+
+        def samples(self) -> list[Any]:
+            return [Records()[index] for index in range(30)]
+
+    for test in TESTS:
+        if "start_method" not in test:  # that needs new interpreters
+            with contextlib.suppress(unittest.SkipTest):
+                getattr(Suite(), test)()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (torch.tensor([1, 2]), torch.tensor([1, 3])),
+        (torch.tensor([1, 2]), torch.tensor([1.0, 2.0])),
+        (torch.zeros(1, 2), torch.zeros(2)),
+        (Record(torch.zeros(2), np.zeros(2)), Record(torch.zeros(2), np.ones(2))),
+        ([1, 2], [1, 3]),
+    ],
+)
+def test_differences_are_found(found: object, expected: object) -> None:
+    with pytest.raises(AssertionError, match=r".+"):
+        assert_same(found, expected)

@@ -13,10 +13,12 @@ Define in a subclass how a source is created, and what it contains:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import operator
 import os
 import pickle
+import sys
 import unittest
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,7 @@ import numpy as np
 import feedline
 from feedline.abc.source import ColumnSource
 from feedline.collate import default
+from feedline.system.optional import is_tensor
 from feedline.types import EngineName
 
 BATCH = 5
@@ -254,19 +257,27 @@ def error_of(act: Callable[[], object], kind: type[Exception]) -> Exception:
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Compare nested containers of arrays, numbers, strings and bytes: types and bits."""
+    """Compare nested containers of arrays, tensors, numbers, strings and bytes: types and bits."""
     assert type(found) is type(expected), f"found {type(found).__name__}, expected {type(expected).__name__}"
     if isinstance(expected, np.ndarray):
-        assert found.dtype == expected.dtype
-        assert found.shape == expected.shape
-        assert found.tobytes() == expected.tobytes()
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), _difference(found, expected)
+        assert found.tobytes() == expected.tobytes(), _difference(found, expected)
+    elif is_tensor(expected):
+        sys.modules["torch"].testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
     elif isinstance(expected, dict):
-        assert list(found) == list(expected)
+        assert list(found) == list(expected), _difference(found, expected)
         for key, value in expected.items():
             assert_same(found[key], value)
     elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
+        assert len(found) == len(expected), _difference(found, expected)
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
+    elif dataclasses.is_dataclass(expected):
+        for field in dataclasses.fields(expected):
+            assert_same(getattr(found, field.name), getattr(expected, field.name))
     else:
-        assert found == expected or (found != found and expected != expected)
+        assert found == expected or (found != found and expected != expected), _difference(found, expected)
+
+
+def _difference(found: object, expected: object) -> str:
+    return f"found {found!r:.1000}, expected {expected!r:.1000}"
