@@ -388,7 +388,7 @@ def test_objects_that_feedline_did_not_write_are_left_alone(memory: Any, name: s
     assert files_below(memory, "bucket/out") == {name: b"precious"}
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "shard-000099.tar", ".index/shard-000099.tar"])
+@pytest.mark.parametrize("name", ["notes.txt", "shard-000099.tar", ".index/shard-000099.tar", ".packing/notes.txt"])
 def test_objects_among_the_shards_of_a_complete_output_are_left_alone(memory: Any, name: str) -> None:
     shards(Mixed(), "memory://bucket/out")
     memory.pipe(f"/bucket/out/{name}", b"precious")

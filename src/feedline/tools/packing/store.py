@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 _SHARD = re.compile(rf"(?:\{INDEX_FOLDER}/)?shard-(?:v(?P<version>\d+)-)?\d{{6,}}\.\w+", re.ASCII)
 """Names of shards and of their indices."""
-_WORK = re.compile(rf"\{WORK_FOLDER}/[\w.-]+", re.ASCII)
+_WORK = re.compile(rf"\{WORK_FOLDER}/(?:{re.escape(JOB)}|{re.escape(NOTE)}|shards-\d{{6,}}\.json)", re.ASCII)
 _UNFINISHED = re.compile(rf"{_WORK.pattern}|{_SHARD.pattern}", re.ASCII)
 _NOTHING = re.compile(r"(?!)")
 """Names beside the objects that a manifest names: after the manifest was written, during a run, and without either."""
