@@ -231,10 +231,17 @@ def test_images_of_a_pipeline_are_batched(root: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
-def test_the_error_of_a_pipeline_names_the_sample_among_those_of_its_batch(root: Path, engine: EngineName) -> None:
-    (root / "Zebra/1.png").write_bytes(damaged_files()["header only"])
-    loader = feedline.Loader(ImageFolder(root, transform=TWICE), 7, workers=int(engine != "inline"), engine=engine)
-    with pytest.raises(CorruptSource, match=f"{root}/Zebra/1.png") as caught:
+@pytest.mark.parametrize("damage", ["header only", "missing"])
+def test_the_error_of_a_pipeline_names_the_sample_among_those_of_its_batch(
+    root: Path, engine: EngineName, damage: str
+) -> None:
+    dataset = ImageFolder(root, transform=TWICE)
+    if damage == "missing":
+        (root / "Zebra/1.png").unlink()
+    else:
+        (root / "Zebra/1.png").write_bytes(damaged_files()[damage])
+    loader = feedline.Loader(dataset, 7, workers=int(engine != "inline"), engine=engine)
+    with pytest.raises((CorruptSource, FileNotFoundError), match=f"{root}/Zebra/1.png") as caught:
         list(loader)
     assert any(note.startswith("About sample 0") for note in caught.value.__notes__)
 

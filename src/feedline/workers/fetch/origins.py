@@ -17,6 +17,8 @@ from feedline.errors import CorruptSource
 
 _PATIENCE_S = 2.0
 """How long to try samples one by one. A guess: the exception is delayed by this time."""
+_ANSWERED = (CorruptSource, FileNotFoundError, IsADirectoryError, PermissionError)
+"""Errors of a disk or a network that has answered."""
 
 _MOST_LAYERS = 16
 """How many nested datasets are followed: a bound in case of a cycle."""
@@ -66,8 +68,8 @@ def place_of_failed(exc: BaseException, dataset: Any, indices: list[object]) -> 
 
     Requests them one by one, up to the first that fails in the same way.
     """
-    if isinstance(exc, (MemoryError, OSError)) and not isinstance(exc, CorruptSource):
-        return None  # with a network or a disk, another attempt may take very long; damaged data was read in time
+    if isinstance(exc, (MemoryError, OSError)) and not isinstance(exc, _ANSWERED):
+        return None  # with a network or a disk, another attempt may take very long
     if not isinstance(exc, Exception):
         return None
     until = time.monotonic() + _PATIENCE_S
