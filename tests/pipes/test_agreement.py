@@ -126,6 +126,24 @@ def test_an_iterable_dataset_that_threads_read_in_other_orders_is_reported() -> 
     assert sorted(found) == list(range(COUNT))
 
 
+class Thinned:
+    """A user's iterable dataset that leaves samples out, but not the first ones."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for number in range(COUNT) if number < 10 or number % 2 or self.draw() < 0.5)
+
+
+def test_an_iterable_dataset_of_which_threads_read_other_samples_later_is_reported_once() -> None:
+    with pytest.warns(DataWarning, match="A Thinned does not") as caught:
+        samples(feedline.pipe(Thinned(by_worker)).map(abs), workers=2, engine="thread")
+    assert len([one for one in caught if issubclass(one.category, DataWarning)]) == 1
+    found = samples(feedline.pipe(Thinned(lambda: float(feedline.rng().random()))).map(abs), workers=2, engine="thread")
+    assert found == sorted(set(found))
+
+
 def test_random_numbers_that_decide_nothing_are_allowed() -> None:
     pipe = feedline.pipe(range(COUNT)).map(lambda x: (x, random.random())).filter(lambda pair: pair[0] % 2 == 0)
     found = [number for number, _ in samples(pipe, workers=2, engine="thread")]

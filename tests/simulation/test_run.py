@@ -11,6 +11,7 @@ from feedline.errors import BadOption
 from feedline.faults import Policy
 from feedline.simulation import Accidents, Habits, InTurn, LawBroken, Scenario, Troubles, draw_scenario, simulate
 from feedline.simulation.__main__ import report_broken
+from feedline.simulation.scenario import IN_ORDER, MAP, OWN
 
 FRESH_S = 5.0
 """How long fresh worlds are simulated, seed after seed."""
@@ -21,6 +22,14 @@ def test_two_runs_of_a_seed_are_the_same(seed: int) -> None:
     first, second = (simulate(draw_scenario(seed), events=800) for _ in range(2))
     assert first.trace == second.trace
     assert first == second
+
+
+@pytest.mark.parametrize("seed", [2, 4, 18, 23])
+def test_what_is_set_in_a_drawn_world_determines_what_is_drawn_for_it(seed: int) -> None:
+    """Samples that kill workers, or batches of several sizes, are drawn only for map-style datasets."""
+    assert draw_scenario(seed).kind == MAP
+    world = draw_scenario(seed, kind=OWN, order=IN_ORDER, persistent=True, habits=Habits(leave=0.2))
+    assert simulate(world, events=1000).events >= 1000
 
 
 @pytest.mark.slow

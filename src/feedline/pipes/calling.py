@@ -101,22 +101,37 @@ def agree(where: Hashable, label: str, first: int, values: Sequence[int]) -> Non
         scope.findings.compare(where, label, first, values)
 
 
-def warn_if_unequal(where: Hashable, name: str, sample: object) -> None:
-    """Warn if another worker has read another first sample of an iterable dataset."""
+def warn_if_unequal(where: Hashable, name: str, first: int, samples: Samples) -> bool:
+    """Warn if another worker has read other samples of an iterable dataset; return True if it has.
+
+    Compares those at positions 0, 1, 2, 4, 8 and so on: a dataset may leave out or exchange only later ones.
+
+    Args:
+        where: identifies the stream.
+        name: names the dataset.
+        first: the position of the first sample.
+        samples: the samples, at consecutive positions.
+    """
     scope = current_scope()
     if scope is None or scope.findings is None:
-        return
-    try:
-        digest = crc32(encode(sample))
-    except NotARecord:  # pickles of equal samples may differ
-        return
-    if not scope.findings.is_equal(where, digest):
-        warn_user(
-            f"A {name} does not yield the same samples in every worker thread, but each thread reads all of it and "
-            "keeps its share: some samples may be missing, and others come twice. Threads share random, numpy.random "
-            "and torch's generator: draw the order from feedline.rng(), or use engine='process'.",
-            DataWarning,
-        )
+        return False
+    end = first + len(samples)
+    place = 1 << (first - 1).bit_length() if first else 0
+    while place < end:
+        try:
+            digest = crc32(encode(samples[place - first]))
+        except NotARecord:  # pickles of equal samples may differ
+            return False
+        if not scope.findings.is_equal((where, place), digest):
+            warn_user(
+                f"A {name} does not yield the same samples in every worker thread, but each thread reads all of it "
+                "and keeps its share: some samples may be missing, and others come twice. Threads share random, "
+                "numpy.random and torch's generator: draw the order from feedline.rng(), or use engine='process'.",
+                DataWarning,
+            )
+            return True
+        place = 2 * place or 1
+    return False
 
 
 class Caller:

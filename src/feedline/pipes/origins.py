@@ -237,7 +237,8 @@ class IteratorCursor(Cursor):
     def __init__(self, dataset: Any, where: Hashable, *, is_whole: bool) -> None:
         self._dataset = dataset
         self._where = where
-        """Identifies the stream, for workers that compare its first sample."""
+        """Identifies the stream, for workers that compare its samples."""
+        self._is_compared = not isinstance(dataset, IterableSource)
         self._context = _no_worker if is_whole else contextlib.nullcontext
         """The context in which the dataset's code runs. The loader deals out samples, so it must not split itself."""
         self._number = 0
@@ -283,8 +284,8 @@ class IteratorCursor(Cursor):
         except BaseException:  # an interrupt: what was read comes next time
             self._left = found
             raise
-        if self._number == 0 and found and not isinstance(self._dataset, IterableSource):
-            warn_if_unequal(self._where, type(self._dataset).__name__, found[0])
+        if self._is_compared and warn_if_unequal(self._where, type(self._dataset).__name__, self._number, found):
+            self._is_compared = False
         self._number += len(found)
         return found
 

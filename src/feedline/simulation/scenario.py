@@ -279,9 +279,9 @@ def draw_scenario(seed: int, **changes: object) -> Scenario:
         (True, 3)
     """
     dice = random.Random(seed)
-    drawn: dict[str, Any] = {"seed": seed, "kind": dice.choice((MAP, MAP, MAP, SHARED, OWN))}
+    drawn: dict[str, Any] = {"seed": seed, "kind": dice.choice((MAP, MAP, MAP, SHARED, OWN)), **changes}
     for draw in (_draw_data, _draw_loader, _draw_time, _draw_trouble, _draw_habits):
-        drawn |= draw(dice, drawn)
+        drawn |= {**draw(dice, drawn), **changes}  # what is drawn next depends on it
     if drawn["kind"] == MAP and dice.random() < 0.2:
         drawn |= {**STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
     drawn["habits"] = replace(drawn["habits"], resize=dice.choice((0.0, 0.0, 0.1)))
