@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -268,8 +269,14 @@ class EpochAware(ABC):
         """Set the epoch that starts."""
 
 
-_MOST_INSIDE = 1000
+_MOST_INSIDE = 10_000
 """Objects to look at inside a dataset. A guess; a search that is cut off finds nothing."""
+
+_MOST_OF_ONE = 1000
+"""Entries of a list or dict to look at: it may have one for each sample. A guess."""
+
+_PLAIN = (str, bytes, int, float, type, ModuleType)
+"""What no dataset is in."""
 
 
 # object: a user's dataset.
@@ -280,29 +287,27 @@ def changes_with_epoch(dataset: object) -> bool:
     """
     if callable(getattr(dataset, "set_epoch", None)):
         return not isinstance(dataset, EpochAware) or dataset.changes_with_epoch
-    found, seen = deque(_inside(dataset)), {id(dataset)}
+    found, seen = deque([dataset]), {id(dataset)}
     while found and len(seen) < _MOST_INSIDE:
-        one = found.popleft()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, EpochAware):
-            if one.changes_with_epoch:
+        for one in _inside(found.popleft()):
+            if id(one) in seen or isinstance(one, _PLAIN):
+                continue
+            seen.add(id(one))
+            if isinstance(one, EpochAware):
+                if one.changes_with_epoch:
+                    return True
+            elif callable(getattr(type(one), "set_epoch", None)):  # of the type: the instance may run code for any name
                 return True
-        elif callable(getattr(type(one), "set_epoch", None)):  # of the type: the instance may run code for any name
-            return True
-        else:
-            found.extend(_inside(one))
+            else:
+                found.append(one)
     return False
 
 
 def _inside(value: object) -> Iterable[object]:
-    """Return what an object refers to."""
-    if isinstance(value, (type, ModuleType)):
-        return ()
+    """Return what an object refers to: attributes, also in slots, entries, or what a function has from around it."""
     if isinstance(value, dict):
-        return list(itertools.islice(value.values(), _MOST_INSIDE))
+        return list(itertools.islice(value.values(), _MOST_OF_ONE))
     if isinstance(value, (list, tuple)):
-        return value[:_MOST_INSIDE]
-    attributes = getattr(value, "__dict__", None)
-    return list(attributes.values()) if isinstance(attributes, dict) else ()
+        return value[:_MOST_OF_ONE]
+    # Not the names of a function's module, which are no part of the dataset.
+    return gc.get_referents(*(value.__closure__ or ()) if isinstance(value, FunctionType) else (value,))

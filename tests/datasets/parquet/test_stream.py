@@ -218,6 +218,30 @@ def test_states_of_other_options_and_malformed_states_are_rejected(dataset: Any,
         RowGroupPass(fewer).load_state_dict({"x": 1})
 
 
+@pytest.mark.parametrize(("shuffle", "part"), [(True, (0, 1)), (False, (0, 2)), (False, (0, 1))])
+def test_a_state_of_other_row_groups_is_rejected_where_they_matter(
+    dataset: Any, tmp_path: Path, shuffle: bool, part: tuple[int, int]
+) -> None:
+    """The same rows, written again: shuffled, positions would mean other samples."""
+
+    def reading() -> RowGroupPass:
+        return RowGroupPass(dataset.stream(shuffle=shuffle), part)
+
+    first = reading()
+    found = [int(next(first)) for _ in range(9)]
+    state = first.state_dict()
+    write(tmp_path / "1.parquet", pa.table({"x": np.arange(30)}), 10)
+    write(tmp_path / "2.parquet", pa.table({"x": np.arange(30, COUNT)}), 10)
+    dataset = ParquetDataset(tmp_path, "x")
+    if shuffle or part != (0, 1):
+        with pytest.raises(BadState, match=r"but these are|row groups of other sizes.*or was part_bytes changed"):
+            reading().load_state_dict(state)
+    else:
+        rest = reading()
+        rest.load_state_dict(state)
+        assert sorted(found + [int(x) for x in rest]) == list(range(COUNT))
+
+
 def test_transforms_draw_their_own_numbers(dataset: Any) -> None:
     noisy: Any = ParquetDataset(dataset.paths, "x", transform=_noisy)
 

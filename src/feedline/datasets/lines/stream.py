@@ -368,6 +368,3 @@ class ShuffledPass(RowGroupPass):
     """One pass in random order."""
 
     _name = "parts of files of lines"
-
-    def _options(self) -> dict[str, object]:
-        return {**super()._options(), "parts": len(self._sizes)}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,6 +128,9 @@ class RowGroupPass(ResumablePass[int]):
         """Indices of samples at positions from `_known_from` on."""
         self._foresight: PartForesight | None = None
         self._sizes = sizes
+        # In order, and in one part, positions do not depend on where row groups begin.
+        is_divided = stream.shuffle or self._part[1] > 1
+        self._sizes_sum = [len(sizes), crc32(np.ascontiguousarray(sizes, np.int64).data)] if is_divided else []
         self._starts = np.cumsum(sizes) - sizes
         self._ends = np.cumsum(sizes[self._groups])
         """Where each row group ends, as a position in this pass."""
@@ -280,7 +284,7 @@ class RowGroupPass(ResumablePass[int]):
 
     def _position(self) -> dict[str, object]:
         place = self._place if self._again is None else self._again
-        return {"epoch": self._epoch, "place": place, "of": len(self)}
+        return {"epoch": self._epoch, "place": place, "of": len(self), "groups": self._sizes_sum}
 
     def _options(self) -> dict[str, object]:
         stream = self._stream
@@ -296,6 +300,11 @@ class RowGroupPass(ResumablePass[int]):
         if state["of"] != len(self):
             raise BadState(
                 f"The state is that of {state['of']} samples, but these are {len(self)}. Were files or filters changed?"
+            )
+        if state["groups"] != self._sizes_sum:
+            raise BadState(
+                f"The state was saved with {self._name} of other sizes, so it means other samples. Were files written "
+                "again, or was part_bytes changed? Use the same data and options as when it was saved."
             )
         self._place = state["place"]
         self._ahead = []  # may be from another epoch
