@@ -229,9 +229,10 @@ def test_the_recommended_sources_make_the_same_samples() -> None:
 
 
 @pytest.mark.slow
-def test_the_size_for_images_leaves_room_for_crops() -> None:
+@pytest.mark.parametrize("name", ["Crops", "ResizedCrops"])
+def test_the_size_for_images_leaves_room_for_crops(name: str) -> None:
     """A crop keeps 200 x 150 of 800 x 600 pixels: of an image stored with 64 x 48, 16 x 12 would be left."""
-    samples = probed("Crops").samples
+    samples = probed(name).samples
     assert samples is not None
     assert samples.decoded is not None
     assert samples.decoded.kept == 1 / 16
