@@ -17,15 +17,26 @@ def test_lost(): assert DataLoader.__module__ == "torch.utils.data.dataloader"
 """
 
 
+def upstream(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    for name in ("src/accelerate", "tests"):
+        (folder / name).mkdir(parents=True)
+    file = folder / "tests/test_data_loader.py"
+    file.write_text(tests, "utf-8")
+    command = [sys.executable, "-m", "tests.upstream", folder, file.relative_to(folder)]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
 def test_reports_tests_that_only_pass_with_torch(tmp_path: Path) -> None:
-    for folder in ("src/accelerate", "tests"):
-        (tmp_path / folder).mkdir(parents=True)
-    file = tmp_path / "tests/test_data_loader.py"
-    file.write_text(TESTS, "utf-8")
-    command = [sys.executable, "-m", "tests.upstream", tmp_path, file.relative_to(tmp_path)]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    done = upstream(tmp_path, TESTS)
     assert done.stdout.splitlines() == [
         "tests/test_data_loader.py: 2 pass with torch's loader, 1 with feedline's",
         "  tests.test_data_loader::test_lost: passed, with feedline failure",
     ]
+    assert done.returncode == 1
+
+
+def test_tests_that_cannot_be_imported_are_no_success(tmp_path: Path) -> None:
+    done = upstream(tmp_path, "import no_such_package\n")
+    assert done.stdout.splitlines() == ["tests/test_data_loader.py: 0 pass with torch's loader, 0 with feedline's"]
+    assert "tests/test_data_loader.py cannot be compared" in done.stderr
     assert done.returncode == 1

@@ -47,6 +47,8 @@ def main() -> int:
         torch, feedline = _outcomes(home, file, []), _outcomes(home, file, ["feedline", "run", "-m"])
         passed = [sum(outcome == "passed" for outcome in run.values()) for run in (torch, feedline)]
         _say(f"{file}: {passed[0]} pass with torch's loader, {passed[1]} with feedline's")
+        if not passed[0]:
+            raise SystemExit(f"{file} cannot be compared: is the clone at the tag of the version that is installed?")
         for name in sorted(torch.keys() | feedline.keys()):
             outcomes = torch.get(name, "not run"), feedline.get(name, "not run")
             if outcomes[0] != outcomes[1]:

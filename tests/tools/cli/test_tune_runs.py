@@ -91,6 +91,19 @@ def test_programs_that_cannot_be_tuned_are_explained(
     assert before in "\n".join(more)
 
 
+def test_a_program_is_measured_although_few_batches_fit_into_the_time_for_a_setting(tmp_path: Path) -> None:
+    program = """
+    class Slow(Ready):
+        def __getitem__(self, index):
+            time.sleep(0.15)
+            return index
+    while True:
+        list(DataLoader(Slow()))
+    """
+    done = run_tune(tmp_path, program, "--seconds", 6, "--json")
+    assert json.loads(done.stdout)["tried"][0]["engine"] == "inline", done.stderr
+
+
 @pytest.mark.slow
 def test_settings_that_make_the_program_fail_are_skipped(tmp_path: Path) -> None:
     program = """

@@ -195,3 +195,12 @@ class Crops(Rows):
 
         image = Image.open(io.BytesIO(self.data))
         return np.asarray(image.crop((100, 100, 300, 250)).resize((64, 48)))
+
+
+class ResizedCrops(Crops):
+    """The same in one call of Pillow."""
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        from PIL import Image
+
+        return np.asarray(Image.open(io.BytesIO(self.data)).resize((64, 48), box=(100, 100, 300, 250)))

@@ -7,6 +7,7 @@ with its own times in slow tests.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def probed(name: str) -> Measured:
 def rows_read_by(dataset: diseases.Rows, *tables: str) -> Rows:
     """Return what a probe finds out about the rows of a dataset that has opened these tables."""
     clock = Clock()
-    rows = rows_of(dataset, asking(dataset), list(range(diseases.COUNT)), 32, tables, clock)
+    rows = rows_of(dataset, asking(dataset), list(range(len(dataset))), 32, tables, clock)
     clock.close()
     assert rows is not None
     return rows
@@ -66,6 +67,28 @@ def test_the_file_that_pandas_has_read_is_opened_with_our_source(kind: type[dise
 def test_a_frame_that_is_no_file_becomes_arrays() -> None:
     rows = rows_read_by(diseases.PandasMemory())
     assert (rows.library, rows.source, rows.path) == ("pandas", "ArrayDataset", "")
+
+
+class Half(diseases.PandasRows):
+    """Every other row of the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frame = self.frame.iloc[1::2]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+def test_a_frame_of_some_rows_of_a_file_does_not_become_the_whole_file() -> None:
+    dataset, path = Half(), os.path.abspath("rows.csv")
+    rows = rows_read_by(dataset, path)
+    assert (rows.source, rows.path, rows.unused) == ("ArrayDataset", "", 0)
+
+
+def test_rows_that_are_no_samples_are_mentioned() -> None:
+    (finding,) = diagnose(with_rows(replace(PANDAS, unused=30)))
+    assert "row i is your sample i: there are 30 rows more than samples" in finding.evidence
 
 
 @pytest.mark.parametrize("kind", [diseases.ChunkedRows, diseases.ChunkedAgain, diseases.ChunkedInherited])
@@ -206,9 +229,10 @@ def test_the_recommended_sources_make_the_same_samples() -> None:
 
 
 @pytest.mark.slow
-def test_the_size_for_images_leaves_room_for_crops() -> None:
+@pytest.mark.parametrize("name", ["Crops", "ResizedCrops"])
+def test_the_size_for_images_leaves_room_for_crops(name: str) -> None:
     """A crop keeps 200 x 150 of 800 x 600 pixels: of an image stored with 64 x 48, 16 x 12 would be left."""
-    samples = probed("Crops").samples
+    samples = probed(name).samples
     assert samples is not None
     assert samples.decoded is not None
     assert samples.decoded.kept == 1 / 16

@@ -304,13 +304,13 @@ class _Watching:
         while not self.has_ended.wait(_POLL_S):
             if any(period.batches >= warm for period in self._periods().values()):
                 break
-        while True:
-            before = self._periods()
+        before = after = self._periods()
+        while True:  # until there are enough batches, however long one takes
             has_ended = self.has_ended.wait(self._seconds)
-            after = self._periods()
+            latest, after = after, self._periods()
             if self._send_results(before, after, warm, send):
                 return
-            if has_ended or after == before:  # for a short run, leave out only the start of the workers
+            if has_ended or after == latest:  # for a short run, leave out only the start of the workers
                 is_sent = self._send_results(
                     {kind: _start_of(period) for kind, period in after.items()}, after, _FEW, send
                 )

@@ -136,6 +136,8 @@ class Rows:
     """The file; empty if the rows are in memory."""
     row_s: float | None = None
     """The time that our source takes for a row, in batches of random order."""
+    unused: int = 0
+    """How many more rows our source has than there are samples."""
     chunk_rows: int = 0
     """Rows in a chunk of an HDF5 file; 0 if there are no chunks."""
     chunk_bytes: int = 0

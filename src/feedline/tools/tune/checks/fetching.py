@@ -153,7 +153,11 @@ def _rows(measured: Measured, samples: Samples) -> Iterator[Finding]:
         chunk = f" A sample unpacks a whole chunk for its row: {rows.chunk_rows:,} rows, {size}, {rows.compression}."
     if rows.row_s is not None:
         of = f" of {rows.path}" if rows.path else ""
-        where = f" {rows.source} took {seconds_text(rows.row_s)} for a row{of}, in batches of random order"
+        more = f": there are {rows.unused:,} rows more than samples, which would come, too" if rows.unused else ""
+        where = (
+            f" {rows.source} took {seconds_text(rows.row_s)} for a row{of}, in batches of random order. Check that its "
+            f"row i is your sample i{more}"
+        )
     yield Finding(
         "slow-rows",
         f"{rows.library} takes {rows.share:.0%} of a sample's time to read a row.",

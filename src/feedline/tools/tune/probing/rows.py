@@ -94,8 +94,10 @@ def rows_of(
             row_s = _row_s(candidate.source, indices, size, clock)
         except Exception:  # of a file of any kind: then our source is not recommended
             continue
-        source = type(candidate.source).__name__
-        return replace(rows, code=candidate.code, source=source, path=candidate.path, row_s=row_s)
+        return replace(
+            rows, code=candidate.code, source=type(candidate.source).__name__, path=candidate.path, row_s=row_s,
+            unused=len(candidate.source) - length,
+        )  # fmt: skip
     return rows
 
 
@@ -173,22 +175,27 @@ def _hdf5(reads: dict[tuple[str, str], _Stored]) -> Iterator[_Candidate]:
 
 
 def _tables(dataset: Any, paths: Sequence[str], length: int) -> Iterator[_Candidate]:
-    """Yield sources for the tables that were opened, those with as many rows as samples first, and for frames."""
-    found = []
+    """Yield sources for the tables that were opened and for frames; those with as many rows as samples first."""
+    tables = []
     for path in [path for path in paths if os.path.isfile(path) and os.path.getsize(path) <= _MOST_BYTES]:
         try:
             source = open_dataset(Path(path))
-            found.append((len(source) != length, path, source))
+            tables.append((path, source, len(source) == length))
         except Exception:  # a package is missing, or our source does not read it
             continue
-    for _, path, source in sorted(found, key=lambda one: one[:2]):
-        yield _Candidate(source, f"dataset = feedline.datasets.{type(source).__name__}({path!r})", path)
     frame_kind = sys.modules["pandas"].DataFrame
-    for name, frame in getattr(dataset, "__dict__", {}).items():
-        if isinstance(frame, frame_kind):
-            columns = "{" + f"name: dataset.{name}[name].to_numpy() for name in dataset.{name}" + "}"
-            source = ArrayDataset({str(column): frame[column].to_numpy() for column in frame})
-            yield _Candidate(source, f"dataset = feedline.datasets.ArrayDataset({columns})")
+    attributes = getattr(dataset, "__dict__", {}).items()
+    frames = [(name, value, len(value) == length) for name, value in attributes if isinstance(value, frame_kind)]
+    for wanted in (True, False):
+        for path, source, fits in sorted(tables, key=lambda one: one[0]):
+            if fits is wanted:
+                code = f"dataset = feedline.datasets.{type(source).__name__}({path!r})"
+                yield _Candidate(source, code, path)
+        for name, frame, fits in frames:
+            if fits is wanted:
+                columns = "{" + f"name: dataset.{name}[name].to_numpy() for name in dataset.{name}" + "}"
+                arrays = ArrayDataset({str(column): frame[column].to_numpy() for column in frame})
+                yield _Candidate(arrays, f"dataset = feedline.datasets.ArrayDataset({columns})")
 
 
 def _row_s(source: Any, indices: list[int], size: int, clock: Clock) -> float:

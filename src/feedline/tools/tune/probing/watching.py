@@ -300,6 +300,7 @@ class Decodes:
             _wrap(files.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
             assert self._pillow is not None  # PIL.ImageFile imports it
             _wrap(self._pillow.Image, "crop", self._after_crop)
+            _wrap(self._pillow.Image, "resize", self._after_resize)
         for name in () if self._cv2 is None else ("imread", "imdecode"):
             _wrap(self._cv2, name, self._after_opencv)
 
@@ -308,7 +309,15 @@ class Decodes:
         self._pixels, self._seconds, self._kept = 0, 0.0, 1.0
 
     def _after_crop(self, args: tuple[Image, ...], result: Image, _: float) -> None:
-        share = result.width * result.height / max(args[0].width * args[0].height, 1)
+        self._keep(args[0], result.width * result.height)
+
+    def _after_resize(self, args: tuple[Any, ...], *_: object) -> None:
+        # The only argument with four numbers is the part of the image that is resized.
+        for left, top, right, bottom in (box for box in args[2:] if isinstance(box, (tuple, list)) and len(box) == 4):
+            self._keep(args[0], (right - left) * (bottom - top))
+
+    def _keep(self, image: Image, pixels: float) -> None:
+        share = pixels / max(image.width * image.height, 1)
         self._kept = min(self._kept, share) if share > 0 else self._kept
 
     def _after_pillow(self, args: tuple[Image, ...], _: object, seconds: float) -> None:
@@ -366,7 +375,10 @@ class Decodes:
 def _wrap(
     owner: object, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
 ) -> None:
-    """Call `after` with the arguments, result and CPU seconds of each call of a function that `only` accepts."""
+    """Call `after` with the arguments, result and CPU seconds of each call of a function that `only` accepts.
+
+    Arguments given by name come last.
+    """
     original = getattr(owner, name)
 
     def wrapped(*args: object, **options: object) -> object:
@@ -374,7 +386,7 @@ def _wrap(
             return original(*args, **options)
         began = time.thread_time()
         result = original(*args, **options)
-        after(args, result, time.thread_time() - began)
+        after((*args, *options.values()), result, time.thread_time() - began)
         return result
 
     setattr(owner, name, wrapped)
