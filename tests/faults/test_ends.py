@@ -215,10 +215,11 @@ def send_again(dropped):
     while frames is not None:
         frames, last = frames.tb_next, frames.tb_frame.f_code.co_filename
     if dropped.exc_type is KeyboardInterrupt and last is not None and last.endswith("_weakrefset.py"):
-        threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # one that came inside this function would be dropped as well
     else:
         sys.__unraisablehook__(dropped)
 
+signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 sys.unraisablehook = send_again
 if kind == "Loader":
     def make():
@@ -288,8 +289,9 @@ import gc, threading, warnings
 
 def send_again(dropped):
     # Python drops an interrupt in the first moment of a finalizer, before any line of ours. Users press Ctrl-C again.
-    threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+    signal.setitimer(signal.ITIMER_REAL, 0.05)  # one that came inside this function would be dropped as well
 
+signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 sys.unraisablehook = send_again
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
 warnings.simplefilter("ignore", feedline.errors.PerformanceWarning)
