@@ -219,6 +219,8 @@ class Run:
 
     def load(self, view: LoaderView, state: object) -> None:
         """Resume the next iteration at a saved position; see `LoaderBase.load_state_dict`."""
+        if state != {}:
+            Snapshot.from_dict(state)  # its format and checksum, before any part of it is read
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         view.check_draws(_part_of(own, "order"))
