@@ -6,7 +6,7 @@ bijection of the pairs for any hash. The few pairs beyond n are encrypted again 
 walking). All arithmetic uses 32-bit integers, which processors handle several at a time, in pieces that stay in the
 cache.
 
-With `indices_at`, every element may belong to an order of its own size and key, such as the order of its class. A single
+With `indices_at`, every element may belong to an order of its own size and key, such as that of its class. A single
 order of up to 1,024 numbers is a table instead, made by sorting a hash of each number. It takes 8 KB at most and a
 fortieth of the time, and all orders are equally likely as far as 64 bits of key allow.
 """
