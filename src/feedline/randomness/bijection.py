@@ -79,7 +79,8 @@ class Bijection:
             raise IndexError(f"place {wrong} is not in an order of {self.size} places, 0 to {self.size - 1}.")
         if self._network is None:
             assert self._table is not None
-            return self._table[places]
+            found: NDArray[np.int64] = self._table[places]
+            return found
         flat = places.reshape(-1).view(np.uint64)
         out = np.empty(len(flat), np.uint64)
         for start in range(0, len(flat), _PIECE):
@@ -208,7 +209,7 @@ class _Network:
             self._hash(high, odd, hashed, spare)
             np.right_shift(hashed, self._to_low, out=hashed)
             np.bitwise_xor(low, hashed, out=low)
-        joined = high.astype(np.uint64)
+        joined: Numbers = high.astype(np.uint64)
         joined <<= self._low_bits
         joined |= low
         return joined
