@@ -2,8 +2,8 @@
 
 A loader without a distributed sampler delivers the whole dataset on every rank. That may be intended: a dataset may
 hold only the samples of its own rank, and ranks that each hold a part of one model need the same samples. So a loader
-does not warn if an attribute of the dataset or sampler is about ranks, nor if the code that decides is the user's own: a
-stream, or a sampler of another class than torch's and feedline's. Such code may ask for its rank, which cannot be seen.
+does not warn if an attribute of the dataset or sampler is about ranks, nor where code of the user decides: a stream, or a
+sampler of another class than torch's and feedline's. Such code may ask for its rank, which cannot be seen.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class RankWatch:
         layers = layers_of(sharing.sampler)
         if any(rank_count(layer) > 1 or _may_know_ranks(layer) for layer in layers):
             return
-        if ranks_of_stream(dataset) is None:  # otherwise known to be split over workers, not over ranks
-            if sharing.form == "shard" or any(map(_has_ranks, _layers_of_dataset(dataset))):
-                return
+        is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
+        if not is_known and (sharing.form == "shard" or any(map(_has_ranks, _layers_of_dataset(dataset)))):
+            return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
         self._has_warned_of_repeats = True
