@@ -2,8 +2,8 @@
 
 A loader without a distributed sampler delivers the whole dataset on every rank. That may be intended: a dataset may
 hold only the samples of its own rank, and ranks that each hold a part of one model need the same samples. So a loader
-does not warn if an attribute of the dataset or sampler is about ranks, nor where code of the user decides: a stream, or a
-sampler of another class than torch's and feedline's. Such code may ask for its rank, which cannot be seen.
+does not warn if an attribute of the dataset or sampler is about ranks. Nor does it warn where the user's own code
+decides, in a stream or in a sampler of another class than torch's and feedline's: that code may ask for its rank.
 """
 
 from __future__ import annotations
