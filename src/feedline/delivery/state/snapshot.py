@@ -164,10 +164,11 @@ def _checksum_of(ranks: Sequence[Mapping[str, Any]]) -> int:
 def _checked_ranks(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return the states of the single ranks that a merged state consists of."""
     ranks = state["ranks"]
-    is_list = isinstance(ranks, (list, tuple)) and bool(ranks)
-    if not is_list or any(not isinstance(each, Mapping) or "ranks" in each for each in ranks):
+    if not isinstance(ranks, (list, tuple)) or not ranks:
         raise BadState(_CHANGED)
     for each in ranks:
+        if not isinstance(each, Mapping) or "ranks" in each:
+            raise BadState(_CHANGED)
         check_format(each, "a loader", known=VERSION)
     if any("checksum" not in each for each in ranks) or state.get("checksum") != _checksum_of(ranks):
         raise BadState(_CHANGED)
