@@ -22,10 +22,12 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from benchmarks import flags, workloads
+from feedline.delivery.state import Snapshot
 from feedline.tools.bench import harness, rows
 
 PEER = "torchdata"
@@ -98,7 +100,8 @@ def measure(library: str, samples: int, workers: int, steps: int) -> harness.Fig
 def halfway(library: str, state: Any, batch: int, batch_size: int = BATCH_SIZE) -> Any:
     """Write another place into a state: going there by loading half of the samples would take minutes."""
     if library == harness.FEEDLINE:
-        return {**state, "order": {**state["order"], "consumed": batch * batch_size}}
+        snapshot = Snapshot.from_dict(state)
+        return replace(snapshot, order={**snapshot.order, "consumed": batch * batch_size}).as_dict()
     state = pickle.loads(pickle.dumps(state))
     main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
     main["_sampler_iter_yielded"] = batch

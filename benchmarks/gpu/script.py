@@ -97,7 +97,6 @@ def loader_of(arguments: argparse.Namespace, folder: Any) -> Any:
         device=arguments.device,
         drop_last=True,
         persistent_workers=False if arguments.anew else None,
-        device_buffers="static" if arguments.graph else "fresh",
     )
 
 
@@ -156,16 +155,23 @@ def measure(arguments: argparse.Namespace, train: Callable[[Any, Any], None], lo
 
 
 def captured(train: Callable[[Any, Any], None], pixels: Any, labels: Any) -> Callable[[Any, Any], None]:
-    """Return a training step as a CUDA graph, which reads its batch from where these tensors are."""
+    """Return a training step as a CUDA graph. Each batch is copied to where the graph reads it."""
+    static = pixels.clone(), labels.clone()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        repeat(train, pixels, labels, 5)
+        repeat(train, *static, 5)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the loader works on other threads
-        train(pixels, labels)
-    return lambda pixels, labels: graph.replay()
+        train(*static)
+
+    def replay(pixels: Any, labels: Any) -> None:
+        static[0].copy_(pixels)
+        static[1].copy_(labels)
+        graph.replay()
+
+    return replay
 
 
 def endless(loader: Any, epoch: int) -> Iterator[Any]:

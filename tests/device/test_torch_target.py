@@ -81,6 +81,22 @@ def test_batches_of_a_custom_class_are_moved_and_never_overwritten(transform: An
     assert torch.cat(kept).tolist() == list(range(400))
 
 
+def test_a_captured_graph_reads_each_batch_from_where_it_was_copied() -> None:
+    loader = DataLoader(Numbered(), 16, num_workers=2, device="cuda")
+    static = Pair(torch.zeros(16, 3, 96, 96, device="cuda"), torch.zeros(16, dtype=torch.int64, device="cuda"))
+    graph, total, sums = torch.cuda.CUDAGraph(), torch.zeros((), device="cuda"), []
+    for step, batch in enumerate(loader):
+        for place, tensor in zip(static, batch, strict=True):
+            place.copy_(tensor)
+        if step == 0:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                total.copy_(static.image[:, 0, 0, 0].sum())
+        graph.replay()
+        sums.append(total.clone())
+    assert [int(one) for one in sums] == [sum(range(first, first + 16)) for first in range(0, 400, 16)]
+
+
 def test_the_transform_runs_on_the_side_stream_and_ahead() -> None:
     streams = []
 

@@ -85,7 +85,7 @@ GIVEN: list[dict[str, Any]] = [
         "max_memory_per_worker": "2GB",
         "shard": False,
     },
-    {"device": torch.device("cpu"), "device_transform": collate, "device_buffers": "static"},
+    {"device": torch.device("cpu"), "device_transform": collate},
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline import DataLoader, Loader, samplers
+from feedline.delivery.state import Snapshot
 from feedline.errors import BadOption, BadState
 from tests.sampling import examples
 
@@ -161,10 +163,9 @@ def test_a_state_can_be_resumed_with_other_workers_and_epoch_lengths(other: dict
 
 def test_a_distant_position_is_reached_at_once() -> None:
     loader = make()
-    state = chain_state(loader)
-    state["order"]["consumed"] = 10**15
-    state["virtual"] = [10**12, 1]
-    loader.load_state_dict(state)
+    near = Snapshot.from_dict(chain_state(loader))
+    distant = replace(near, order={**near.order, "consumed": 10**15}, virtual=(10**12, 1))
+    loader.load_state_dict(distant.as_dict())
     epoch = next(loader.virtual_epochs(3))
     assert epoch.number == 10**12
     assert len(list(epoch)) == 2

@@ -55,6 +55,13 @@ class Stream(IterableDataset[int]):
         return iter(range(16))
 
 
+class RankIndices:
+    """A custom sampler that reads its rank in `iter`."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(int(os.environ["RANK"]), 16, RANKS))
+
+
 class RankStream(IterableDataset[int]):
     """Reads its rank in `iter`."""
 
@@ -103,7 +110,6 @@ REPEATED: dict[str, tuple[Callable[[], Any], str]] = {
         "batch_sampler=feedline.samplers.distribute(batch_sampler).",
     ),
     "subset": (lambda: DataLoader(Subset(DATA, range(12)), 4), "DistributedSampler(dataset, shuffle=False)."),
-    "stream": (lambda: DataLoader(Stream(), 4), "Give the loader shard=True."),
     "Loader": (lambda: Loader(DATA, 4, shuffle=True), "DistributedSampler(dataset, shuffle=True) in place of"),
     "Loader, batches": (lambda: Loader(DATA, batch_sampler=list(PLAIN)), "batch_sampler=feedline.samplers.distribute"),
 }
@@ -121,6 +127,8 @@ MEANT: dict[str, Callable[[], Any]] = {
     "a dataset with a rank": lambda: DataLoader(RankFiles(1), 4),
     "inside another": lambda: DataLoader(Subset(RankFiles(1), range(16)), 4),
     "a stream that asks for its rank": lambda: DataLoader(RankStream(), 4),
+    "a stream that may ask for its rank": lambda: DataLoader(Stream(), 4),
+    "a sampler that asks for its rank": lambda: DataLoader(DATA, 4, sampler=RankIndices()),
     "shard": lambda: DataLoader(Stream(), 4, shard=True),
     "not to be shared out": lambda: DataLoader(Stream(), 4, shard=False),
     "a part": lambda: DataLoader(Subset(DATA, range(1, 16, RANKS)), 2),

@@ -9,6 +9,7 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch.utils.data as torch_data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from feedline import DataLoader, Loader, samplers
+from feedline.delivery.state import Snapshot
 from feedline.errors import BadState
 from feedline.types import EngineName
 from tests.order import datasets
@@ -471,7 +473,7 @@ def test_no_other_state_from_inside_an_epoch_holds_a_generator_for_the_next(opti
 def test_a_damaged_generator_in_a_state_is_rejected_at_once() -> None:
     loader = DataLoader(datasets.Sized(3))
     list(loader)
-    state = loader.state_dict()
-    for nonsense in (5, "", "AAAA", state["order"]["torch_seeds_next"][:-40]):
+    state = Snapshot.from_dict(loader.state_dict())
+    for nonsense in (5, "", "AAAA", state.order["torch_seeds_next"][:-40]):
         with pytest.raises(BadState, match="is damaged"):
-            loader.load_state_dict({**state, "order": {**state["order"], "torch_seeds_next": nonsense}})
+            loader.load_state_dict(replace(state, order={**state.order, "torch_seeds_next": nonsense}).as_dict())

@@ -8,13 +8,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feedline.randomness.bijection import Bijection, small_orders
+from feedline.randomness.bijection import Bijection, index_at, indices_at, small_orders
 from feedline.randomness.keys import mix, mix_array
 from tests.samplers.chi_square import assert_fits
+from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(2)
 
@@ -24,6 +25,7 @@ sizes = (
     | st.integers(1, 2**63)
     | st.sampled_from([2**b + d for b in range(11, 63) for d in (-1, 0, 1)])
 )
+any_key = st.integers(0, 2**64 - 1)
 
 
 def orders(size: int, places: list[int], count: int) -> NDArray[np.int64]:
@@ -153,3 +155,58 @@ def test_memory_does_not_grow_with_the_size() -> None:
 
 def test_the_repr_has_size_and_key() -> None:
     assert repr(Bijection(10, 3)) == "Bijection(10, key=3)"
+
+
+# -- many orders at once ---
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.tuples(st.integers(1, 40) | st.sampled_from([1023, 1025]), any_key), min_size=1, max_size=8))
+def test_every_order_has_each_index_once(orders: list[tuple[int, int]]) -> None:
+    places = np.concatenate([np.arange(size) for size, _ in orders])
+    element_sizes = np.concatenate([np.full(size, size) for size, _ in orders])
+    element_keys = np.concatenate([np.full(size, key, np.uint64) for size, key in orders])
+    found = indices_at(places, element_sizes, element_keys)
+    start = 0
+    for size, _ in orders:
+        assert sorted(found[start : start + size].tolist()) == list(range(size))
+        start += size
+
+
+@given(st.lists(st.tuples(sizes, any_key, st.floats(0, 1, exclude_max=True)), min_size=1, max_size=5))
+def test_one_element_equals_one_of_many(elements: list[tuple[int, int, float]]) -> None:
+    places = [int(where * size) for size, _, where in elements]
+    found = indices_at(
+        np.array(places),
+        np.array([size for size, *_ in elements]),
+        np.array([key for _, key, _ in elements], np.uint64),
+    )
+    alone = [index_at(place, size, key) for place, (size, key, _) in zip(places, elements, strict=True)]
+    assert found.tolist() == alone
+    assert all(0 <= index < size for index, (size, *_) in zip(alone, elements, strict=True))
+
+
+def test_requests_larger_than_one_piece_are_complete() -> None:
+    places = np.arange(50_000)
+    found = indices_at(places, np.full(50_000, 50_000), np.full(50_000, 3, np.uint64))
+    assert np.array_equal(np.sort(found), places)
+    assert index_at(40_000, 50_000, 3) == found[40_000]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+def test_all_orders_of_small_sizes_are_equally_likely_beside_others(size: int) -> None:
+    count = 20_000
+    places = np.tile(np.arange(size), count)
+    many = np.repeat(mix_array(9, np.arange(count)), size)
+    found = indices_at(places, np.full(len(places), size), many).reshape(count, size)
+    counted = Counter(map(tuple, found.tolist()))
+    assert_fits([counted[order] for order in permutations(range(size))])
+
+
+@pytest.mark.parametrize("size", [13, 100, 1000])
+def test_first_places_and_their_distance_are_evenly_spread(size: int) -> None:
+    count = 20_000
+    many = np.repeat(mix_array(9, np.arange(count)), 2)
+    found = indices_at(np.tile([0, 1], count), np.full(2 * count, size), many).reshape(count, 2)
+    assert_fits(np.bincount(found[:, 0], minlength=size))
+    assert_fits(np.bincount((found[:, 1] - found[:, 0]) % size, minlength=size)[1:])

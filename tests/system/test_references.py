@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
+from types import FrameType
+from typing import Any
 
 from feedline.system.references import References
 
@@ -34,3 +37,31 @@ def test_objects_added_during_iteration_come_the_next_time() -> None:
         seen.append(thing)
     assert seen == [first]
     assert list(things) == [first, second]
+
+
+def test_what_is_added_in_the_middle_of_another_call_stays() -> None:
+    things: References[Thing] = References()
+    first = Thing()
+    things.add(first)
+    meanwhile: list[Thing] = []
+
+    # At every line of `add`, something else adds an object, as another thread or a signal handler may.
+    def trace(frame: FrameType, event: str, argument: object) -> Any:  # Any: itself
+        if frame.f_code is not References.add.__code__:
+            return None
+        if event == "line":
+            sys.settrace(None)
+            meanwhile.append(Thing())
+            things.add(meanwhile[-1])
+            sys.settrace(trace)
+        return trace
+
+    last, before = Thing(), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        things.add(last)
+    finally:
+        sys.settrace(before)
+    assert len(meanwhile) > 3
+    assert set(things) == {first, last, *meanwhile}
+    assert len(list(things)) == len(meanwhile) + 2

@@ -130,13 +130,16 @@ def check_restorable(dataset: object, iterator: object = None) -> None:
 
 FORMAT = "feedline"
 """The entry of a state that holds the number of its format. States inside a loader's state have none in format 1."""
+SAVED_BY = "saved_by"
+"""The entry of a loader's state that holds the version of feedline that saved it."""
 
 
-def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> None:
-    """Raise an error if a state has a later format than this feedline reads.
+def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> int:
+    """Return the format of a state, or raise an error if this feedline does not read it.
 
-    Every part that saves a state of its own calls this first. Otherwise it would report unknown entries, which are not
-    the actual problem.
+    A version reads every format up to its own: whoever raises `known` converts the earlier ones. It refuses newer
+    ones. Every part that saves a state of its own calls this first. Otherwise it would report unknown entries, which
+    are not the actual problem.
 
     Args:
         state: the state.
@@ -144,22 +147,27 @@ def check_format(state: Mapping[Any, object], what: str, *, known: int = 1) -> N
         known: the latest format that this feedline reads.
 
     Raises:
-        BadState: the state has another format.
+        BadState: a newer feedline saved the state, or none did.
 
     Example:
-        >>> check_format({"epoch": 3}, "a pipe")
+        >>> check_format({"epoch": 3}, "a pipe"), check_format({"epoch": 3}, "a pipe", known=2)
+        (1, 1)
         >>> check_format({"feedline": 2, "epoch": 3}, "a pipe")
         Traceback (most recent call last):
             ...
         feedline.errors.BadState: The state of a pipe has format 2, and this feedline reads formats up to 1...
     """
-    found = state.get(FORMAT, known)
-    if found == known and type(found) is int:
-        return
+    found = state.get(FORMAT, 1)
+    if type(found) is int and 1 <= found <= known:
+        return found
     if type(found) is int and found > known:
+        version = state.get(SAVED_BY)
+        advice = "a newer feedline saved it. Upgrade with pip install --upgrade feedline"
+        if isinstance(version, str):
+            advice = f"feedline {version} saved it. Use that version or a later one"
         raise BadState(
-            f"The state of {what} has format {found}, and this feedline reads formats up to {known}: a newer feedline "
-            "saved it. Upgrade with pip install --upgrade feedline, or start the epoch again without the state."
+            f"The state of {what} has format {found}, and this feedline reads formats up to {known}: {advice}, or "
+            "start the epoch again without the state."
         )
     raise BadState(
         f"The state of {what} has format {found!r:.100}, which no release of feedline has saved. Load the state as "

@@ -15,9 +15,8 @@ from feedline.abc.description import Described, Description, origin_of
 from feedline.abc.selection import Derived
 from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
-from feedline.randomness.bijection import Bijection
+from feedline.randomness.bijection import index_at, indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
-from feedline.randomness.orders import LARGEST, index_at, indices_at
 from feedline.randomness.turns import Turns
 
 _SHIFT = 40
@@ -141,13 +140,9 @@ class Orders:
         self._sizes = list(sizes)
         self._size_array = np.array(self._sizes, np.int64)
         self._key = key
-        self._has_large = any(size > LARGEST for size in sizes)
 
     def at(self, numbers: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index in each given dataset at the given turn."""
-        if self._has_large:
-            pairs = zip(numbers.tolist(), turns.tolist(), strict=True)
-            return np.array([self.one(number, turn) for number, turn in pairs], np.int64)
         sizes = self._size_array[numbers]
         passes, places = np.divmod(turns, sizes)
         return indices_at(places, sizes, mix_array(self._key, (numbers << _SHIFT) + passes))
@@ -157,8 +152,6 @@ class Orders:
         size = self._sizes[number]
         number_of_pass, place = divmod(turn, size)
         key = mix(self._key, (number << _SHIFT) + number_of_pass)
-        if size > LARGEST:
-            return int(Bijection(size, key)(np.array([place]))[0])
         return index_at(place, size, key)
 
 

@@ -21,7 +21,6 @@ from feedline.abc.deferred import DeferredBatch, Placement
 from feedline.abc.target import Target
 from feedline.device import nvjpeg
 from feedline.device.pinning import settled
-from feedline.device.static_buffers import StaticBuffers, StaticTarget
 from feedline.device.structure import mapped
 from feedline.errors import BadOption, PerformanceWarning, warn_user
 from feedline.system import cuda_queues
@@ -231,22 +230,18 @@ def is_cuda(device: object) -> bool:
     return isinstance(device, torch.device) and device.type == "cuda"
 
 
-def target_for(
-    device: torch.device | None, transform: Callable[[Any], object] | None, buffers: StaticBuffers | None = None
-) -> Target | None:
+def target_for(device: torch.device | None, transform: Callable[[Any], object] | None) -> Target | None:
     """Return the target that prepares batches for a device; None if there is nothing to do.
 
     Args:
         device: the device.
         transform: called with each batch there.
-        buffers: where every batch is delivered; None for memory of its own.
     """
     is_on_cpu = device is None or device.type == "cpu"
-    if is_on_cpu and transform is None and buffers is None:
+    if is_on_cpu and transform is None:
         return None
     place = device or torch.device("cpu")
-    target = CudaTarget(place, transform) if is_cuda(device) else TorchTarget(place, transform)
-    return target if buffers is None else StaticTarget(target, buffers)
+    return CudaTarget(place, transform) if is_cuda(device) else TorchTarget(place, transform)
 
 
 def placement_on(device: torch.device | None) -> Placement:

@@ -41,7 +41,7 @@ _OTHER_NAME = {
 """The other loader's name for an argument, where the two names have nothing in common."""
 
 
-_TORCH_ONLY = ("device_buffers", "pin_memory", "pin_memory_device", "snapshot_every_n_steps")
+_TORCH_ONLY = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps")
 """Arguments that only `feedline.DataLoader` has."""
 
 
@@ -294,18 +294,12 @@ class Options:
     device: Any = None
     """A torch device, or a JAX device or sharding; None if batches stay where they are."""
     device_transform: Callable[[Any], object] | None = None
-    device_buffers: str = "fresh"
-    """"static" if every batch is delivered at the same address on the device."""
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, least=0, optional=True)
         check_count("restarts", self.restarts, least=0, optional=True)
         check_count("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0, optional=True)
         check_callable("device_transform", self.device_transform, "takes a batch and returns one")
-        if self.device_buffers not in ("fresh", "static"):
-            raise BadOption(f"device_buffers={self.device_buffers!r} is neither 'fresh' nor 'static'.")
-        if self.device_buffers == "static" and self.device is None:
-            raise BadOption("device_buffers='static' needs device=, for example device='cuda'.")
         if self.seed is not None:
             object.__setattr__(self, "seed", int(self.seed))  # a plain integer, not NumPy's
 

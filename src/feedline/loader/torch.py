@@ -153,8 +153,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a torch device. Copies to a GPU run ahead of time,
             alongside training, and always use pinned memory. Default: None, which leaves batches where they are.
         device_transform: called with each batch on the device, also ahead of time. Default: None.
-        device_buffers: "static" to deliver every batch at the same address on the device, as CUDA graphs need. A batch
-            is then valid until the next one is requested. Default: "fresh".
 
     Raises:
         ValueError, TypeError: as torch raises for the same arguments, with a note on what to write instead.
@@ -181,7 +179,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     max_memory_per_worker: int | str | None
     device: torch.device | None
     device_transform: Callable[[Any], Any] | None
-    device_buffers: Literal["fresh", "static"]
     snapshot_every_n_steps: int | None
     _iterated_order: Order | None = None
     """The order for `_get_iterator`, while `_iterate` calls it."""
@@ -218,7 +215,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: None = None,
-        device_buffers: Literal["fresh", "static"] = "fresh",
     ) -> None: ...
 
     @overload
@@ -253,7 +249,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: Callable[[Any], B_co] | None = None,
-        device_buffers: Literal["fresh", "static"] = "fresh",
     ) -> None: ...
 
     @named
@@ -288,7 +283,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         max_memory_per_worker: int | str | None = None,
         device: object = None,
         device_transform: Callable[[Any], object] | None = None,
-        device_buffers: Literal["fresh", "static"] = "fresh",
     ) -> None:
         parts = _parts()
         given = Options(
@@ -302,7 +296,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
             snapshot_every_n_steps,
             None if device is None else parts.device_of(device),
             device_transform,
-            device_buffers,
         )
         tuning = tuning_of(num_workers, prefetch_factor)
         count: Any = num_workers if tuning is None else tuning.count  # Any: torch checks its type
@@ -349,7 +342,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         self.in_order = in_order
         given.show(self)
         self._seeds = parts.SeedSource()
-        self._buffers = parts.StaticBuffers(batch_size) if device_buffers == "static" else None
         self._set_up(given, on_error, parts.TorchFramework(), tuning)
         parts.adopt_samplers(self)
 
@@ -379,7 +371,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     def __copy__(self) -> DataLoader[S_co, B_co]:
         twin = super().__copy__()
         twin._seeds = _parts().SeedSource()
-        twin._buffers = None if self._buffers is None else _parts().StaticBuffers(self.batch_size)
         return twin
 
     def __len__(self) -> int:

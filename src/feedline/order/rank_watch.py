@@ -2,14 +2,14 @@
 
 A loader without a distributed sampler delivers the whole dataset on every rank. That may be intended: a dataset may
 hold only the samples of its own rank, and ranks that each hold a part of one model need the same samples. So a loader
-does not warn if any of its parts knows about ranks.
+does not warn if an attribute of the dataset or sampler is about ranks. Nor does it warn where the user's own code
+decides, in a stream or in a sampler of another class than torch's and feedline's: that code may ask for its rank.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,10 +23,10 @@ _KNOWS_RANKS = re.compile(
     "|data_parallel)(_|$)",
     re.IGNORECASE,
 )
-"""Names of attributes, variables and functions that only code dealing with ranks or shards has."""
+"""Names of attributes that only objects dealing with ranks or shards have."""
 
-_NOT_READ = ("builtins", "abc", "typing", "collections", "torch", "torchvision", "feedline", "datasets", "numpy")
-"""Packages whose classes are not searched for such names: how they treat ranks is known."""
+_KNOWN = ("builtins", "torch", "feedline", "numpy")
+"""Packages whose samplers are known to ignore ranks, unless they are distributed ones."""
 
 _SHARE_OUT = ("webdataset", "wids", "litdata", "streaming")
 """Packages whose datasets shard themselves, or cannot be read by several ranks."""
@@ -75,17 +75,17 @@ class RankWatch:
         if count == 1:
             return
         layers = layers_of(sharing.sampler)
-        if any(rank_count(layer) > 1 or _knows_ranks(layer) for layer in layers):
+        if any(rank_count(layer) > 1 or _may_know_ranks(layer) for layer in layers):
             return
         is_known = ranks_of_stream(dataset) is not None  # known to be split over workers, not over ranks
-        if not is_known and any(map(_knows_ranks, _layers_of_dataset(dataset))):
+        if not is_known and (sharing.form == "shard" or any(map(_has_ranks, _layers_of_dataset(dataset)))):
             return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
         self._has_warned_of_repeats = True
         warn_user(
             f"Each of the {count} ranks delivers the whole dataset: its samples are not split over the ranks. "
-            f"{_mended(dataset, sharing)} If every rank needs all samples, if only one rank iterates, or if the "
+            f"{_mended(sharing)} If every rank needs all samples, if only one rank iterates, or if the "
             "dataset is already this rank's part, silence this warning: "
             'warnings.filterwarnings("ignore", "Each of the", feedline.errors.DataWarning).',
             DataWarning,
@@ -114,12 +114,10 @@ class RankWatch:
                 return
 
 
-def _mended(dataset: object, sharing: Sharing) -> str:
+def _mended(sharing: Sharing) -> str:
     """Return a sentence on what to write instead."""
     form = sharing.form
     if form == "shard":
-        if ranks_of_stream(dataset) is None:
-            return "Give the loader shard=True."
         return "Use dataset = split_dataset_by_node(dataset, rank, world_size), from datasets.distributed."
     sampler = layers_of(sharing.sampler)[-1]
     is_plain = type(sampler).__module__.split(".")[0] in ("torch", "feedline")
@@ -144,28 +142,15 @@ def _layers_of_dataset(dataset: object) -> Iterator[object]:
         found += parts if isinstance(parts, list) else []
 
 
-def _knows_ranks(value: object) -> bool:
-    """True if the name of an attribute of an object, or a name in the code of its class, is about ranks."""
+def _may_know_ranks(sampler: object) -> bool:
+    return type(sampler).__module__.split(".")[0] not in _KNOWN or _has_ranks(sampler)
+
+
+def _has_ranks(value: object) -> bool:
+    """True if the package of an object, or the name of one of its attributes, is about ranks."""
     if type(value).__module__.split(".")[0] in _SHARE_OUT:
         return True
-    if any(_KNOWS_RANKS.search(name) for name in getattr(value, "__dict__", {})):
-        return True
-    classes = (kind for kind in type(value).__mro__ if kind.__module__.split(".")[0] not in _NOT_READ)
-    return any(_KNOWS_RANKS.search(name) for kind in classes for name in _names_in(kind))
-
-
-def _names_in(kind: type) -> Iterator[str]:
-    functions = (getattr(member, "__func__", member) for member in vars(kind).values())
-    codes = [function.__code__ for function in functions if isinstance(function, types.FunctionType)]
-    while codes:
-        code = codes.pop()
-        yield from code.co_names
-        yield from code.co_varnames
-        for constant in code.co_consts:
-            if isinstance(constant, types.CodeType):
-                codes.append(constant)
-            elif isinstance(constant, str) and len(constant) < 32:  # may be the name of an environment variable
-                yield constant
+    return any(_KNOWS_RANKS.search(name) for name in getattr(value, "__dict__", {}))
 
 
 # Any: a dataset and a sampler of any type.

@@ -10,9 +10,8 @@ import numpy as np
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.randomness.bijection import Bijection
+from feedline.randomness.bijection import Bijection, indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
-from feedline.randomness.orders import LARGEST, indices_at
 from feedline.samplers.seeded import Seeded, check_count
 from feedline.system.optional import is_tensor
 from feedline.types import Key, State
@@ -38,7 +37,7 @@ class BlockSampler(Seeded):
         generator: torch or NumPy generator to draw the seed of each epoch from instead.
 
     Raises:
-        BadOption: a size is not a count, there are no samples, or a window has more than 2**32 samples.
+        BadOption: a size is not a count, or there are no samples.
 
     Example:
         >>> sampler = BlockSampler([4, 4, 4], window=1, seed=1)
@@ -56,10 +55,6 @@ class BlockSampler(Seeded):
         self._count = int(self._sizes.sum())
         if self._count == 0:
             raise BadOption("The blocks have no samples: there is nothing to yield.")
-        if int(self._sizes.max()) * self.window > LARGEST:
-            raise BadOption(
-                f"window={window} blocks of up to {self._sizes.max()} samples hold more than 2**32. Use fewer."
-            )
         self._epoch_order: _Order | None = None
 
     def size(self) -> int:

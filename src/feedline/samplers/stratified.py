@@ -23,8 +23,8 @@ import numpy as np
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
+from feedline.randomness.bijection import indices_at
 from feedline.randomness.keys import epoch_key, mix, mix_array
-from feedline.randomness.orders import indices_at
 from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
 from feedline.types import Key, State
 from feedline.types.labels import classes_of

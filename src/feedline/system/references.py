@@ -6,6 +6,7 @@ raises an exception in that code, Python prints and drops it: Ctrl-C is lost. Pl
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -15,6 +16,10 @@ T = TypeVar("T")
 
 class References(Generic[T]):
     """Weak references to objects: iterates over those that are alive, in the order in which they were added.
+
+    Every thread may call every method at any time, with or without the GIL, and so may a signal handler or the garbage
+    collector in the middle of another call. There is no lock, which an interrupted call or a fork would leave taken:
+    each step is one operation of a dict, and a reference is removed only under the number that it was added with.
 
     Example:
         >>> class Thing: ...
@@ -28,24 +33,23 @@ class References(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._references: list[weakref.ref[T]] = []
+        self._references: dict[int, weakref.ref[T]] = {}
+        self._numbers = itertools.count()
 
     def add(self, added: T) -> None:
         """Add an object, and forget those that are gone."""
-        kept = []
-        for reference in self._references:
-            if (other := reference()) is not None and other is not added:
-                kept.append(reference)
-        self._references = [*kept, weakref.ref(added)]
+        number = next(self._numbers)
+        self._references[number] = weakref.ref(added)
+        for earlier, reference in self._references.copy().items():
+            other = reference()
+            if other is None or (other is added and earlier < number):
+                self._references.pop(earlier, None)
 
     def clear(self) -> None:
         """Forget all objects."""
-        self._references = []
+        self._references.clear()
 
     def __iter__(self) -> Iterator[T]:
-        alive: list[T] = []
-        # Without a lock, with or without the GIL: `add` replaces the list, so it does not change meanwhile.
-        for reference in self._references:
-            if (one := reference()) is not None:
-                alive.append(one)
-        return iter(alive)
+        found = (reference() for reference in self._references.copy().values())
+        # By identity: an object that another thread is adding again is there twice.
+        return iter({id(one): one for one in found if one is not None}.values())

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import pickle
 import select
 import signal
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from feedline import Loader
-from feedline.delivery.driver import broadcast as broadcast_module
 from feedline.delivery.driver.broadcast import Broadcast
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import BadOption, BatchNotPicklable
@@ -124,165 +122,22 @@ def test_a_forked_process_does_not_call_its_parents_workers() -> None:
     driver.close()
 
 
-# -- set_epoch, which programs call on the dataset itself ---
-
-
 def test_the_last_epoch_set_is_known_until_it_is_forgotten() -> None:
-    dataset = Scaled()
-    broadcast = Broadcast(dataset, watches=True)
+    broadcast = Broadcast(Scaled())
     epochs = [broadcast.last_set_epoch]
     for name, number in (("set_scale", 3), ("set_epoch", 5)):
         broadcast.call(name, number)
         epochs.append(broadcast.last_set_epoch)
-    dataset.set_epoch(6)
-    broadcast.catch_up()
-    epochs.append(broadcast.last_set_epoch)
     broadcast.forget_epoch()
-    assert [*epochs, broadcast.last_set_epoch] == [None, None, 5, 6, None]
+    assert [*epochs, broadcast.last_set_epoch, broadcast.set_epoch_count] == [None, None, 5, None, 1]
 
 
-def test_set_epoch_is_not_wrapped_without_persistent_workers() -> None:
-    class Fresh(Scaled):
-        def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
-            super().set_epoch(epoch, offset=offset)
-
-    before = Fresh.set_epoch
-    Broadcast(Fresh())
-    assert Fresh.set_epoch is before, "the user's class is left alone"
-
-
-def test_workers_catch_up_with_the_last_set_epoch() -> None:
-    dataset = Scaled()
-    broadcast = Broadcast(dataset, watches=True)
-    driver, engine = start(1)
-    broadcast.join(driver)
-    broadcast.catch_up()
-    assert calls(engine) == [], "nothing has happened"
-    dataset.set_epoch(3)
-    dataset.set_epoch(4, offset=10)
-    broadcast.catch_up()
-    broadcast.catch_up()
-    assert calls(engine) == [(0, Call("set_epoch", (4,), {"offset": 10}))], "only the last call, unchanged"
-    driver.close()
-
-
-def test_workers_that_start_after_set_epoch_need_no_call() -> None:
-    dataset = Scaled()
-    broadcast = Broadcast(dataset, watches=True)
-    dataset.set_epoch(3)
-    driver, engine = start(1)
-    broadcast.join(driver)
-    broadcast.catch_up()
-    assert calls(engine) == []
-    driver.close()
-
-
-def test_a_broadcast_set_epoch_is_not_sent_twice() -> None:
-    broadcast = Broadcast(Scaled(), watches=True)
-    driver, engine = start(1)
-    broadcast.join(driver)
-    broadcast.call("set_epoch", 5)
-    broadcast.catch_up()
-    assert len(calls(engine)) == 1
-    driver.close()
-
-
-def test_set_epoch_reaches_both_loaders_of_one_dataset() -> None:
-    dataset = Scaled()
-    listeners = [Broadcast(dataset, watches=True), Broadcast(dataset, watches=True)]
-    drivers = [start(1), start(1)]
-    for broadcast, (driver, _) in zip(listeners, drivers, strict=True):
-        broadcast.join(driver)
-    dataset.set_epoch(3)
-    for broadcast, (driver, engine) in zip(listeners, drivers, strict=True):
-        broadcast.catch_up()
-        assert len(calls(engine)) == 1
-        driver.close()
-
-
-def test_set_epoch_of_another_dataset_of_the_class_is_ignored() -> None:
-    broadcast = Broadcast(Scaled(), watches=True)
-    driver, engine = start(1)
-    broadcast.join(driver)
-    Scaled().set_epoch(3)
-    broadcast.catch_up()
-    assert calls(engine) == []
-    driver.close()
-
-
-# -- the dataset is otherwise unchanged ---
-
-
-def test_a_watched_dataset_can_be_copied_and_pickled_as_before() -> None:
-    dataset = Scaled()
-    Broadcast(dataset, watches=True)
-    for twin in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
-        assert vars(twin) == vars(dataset)
-        twin.set_epoch(9)
-        assert dataset.epoch == 0
-    assert Scaled.set_epoch.__name__ == "set_epoch"
-    assert Scaled.set_epoch.__doc__ is None
-
-
-def test_the_method_is_wrapped_once_however_many_loaders_there_are() -> None:
-    class Fresh(Scaled):
-        def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
-            super().set_epoch(epoch, offset=offset)
-
-    Broadcast(Fresh(), watches=True)
-    wrapped = Fresh.set_epoch
-    for _ in range(10):
-        Broadcast(Fresh(), watches=True)
-    assert Fresh.set_epoch is wrapped
-
-
-def test_nothing_is_kept_of_a_deleted_dataset() -> None:
-    before = set(broadcast_module._notes)
-    dataset = Scaled()
-    broadcast = Broadcast(dataset, watches=True)
-    assert set(broadcast_module._notes) == {*before, id(dataset)}
-    del broadcast, dataset
-    gc.collect()
-    assert set(broadcast_module._notes) <= before
-
-
-class Frozen:
-    """Has no weak references."""
-
-    __slots__ = ("epoch",)
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-class Static(Scaled):
-    epochs: ClassVar[list[int]] = []
-
-    @staticmethod
-    def set_epoch(epoch: int) -> None:  # type: ignore[override]
-        Static.epochs.append(epoch)
-
-
-class WithClassMethod(Scaled):
-    epochs: ClassVar[list[int]] = []
-
-    @classmethod
-    def set_epoch(cls, epoch: int) -> None:  # type: ignore[override]
-        cls.epochs.append(epoch)
-
-
-@pytest.mark.parametrize("kind", [Frozen, Static, WithClassMethod])
-def test_datasets_of_an_unusual_kind_work_as_before(kind: Any) -> None:
-    dataset = kind()
-    broadcast = Broadcast(dataset, watches=True)
-    dataset.set_epoch(3)
-    assert (dataset.epoch if kind is Frozen else dataset.epochs[-1]) == 3
-    broadcast.call("set_epoch", 4)
-    assert (dataset.epoch if kind is Frozen else dataset.epochs[-1]) == 4
-
-
-def test_datasets_without_set_epoch_are_accepted() -> None:
-    Broadcast([1, 2, 3], watches=True).catch_up()
+def test_the_class_of_the_dataset_is_left_alone() -> None:
+    before = Scaled.set_epoch
+    with Loader(Scaled(), 2, workers=1, engine="thread", persistent=True) as loader:
+        list(loader)
+        loader.set_epoch(3)
+        assert Scaled.set_epoch is before
 
 
 def test_copies_of_a_broadcast_do_not_reach_the_originals_workers() -> None:
@@ -333,7 +188,7 @@ def test_persistent_workers_execute_calls(engine_name: EngineName) -> None:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
         loader.broadcast("set_scale", 10)
         assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30]]
-        dataset.set_epoch(1, offset=1)
+        loader.set_epoch(2)
         assert [batch.tolist() for batch in loader] == [[200, 210], [220, 230]]
     finally:
         loader.close()

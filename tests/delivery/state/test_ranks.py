@@ -344,8 +344,7 @@ def test_ranks_of_one_order_have_one_state() -> None:
         loader.load_state_dict(merged)
         before += torch.cat(list(loader)).tolist()
     assert sorted(before) == list(range(20))
-    same = {name: value for name, value in states[0].items() if name != "draw_seed"}
-    assert feedline.merge_states([{**same, "draw_seed": 1}] * 2) == {**same, "draw_seed": 1}
+    assert feedline.merge_states([states[0]] * 2) == states[0]
 
 
 def test_ranks_at_different_steps_need_the_same_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +364,7 @@ def test_ranks_at_different_steps_need_the_same_number_of_ranks(monkeypatch: pyt
     assert len(list(loader)) == 1
 
 
-@pytest.mark.parametrize("damage", [[], [1], ["x"], None, [{"feedline": 2, "ranks": []}]])
+@pytest.mark.parametrize("damage", [[], [1], ["x"], None, [{"feedline": 1, "ranks": []}]])
 def test_damaged_merged_states_are_rejected(damage: Any) -> None:
     with pytest.raises(BadState):
-        Loader([1, 2], 1).load_state_dict({"feedline": 2, "ranks": damage})
+        Loader([1, 2], 1).load_state_dict({"feedline": 1, "ranks": damage})

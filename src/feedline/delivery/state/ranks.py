@@ -13,7 +13,7 @@ from typing import Any
 
 from feedline.abc.source import Reshardable
 from feedline.delivery.state.checkpoint import resume_of
-from feedline.delivery.state.snapshot import VERSION, Snapshot
+from feedline.delivery.state.snapshot import Snapshot, of_ranks
 from feedline.errors import BadState
 from feedline.types import Share, State
 
@@ -49,10 +49,11 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> State:
             )
     _check_belong_together(snapshots)
     if all(snapshot.is_shared for snapshot in snapshots):
-        alike = [{**state, "order": _without(state["order"], "rank")} for state in states]
+        shared = [replace(snapshot, order=_without(snapshot.order, "rank")) for snapshot in snapshots]
+        alike = [{**state, **snapshot.as_dict()} for state, snapshot in zip(states, shared, strict=True)]
         if all(_without(state, "faults") == _without(alike[0], "faults") for state in alike):
             return alike[0]
-    return {"feedline": VERSION, "ranks": [dict(state) for state in states]}
+    return of_ranks([dict(state) for state in states])
 
 
 def _without(mapping: Mapping[str, object], name: str) -> dict[str, object]:
@@ -62,7 +63,7 @@ def _without(mapping: Mapping[str, object], name: str) -> dict[str, object]:
 def _check_belong_together(snapshots: Sequence[Snapshot]) -> None:
     """Reject snapshots that are not from all ranks at one moment, as far as they show that.
 
-    Snapshots of streams contain their rank; older ones did only inside an epoch.
+    Snapshots of streams contain their rank.
     """
     ranks = [_rank_of(snapshot) for snapshot in snapshots]
     if any(was not in (None, (place, len(ranks))) for place, was in enumerate(ranks)):

@@ -3,20 +3,27 @@
 A snapshot is a dict of numbers and short strings, so JSON, pickle and `torch.save` can all store it; only the states of
 the user's own dataset or sampler may be something else. It describes the batches that the training loop has received,
 not those prefetched.
+
+A checksum covers everything in it except the user's own states. A state that was truncated, edited or mixed up would
+otherwise resume somewhere else, without a sign of it. Whether a state fits a loader is not checked here, but by its
+`Order`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from feedline.abc.stateful import check_format
-from feedline.delivery.state.damage import checked, checked_ranks
+import feedline
+from feedline.abc.stateful import FORMAT, SAVED_BY, check_format
 from feedline.errors import BadState
 from feedline.types import State
 
-VERSION = 2
+VERSION = 1
+"""The number of the format. Raise it with every change to a state or to any part of one, and read all earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,10 @@ class Snapshot:
         return not self.ranks and (self.ended or not self.streams or "rank" not in self.order)
 
     def as_dict(self) -> State:
-        """Return the snapshot in the form of `state_dict()`. It includes empty values, so a missing one is noticed."""
+        """Return the snapshot in the form of `state_dict()`."""
         if self.ranks:
-            return {"feedline": VERSION, "ranks": [each.as_dict() for each in self.ranks]}
-        return {
-            "feedline": VERSION,
+            return of_ranks([each.as_dict() for each in self.ranks])
+        state = {
             "epoch": self.epoch,
             "ended": self.ended,
             "seed": self.seed,
@@ -67,18 +73,18 @@ class Snapshot:
             "dataset_epoch": self.dataset_epoch,
             "virtual": None if self.virtual is None else list(self.virtual),
         }
+        return {FORMAT: VERSION, SAVED_BY: feedline.__version__, **state, "checksum": _checksum(state)}
 
     @classmethod
     def from_dict(cls, state: Any) -> Snapshot:
         """Read a dict that `as_dict` made.
 
         Raises:
-            BadState: it is something else, or its version is unknown to this feedline.
+            BadState: it is something else, a newer feedline saved it, or it was changed since it was saved.
         """
         if not isinstance(state, Mapping):
             raise BadState(f"A loader's state is a dict, as state_dict() returns, not {type(state).__name__}.")
-        version = state.get("feedline")
-        if version is None:
+        if state.get(FORMAT) is None:
             hint = ""
             if "_snapshot" in state or "_num_yielded" in state:
                 hint = " It looks like a state of torchdata's StatefulDataLoader, whose positions mean something else."
@@ -88,10 +94,10 @@ class Snapshot:
             )
         check_format(state, "a loader", known=VERSION)
         if "ranks" in state:
-            ranks = checked_ranks(state)
-            snapshots = tuple(cls.from_dict(each) for each in ranks)
+            snapshots = tuple(cls.from_dict(each) for each in _checked_ranks(state))
             return replace(snapshots[0], ranks=snapshots)
-        state = checked(state)
+        if not _is_intact(state):
+            raise BadState(_CHANGED)
         return cls(
             epoch=state["epoch"],
             ended=state["ended"],
@@ -104,3 +110,66 @@ class Snapshot:
             dataset_epoch=state["dataset_epoch"],
             virtual=None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1]),
         )
+
+
+_FIELDS = ("epoch", "ended", "seed", "draw_seed", "order", "early", "streams", "turn", "dataset_epoch", "virtual")
+
+_OF_USERS = {"parts", "held", "dataset", "iterator", "last"}
+"""Parts of an order or a stream that may hold anything, because the user's sampler or dataset made them."""
+
+_CHANGED = (
+    "The state was changed or cut off after it was saved: its checksum differs. Load it as state_dict() returned it, "
+    "which JSON, pickle and torch.save preserve, or start the epoch again without the state."
+)
+
+_encoded = json.JSONEncoder(sort_keys=True, default=repr).encode
+"""The same text before and after a state was saved as JSON, which turns tuples into lists."""
+
+
+def _checksum(state: Mapping[str, Any]) -> int:
+    covered = {name: state[name] for name in _FIELDS}
+    covered["order"] = order = _without_users(state["order"])
+    if order.get("sampler_state") is not None:
+        order["sampler_state"] = _without_users(state["order"]["sampler_state"])
+    covered["streams"] = [_without_users(stream) for stream in state["streams"]]
+    return zlib.crc32(_encoded(covered).encode())
+
+
+def _without_users(part: Mapping[str, object]) -> dict[str, object]:
+    """Return a part with only a sign that the user's states are there, and the length of lists of them."""
+    return {name: _sign(value) if name in _OF_USERS else value for name, value in part.items()}
+
+
+def _sign(value: object) -> int | bool:
+    return len(value) if isinstance(value, (list, tuple)) else value is not None
+
+
+def _is_intact(state: Mapping[str, Any]) -> bool:
+    found = state.get("checksum")
+    try:
+        return type(found) is int and found == _checksum(state)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):  # a part is missing or has no fields
+        return False
+
+
+def of_ranks(states: Sequence[Mapping[str, Any]]) -> State:
+    """Return one state that holds the states of all ranks."""
+    return {FORMAT: VERSION, SAVED_BY: feedline.__version__, "ranks": list(states), "checksum": _checksum_of(states)}
+
+
+def _checksum_of(ranks: Sequence[Mapping[str, Any]]) -> int:
+    return zlib.crc32(_encoded([state["checksum"] for state in ranks]).encode())
+
+
+def _checked_ranks(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the states of the single ranks that a merged state consists of."""
+    ranks = state["ranks"]
+    if not isinstance(ranks, (list, tuple)) or not ranks:
+        raise BadState(_CHANGED)
+    for each in ranks:
+        if not isinstance(each, Mapping) or "ranks" in each:
+            raise BadState(_CHANGED)
+        check_format(each, "a loader", known=VERSION)
+    if any("checksum" not in each for each in ranks) or state.get("checksum") != _checksum_of(ranks):
+        raise BadState(_CHANGED)
+    return ranks

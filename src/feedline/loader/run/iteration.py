@@ -154,7 +154,6 @@ class Iteration(Iterator[Any]):
     def _beginning(self, run: Run, view: LoaderView, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
             checkpoint = self._checkpoint(run, view, order, start)
-            run.broadcast.catch_up()
             epoch = new_epoch(
                 driver.machine,
                 run.resources.settings,

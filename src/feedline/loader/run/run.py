@@ -62,7 +62,7 @@ class Run:
         self.resources = Resources(self.settings(view), framework)
         self.epochs = Epochs()
         self.rank_watch = RankWatch()
-        self.broadcast = _broadcast_to(view)
+        self.broadcast = Broadcast(view.dataset)
         self.running = Running()
         self.listener: Listener | None = None
         """The callback given to `on_stats`."""
@@ -76,14 +76,14 @@ class Run:
         """Return the run for a copy of the loader. It has no workers yet."""
         twin = copy.copy(self)
         twin.epochs, twin.fault_budget = self.epochs.copy(), self.fault_budget.copy()
-        twin.broadcast, twin.running, twin.listener = _broadcast_to(view), Running(), None
+        twin.broadcast, twin.running, twin.listener = Broadcast(view.dataset), Running(), None
         twin.tuning = None if self.tuning is None else self.tuning.copy()
         return twin
 
     def rebuilt(self, view: LoaderView, rank_watch: RankWatch | None = None) -> None:
         """Apply a dataset, samplers and other arguments that a framework has replaced in the loader."""
         self.resources = Resources(self.settings(view), self.resources.framework)
-        self.broadcast = _broadcast_to(view)
+        self.broadcast = Broadcast(view.dataset)
         self.stream_sharding = self._stream_sharding(view)
         self.rank_watch = rank_watch or self.rank_watch
 
@@ -219,6 +219,8 @@ class Run:
 
     def load(self, view: LoaderView, state: object) -> None:
         """Resume the next iteration at a saved position; see `LoaderBase.load_state_dict`."""
+        if state != {}:
+            Snapshot.from_dict(state)  # its format and checksum, before any part of it is read
         ranks, share = _part_of(state, "ranks"), share_if_known()
         own = ranks[share.rank] if isinstance(ranks, list) and len(ranks) == share.world_size else state
         view.check_draws(_part_of(own, "order"))
@@ -253,10 +255,6 @@ class Run:
                 sampler.set_epoch(epoch)
         if hasattr(view.dataset, "set_epoch"):
             self.broadcast.call("set_epoch", epoch)
-
-
-def _broadcast_to(view: LoaderView) -> Broadcast:
-    return Broadcast(view.dataset, watches=view.worker_count > 0)
 
 
 def _opening(view: LoaderView, order: Order) -> tuple[dict[str, object], ...]:

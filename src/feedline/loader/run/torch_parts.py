@@ -4,7 +4,6 @@ A spawned worker imports the program, which imports the class, but makes no load
 Test: tests/workers/processes/test_fresh.py
 """
 
-from feedline.device.static_buffers import StaticBuffers
 from feedline.device.torch_target import device_of
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_samplers import SeedSource
@@ -17,7 +16,6 @@ from feedline.samplers import RandomSampler
 __all__ = [
     "RandomSampler",
     "SeedSource",
-    "StaticBuffers",
     "TorchBatches",
     "TorchFramework",
     "TorchView",

@@ -66,7 +66,7 @@ class TorchView(LoaderView):
 
     def target(self) -> Target | None:
         """Return the target that prepares batches for the device; None if there is none."""
-        return target_for(self.options.device, self.options.device_transform, self.loader._buffers)
+        return target_for(self.options.device, self.options.device_transform)
 
     def settings(self) -> Settings:
         loader, options = self.loader, self.options
