@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,10 @@ def test_recordings(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = place(f"{text}.csv")
+    path = place(f"{text}.json")
     loader = Loader(Failing(text), on_error="skip")
     list(loader)
-    loader.faults.to_csv(path)
+    path.write_text(json.dumps(loader.state_dict()))
     printed = output_of(capsys, "doctor", str(path))
     assert path.name in printed
     assert f"ValueError: {text}" in printed
