@@ -1,8 +1,10 @@
 """Recordings: all timing data of a run, as a file.
 
-A file has two lines of JSON, and is compressed if its name ends in `.gz`. The second line has the data. The first one has
-its length and checksum, so that damage is noticed before anything is used. Times and durations are in microseconds since
-the start of the recording; three decimals keep the nanoseconds. In memory, they are nanoseconds.
+A file has two lines of JSON, and is compressed if its name ends in `.gz`. The second line has the data. The
+first one has its length and checksum, so that damage is noticed before anything is used.
+
+Times and durations are in microseconds since the start of the recording; three decimals keep the nanoseconds. In
+memory, they are nanoseconds.
 """
 
 from __future__ import annotations
