@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import pickle
 from collections.abc import Iterable
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,7 +116,7 @@ def test_an_empty_log() -> None:
     log = FaultLog()
     assert not log
     assert log.counts() == {"skip": 0, "retry": 0, "replace": 0, "raise": 0}
-    assert log.quarantined == set()
+    assert log.quarantined == []
     assert log.dropped == 0
     assert repr(log) == "FaultLog of 0 faults"
 
@@ -130,7 +127,7 @@ def test_an_empty_log() -> None:
 @pytest.mark.parametrize("stage", ["fetch", "transform", "worker"])
 @pytest.mark.parametrize(("action", "held"), [("skip", True), ("replace", True), ("retry", False), ("raise", False)])
 def test_lost_samples_are_quarantined(stage: str, action: str, held: bool) -> None:
-    assert (7 in log_of([fault(7, action, stage)]).quarantined) is held
+    assert bool(log_of([fault(7, action, stage)]).quarantined) is held
 
 
 def test_samples_of_a_batch_that_was_not_collated_are_not_quarantined() -> None:
@@ -142,7 +139,7 @@ def test_quarantine_holds_every_form_of_an_index_once(entries: list[Fault]) -> N
     lost = {index_key(entry.index) for entry in entries if entry.lost and entry.stage != "collate"}
     log = log_of(entries)
     assert len(log.quarantined) == len(lost)
-    assert all((entry.index in log.quarantined) == (index_key(entry.index) in lost) for entry in entries)
+    assert all((log.quarantined_as(entry.index) is not None) == (index_key(entry.index) in lost) for entry in entries)
 
 
 def test_a_sample_can_be_released() -> None:
@@ -159,7 +156,7 @@ def test_a_released_sample_stays_released_after_restoring() -> None:
     log.release(7)
     again = FaultLog()
     again.restore(log.state())
-    assert again.quarantined == {8}
+    assert again.quarantined == [8]
 
 
 def test_none_can_be_an_index() -> None:
@@ -170,9 +167,8 @@ def test_none_can_be_an_index() -> None:
 
 def test_the_log_can_be_cleared() -> None:
     log = log_of([fault(index) for index in range(9)], most_entries=3)
-    held = log.quarantined
     log.clear()
-    assert not held
+    assert not log.quarantined
     assert log.state() == {}
     assert (len(log), log.dropped, sum(log.counts().values())) == (0, 0, 0)
 
@@ -185,7 +181,7 @@ def test_the_oldest_faults_are_dropped_but_still_count_and_stay_quarantined() ->
     assert [entry.index for entry in log] == [7, 8, 9]
     assert log.dropped == 7
     assert log.counts()["skip"] == 10
-    assert log.quarantined == set(range(10))
+    assert log.quarantined == list(range(10))
 
 
 def test_ten_thousand_faults_are_kept() -> None:
@@ -207,8 +203,8 @@ def test_a_log_survives_saving_and_restoring(through: Any, entries: list[Fault],
     assert list(again) == list(log)
     assert again.counts() == log.counts()
     assert again.dropped == log.dropped
-    assert repr(list(again.quarantined)) == repr(list(log.quarantined))
-    assert all(index in again.quarantined for index in log.quarantined)
+    assert repr(again.quarantined) == repr(log.quarantined)
+    assert all(again.quarantined_as(index) is not None for index in log.quarantined)
     assert again.state() == log.state()
 
 
@@ -217,7 +213,7 @@ def test_torch_can_save_and_load_the_state() -> None:
     again = FaultLog()
     again.restore(through_torch(log.state()))
     assert again.state() == log.state()
-    assert (1, 2) in again.quarantined
+    assert again.quarantined_as((1, 2)) is not None
 
 
 def test_a_clean_log_has_an_empty_state() -> None:
@@ -230,19 +226,12 @@ def test_the_state_is_small() -> None:
     assert len(json.dumps(log_of([fault(7)]).state())) < 250
 
 
-def test_a_view_of_the_quarantine_follows_a_restored_state() -> None:
-    log = log_of([fault(7)])
-    held = log.quarantined
-    log.restore(log_of([fault(8)]).state())
-    assert held == {8}
-
-
 def test_a_smaller_log_keeps_the_last_faults() -> None:
     log = FaultLog(2)
     log.restore(log_of(fault(index) for index in range(5)).state())
     assert [entry.index for entry in log] == [3, 4]
     assert log.dropped == 3
-    assert log.quarantined == set(range(5))
+    assert log.quarantined == list(range(5))
 
 
 DROPPED = log_of((fault(index) for index in range(5)), most_entries=2).state()
@@ -293,46 +282,6 @@ def test_a_log_can_be_pickled() -> None:
     assert through_pickle(log).state() == log.state()
 
 
-# -- CSV ---
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_csv_file_has_one_row_per_fault(tmp_path: Path) -> None:
-    path = tmp_path / "faults.csv"
-    log_of([fault(7, message='two\nlines, a "quote"\r\nand ü', epoch=3, replacement=8), fault((1, "a"))]).to_csv(path)
-    first, second = read_csv(path)
-    assert first == {
-        "time": "2023-11-14T22:13:20+00:00",
-        "index": "7",
-        "error": "OSError",
-        "message": 'two\nlines, a "quote"\r\nand ü',
-        "stage": "fetch",
-        "worker": "0",
-        "attempt": "1",
-        "action": "skip",
-        "epoch": "3",
-        "replacement": "8",
-    }
-    assert datetime.fromisoformat(first["time"]) == datetime.fromtimestamp(1.7e9, timezone.utc)
-    assert second["index"] == "(1, 'a')"
-    assert second["replacement"] == ""
-
-
-def test_file_names_that_are_not_utf8_are_written(tmp_path: Path) -> None:
-    log_of([fault("caf\udce9.png", message="caf\udce9.png")]).to_csv(str(tmp_path / "faults.csv"))
-    (row,) = read_csv(tmp_path / "faults.csv")
-    assert row["index"] == row["message"] == r"caf\udce9.png"
-
-
-def test_an_empty_table_has_its_header(tmp_path: Path) -> None:
-    FaultLog().to_csv(tmp_path / "faults.csv")
-    assert (tmp_path / "faults.csv").read_text().startswith("time,index,error,message")
-
-
 # -- output ---
 
 
@@ -342,12 +291,3 @@ def test_the_repr_shows_counts_and_the_last_few() -> None:
     assert head == "FaultLog of 9 faults: 9 skip; the last 5 in detail; 9 samples in quarantine"
     assert lines[0] == "  ..."
     assert lines[1:] == [f"  sample {n}: OSError: two lines (fetch, worker 0, attempt 1): skip" for n in (6, 7, 8)]
-
-
-@pytest.mark.parametrize("text", ["=1+2", "+1", "-1", "@SUM(A1)", "\t=1", " \n=1"])
-def test_no_cell_is_a_formula(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "faults.csv"
-    log_of([fault(text, message=text), fault(-3)]).to_csv(path)
-    first, second = read_csv(path)
-    assert first["index"] == first["message"] == f"'{text}"
-    assert second["index"] == "-3"

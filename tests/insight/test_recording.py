@@ -5,19 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import tempfile
 import tracemalloc
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feedline.errors import BadRecording
 from feedline.insight.batch_rows import DURATIONS, columns_of, row
 from feedline.insight.recording import EpochSpan, Recording
 from feedline.insight.stats import SlowSample, WorkerMemory
-from tests.tools.report.recordings import everything_of
 
 
 def a_recording() -> Recording:
@@ -53,6 +54,15 @@ def a_recording() -> Recording:
     )
 
 
+def _saved() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        a_recording().save(Path(folder, "run.json"))
+        return Path(folder, "run.json").read_bytes()
+
+
+SAVED = _saved()
+
+
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 def test_a_saved_recording_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     recording = a_recording()
@@ -69,7 +79,7 @@ def test_a_saved_recording_is_loaded_unchanged(name: str, tmp_path: Path) -> Non
 
 def test_times_in_the_file_are_microseconds(tmp_path: Path) -> None:
     a_recording().save(tmp_path / "run.json")
-    data_of_file = json.loads((tmp_path / "run.json").read_text())
+    data_of_file = json.loads((tmp_path / "run.json").read_text().splitlines()[1])
     assert data_of_file["rows"]["fetch"][0] == 700.001
     assert data_of_file["epochs"][1]["begun"] == 10_000.031
     assert data_of_file["system"]["at"] == [0, 500_000.001]
@@ -104,14 +114,14 @@ def test_a_truncated_file_is_reported_as_such(name: str, share: float, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a recording: it is not JSON"),
-        (b"hello", "is not a recording: it is not JSON"),
-        (b"\xff\xfe\x00", "is not a recording: it is not text"),
+        (b"", "is not a recording: "),
+        (b"hello", "is not a recording: "),
+        (b"\xff\xfe\x00", "is not a recording: "),
         (b"[1, 2]", 'is not a recording: its "format"'),
         (b'{"batches": 3}', 'is not a recording: its "format"'),
         (b'{"format": "feedline recording", "version": 99}', "of version 99, but this feedline reads version 1"),
-        (b'{"format": "feedline recording", "version": 1}', "part of it is missing or damaged"),
-        (gzip.compress(b"hello", mtime=0), "is not a recording: it is not JSON"),
+        (b'{"format": "feedline recording", "version": 1}', "damaged or edited"),
+        (gzip.compress(b"hello", mtime=0), "is not a recording: "),
     ],
 )
 def test_files_that_are_not_recordings_are_rejected_with_the_reason(
@@ -123,79 +133,15 @@ def test_files_that_are_not_recordings_are_rejected_with_the_reason(
         Recording.load(path)
 
 
-def damage(data_of_file: dict[str, Any], how: str) -> None:
-    if how == "a column is short":
-        data_of_file["rows"]["got"].pop()
-    elif how == "a column is missing":
-        del data_of_file["rows"]["began"]
-    elif how == "no number in a column":
-        data_of_file["rows"]["got"][3] = math.nan
-    elif how == "text in a column":
-        data_of_file["rows"]["began"][0] = "soon"
-    else:
-        data_of_file["epochs"] = 3
-
-
-@pytest.mark.parametrize(
-    "how", ["a column is short", "a column is missing", "no number in a column", "text in a column", "no epochs"]
-)
-def test_a_damaged_recording_is_reported_as_such(how: str, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    a_recording().save(path)
-    data_of_file = json.loads(path.read_text())
-    damage(data_of_file, how)
-    path.write_text(json.dumps(data_of_file))
-    with pytest.raises(BadRecording, match="missing or damaged"):
-        Recording.load(path)
-
-
-def nested(depth: int) -> Any:
-    found: Any = 1
-    for _ in range(depth):
-        found = [found]
-    return found
-
-
-ODD: list[Any] = [
-    *(-1, 0, 1 << 31, 1 << 70, -(1 << 62), 0.5, 1e300, math.nan, math.inf, None, "text", [], {"a": 1}, nested(200)),
-]
-
-
-def places(data_of_file: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all values in a file; of each list, only the last value."""
-    found = [path] if path else []
-    if isinstance(data_of_file, dict):
-        found += [place for name, value in data_of_file.items() for place in places(value, (*path, name))]
-    elif isinstance(data_of_file, list) and data_of_file:
-        found += places(data_of_file[-1], (*path, len(data_of_file) - 1))
-    return found
-
-
-def error_of(path: Path) -> Exception | None:
-    try:
-        everything_of(path)
-    except Exception as exc:  # any exception: the test checks its type
-        return exc
-    return None
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: str(odd)[:20])
-def test_an_odd_value_anywhere_is_rejected_or_harmless(odd: Any, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    a_recording().save(path)
-    text = path.read_text()
-    for place in places(json.loads(text)):
-        data_of_file = json.loads(text)
-        inside = data_of_file
-        for step in place[:-1]:
-            inside = inside[step]
-        inside[place[-1]] = odd
-        path.write_text(json.dumps(data_of_file))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            error = error_of(path)
-        assert error is None or (type(error) is BadRecording and "run.json" in str(error)), (place, error)
+@given(place=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
+def test_a_damaged_recording_is_reported_as_such(place: float, flipped: int) -> None:
+    data = bytearray(SAVED)
+    data[int(place * len(data))] ^= flipped
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.json")
+        path.write_bytes(data)
+        with pytest.raises(BadRecording, match=r"run\.json"):
+            Recording.load(path)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +178,8 @@ def test_samples_with_any_index_can_be_saved(index: Any, tmp_path: Path) -> None
     recording = a_recording()
     recording.slow_samples = [SlowSample(index, 1.0, 0)]
     recording.save(tmp_path / "run.json")
-    json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+    for line in (tmp_path / "run.json").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
     (slow,) = Recording.load(tmp_path / "run.json").slow_samples
     assert slow.index == (index if isinstance(index, str) else repr(index))
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import feedline
 from feedline.errors import BadOption
 from feedline.insight.histogram import Spread
 from feedline.insight.stats import Period, SlowSample, Stats, WorkerMemory
@@ -115,26 +114,3 @@ def test_text_before_the_first_batch() -> None:
     empty = Stats(epoch=Period(), last_epoch=None, total=Period(), counters={"engine": "inline", "workers": 0})
     assert str(empty) == "inline, 0 workers\nnothing to say yet: no batch was delivered"
     assert repr(empty) == "<Stats: 0 batches, nothing to say yet: no batch was delivered>"
-
-
-def test_html_for_notebooks_is_escaped() -> None:
-    slow = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
-    stats = Stats(slow, None, slow, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
-    text = stats._repr_html_()
-    assert text.count("<table>") == 2
-    assert "<td>batches/s</td><td>10.0</td><td>10.0</td>" in text
-    assert "<b>data-bound: training waited 41 %" in text
-    assert "<td>&lt;fetch&gt;</td><td>4.1 s</td><td>41.0 %</td>" in text
-    assert "&#x27;&lt;b&gt;&#x27; (1.0 s)" in text
-
-
-def test_html_of_a_loader_contains_its_figures() -> None:
-    class Strange(list[int]):
-        pass
-
-    Strange.__name__ = "<i>"
-    loader = feedline.Loader(Strange(range(30)), 2)
-    assert "nothing to say yet" in loader._repr_html_()
-    assert len(list(loader)) == 15
-    assert "<td>batches</td><td>15</td>" in loader._repr_html_()
-    assert "Loader(&lt;i&gt;, batch_size=2" in loader._repr_html_()

@@ -80,7 +80,7 @@ def _recording(folder: Path) -> Any:
     recording.slow_samples, recording.memory = [SlowSample(3, 0.5, 0)], [WorkerMemory(0, 1 << 20, 0)]
     recording.stages, recording.settled = {"decode": [[0, 5000]]}, 1000
     recording.save(folder / "run.json")
-    return json.loads((folder / "run.json").read_text("utf-8"))
+    return json.loads((folder / "run.json").read_text("utf-8").splitlines()[1])
 
 
 def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

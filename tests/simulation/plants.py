@@ -389,7 +389,7 @@ PLANTED_BUGS = [
         "samples in quarantine stay there when their indices mean other samples",
         FaultBudget,
         "begin_epoch",
-        "if self.log.quarantined and changes_with_epoch(self.dataset):",
+        "if self.log.quarantined_count and changes_with_epoch(self.dataset):",
         "if not number:",
         drawn={
             **STOPPED,

@@ -135,7 +135,6 @@ def consume(written: Written, dataset: Any, **options: Any) -> None:
                 written.note(exc)
             written.note(loader, loader.faults, *loader.faults, loader.state_dict())
             (written.folder / f"{on_error}.json").write_text(json.dumps(loader.state_dict()))
-            loader.faults.to_csv(written.folder / f"{on_error}.csv")
 
 
 def shards(written: Written, place: str, mode: Any, *, scheme: str = "http", **options: Any) -> Any:

@@ -22,7 +22,7 @@ from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, CorruptSource, DataWarning, SourceError, warn_user
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.terminal import open_screen
+from feedline.system.screen import Screen
 
 _VERSION = 2
 _WORTH_KEEPING = 1000
@@ -190,7 +190,7 @@ def _mapped(function: Callable[[str], T], paths: Sequence[str], threads: int) ->
 
 def _shown(items: Iterator[T], total: int) -> Iterator[T]:
     """Yield the items, with a progress bar if they take long."""
-    screen = open_screen(stderr=True)
+    screen = Screen(stderr=True)
     if not screen.is_terminal:
         yield from items
         return

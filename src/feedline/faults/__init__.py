@@ -3,7 +3,7 @@
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.faults import NEIGHBOUR, Failure, Fault, Verdict
 from feedline.faults.actions import Action, Raise, Replace, Retry, Skip
-from feedline.faults.log import FaultLog, Quarantine
+from feedline.faults.log import FaultLog
 from feedline.faults.policy import Policy
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Fault",
     "FaultLog",
     "Policy",
-    "Quarantine",
     "Raise",
     "Replace",
     "Retry",

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import os
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import fields
-from datetime import datetime, timezone
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from feedline.abc.faults import ACTIONS, Fault
@@ -15,15 +11,13 @@ from feedline.abc.stateful import check_format
 from feedline.errors import BadState
 from feedline.types import State
 from feedline.types.indices import index_key
-from feedline.types.shown import counted, csv_cell
+from feedline.types.shown import counted
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anyone reads, and a few megabytes in a saved state at most."""
 
 _SHOWN = 3
 """Faults that the repr shows."""
-
-_COLUMNS = ("time", *(field.name for field in fields(Fault) if field.name != "time"))
 
 
 class FaultLog(Sequence[Fault]):
@@ -68,9 +62,14 @@ class FaultLog(Sequence[Fault]):
             self._quarantined[index_key(fault.index)] = fault
 
     @property
-    def quarantined(self) -> Quarantine:
-        """The samples that are not tried again, because they were skipped or replaced."""
-        return Quarantine(self._quarantined)
+    def quarantined(self) -> list[Any]:  # Any: indices, anything the sampler yields
+        """The indices of the samples that are not tried again, because they were skipped or replaced."""
+        return [fault.index for fault in list(self._quarantined.values())]
+
+    @property
+    def quarantined_count(self) -> int:
+        """How many samples are in quarantine."""
+        return len(self._quarantined)
 
     def quarantined_as(self, index: object) -> Fault | None:
         """Return the fault that put a sample in quarantine; None if it is not there."""
@@ -114,27 +113,6 @@ class FaultLog(Sequence[Fault]):
         for key in [key for key, fault in self._quarantined.items() if fault.epoch != epoch]:
             del self._quarantined[key]
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the faults that are kept in detail to a CSV file in UTF-8, with a header.
-
-        Times are in ISO 8601, in UTC. Text that a spreadsheet would take for a formula is prefixed with a quote.
-
-        Example:
-            >>> import tempfile, pathlib
-            >>> path = pathlib.Path(tempfile.mkdtemp(), "faults.csv")
-            >>> FaultLog().to_csv(path)
-            >>> print(path.read_text())
-            time,index,error,message,stage,worker,attempt,action,epoch,replacement
-        """
-        # A file name that is not UTF-8 contains surrogates, which UTF-8 cannot encode.
-        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-            table.writeheader()
-            for fault in self:
-                row = {name: getattr(fault, name) for name in _COLUMNS}
-                row = {name: csv_cell(value) for name, value in row.items()}
-                table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
-
     def state(self, total: int | None = None) -> State:
         """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty.
 
@@ -171,10 +149,8 @@ class FaultLog(Sequence[Fault]):
         quarantined = [_found(entry) for entry in _list_of(state, "quarantined")]
         counts = _counts_of(state, entries)
         self._entries = deque(entries, self._entries.maxlen)
-        # In place: views of the quarantine follow it.
-        self._counts.update(counts)
-        self._quarantined.clear()
-        self._quarantined.update((index_key(fault.index), fault) for fault in quarantined)
+        self._counts = counts
+        self._quarantined = {index_key(fault.index): fault for fault in quarantined}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -199,49 +175,6 @@ class FaultLog(Sequence[Fault]):
         head = f"FaultLog of {counted(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
         more = ["  ..."] if total > _SHOWN else []
         return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
-
-
-class Quarantine(Set[Any]):  # Any: indices, anything the sampler yields
-    """A view of the samples in quarantine: `in`, `len`, iteration and comparison with sets.
-
-    It follows the changes of its log. An index is recognised in any form: as a number of NumPy's or Python's, as a list
-    or array, and after a state was saved and loaded.
-
-    Example:
-        >>> import numpy as np
-        >>> from feedline.faults import Failure, Fault, FaultLog
-        >>> log = FaultLog()
-        >>> for index in (3, [1, 2]):
-        ...     log.append(Fault.of(Failure(index, OSError("disk"), "fetch", 1, worker=0), "skip", time=1.7e9))
-        >>> quarantine = log.quarantined
-        >>> 3 in quarantine, np.int64(3) in quarantine, np.array([1, 2]) in quarantine, 4 in quarantine
-        (True, True, True, False)
-    """
-
-    __slots__ = ("_faults",)
-
-    def __init__(self, faults: Mapping[Hashable, Fault]) -> None:
-        self._faults = faults
-        """Faults by the keys of their indices."""
-
-    def __contains__(self, index: object) -> bool:
-        return bool(self._faults) and index_key(index) in self._faults
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([fault.index for fault in self._faults.values()])
-
-    def __len__(self) -> int:
-        return len(self._faults)
-
-    def __eq__(self, other: object) -> bool:  # declared, so that type checkers allow a set on the other side
-        return super().__eq__(other)
-
-    @classmethod
-    def _from_iterable(cls, it: Iterable[object]) -> frozenset[Any]:  # what `&` and `|` return
-        return frozenset(it)
-
-    def __repr__(self) -> str:
-        return f"Quarantine({list(self)!r:.400})"
 
 
 # object: the saved form of a sample in quarantine.

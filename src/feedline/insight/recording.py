@@ -1,7 +1,10 @@
 """Recordings: all timing data of a run, as a file.
 
-A file is JSON, compressed if its name ends in `.gz`. Times and durations are in microseconds since the start of the
-recording; three decimals keep the nanoseconds. In memory, they are nanoseconds.
+A file has two lines of JSON, and is compressed if its name ends in `.gz`. The second line has the data. The
+first one has its length and checksum, so that damage is noticed before anything is used.
+
+Times and durations are in microseconds since the start of the recording; three decimals keep the nanoseconds. In
+memory, they are nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadRecording
-from feedline.insight.batch_rows import COLUMNS, DEFAULTS, DURATIONS, MOMENTS, Totals, columns_of
+from feedline.insight.batch_rows import COLUMNS, DURATIONS, MOMENTS, Totals, columns_of
 from feedline.insight.period import Period, period_of
 from feedline.insight.stats import SlowSample, Stats, WorkerMemory, plain
 from feedline.insight.trace import trace_of
@@ -152,8 +154,9 @@ class Recording:
             OSError: it cannot be written.
         """
         path = Path(path)
-        text = json.dumps({"format": FORMAT, "version": VERSION, **self._plain()}, separators=(",", ":"), default=repr)
-        data = text.encode()
+        body = json.dumps(self._plain(), separators=(",", ":"), default=repr).encode()
+        header = {"format": FORMAT, "version": VERSION, "bytes": len(body), "crc32": zlib.crc32(body)}
+        data = json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
         write_durably(path, gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
 
     def _plain(self) -> dict[str, object]:
@@ -190,47 +193,28 @@ class Recording:
         try:
             return cls._of(content)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-            raise BadRecording(
-                f"{path} is a recording, but part of it is missing or damaged ({type(exc).__name__}: {exc!s:.200}). "
-                "It may have been edited. Record the run again: with feedline.record(loader, path)."
-            ) from exc
+            raise _damaged(path, f"{type(exc).__name__}: {exc!s:.200}") from exc
 
     @classmethod
     def _of(cls, content: JsonObject) -> Recording:
-        """Return the recording in a file's content, with all values checked.
-
-        Raises KeyError, TypeError, ValueError, AttributeError or OverflowError: something is missing or invalid.
-        """
-        columns = dict(content["rows"])
-        for name in ("computed", "queued"):  # missing in older recordings
-            columns.setdefault(name, [DEFAULTS[name] / 1e3] * len(columns["got"]))
-        rows = {name: _column(name, columns[name]) for name in COLUMNS}
-        settled = content.get("settled")
-        if len({column.shape for column in rows.values()}) != 1:
-            raise ValueError("its columns have different lengths")
-        system = {str(name): [_figure(value) for value in column] for name, column in content["system"].items()}
-        if len({len(column) for column in system.values()}) > 1:
-            raise ValueError("the columns of machine figures have different lengths")
+        """Return the recording in a file's content."""
+        system = dict(content["system"])
         if "at" in system:
             system["at"] = [None if at is None else _time(at) for at in system["at"]]
-        _check_settings(content)
+        settled = content["settled"]
         return cls(
             **{name: content[name] for name in _AS_THEY_ARE},
-            epochs=_epochs(content["epochs"], rows["got"]),
-            rows=rows,
+            epochs=[
+                EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else value for name, value in span.items()})
+                for span in content["epochs"]
+            ],
+            rows={name: _column(name, content["rows"][name]) for name in COLUMNS},
             stages={
-                str(name): [[_whole(number), _time(spent)] for number, spent in pairs]
-                for name, pairs in content["stages"].items()
+                name: [[number, _time(spent)] for number, spent in pairs] for name, pairs in content["stages"].items()
             },
             system=system,
-            slow_samples=[
-                SlowSample(_shallow(slow["index"]), _number(slow["seconds"]), _whole(slow["worker"], -1))
-                for slow in content["slow_samples"]
-            ],
-            memory=[
-                WorkerMemory(_whole(one["worker"], -1), _whole(one["pss_bytes"]), _whole(one["growth_bytes"], -_MOST))
-                for one in content["memory"]
-            ],
+            slow_samples=[SlowSample(**slow) for slow in content["slow_samples"]],
+            memory=[WorkerMemory(**one) for one in content["memory"]],
             settled=None if settled is None else _time(settled),
         )
 
@@ -243,106 +227,15 @@ def _microseconds(column: NDArray[np.int64]) -> list[float]:
     return cast("list[float]", (column / 1e3).round(3).tolist())
 
 
-_MOST = 1 << 53
-"""The largest value of any number. Sums of some rows stay within 64 bits, and browsers keep all digits."""
-_MOST_NS = 10**16
-"""The longest time since the start of a recording, and the longest duration: about four months."""
-_MOST_DEPTH = 32
-"""How deeply settings and the like may be nested."""
-_LEAST = {"worker": -1}
-_LARGEST = {"worker": 1 << 20, "samples": 1 << 40, "behind": 1 << 20, "held": 1, "first": 1, "weight": 1 << 40}
-"""Smallest and largest values of a column, where they are not 0 and `_MOST`."""
-_MOST_WORKERS = 1 << 16
-_SETTINGS = {
-    **dict.fromkeys(("cores", "prefetch", "workers", "local_ranks"), _MOST_WORKERS),
-    "memory_limit": 1 << 64,  # a machine without a limit may report such a value
-}
-"""Settings that figures are derived from, and their largest values."""
-_COUNTERS = {
-    "workers": _MOST_WORKERS,
-    **dict.fromkeys(("batches", "failures", "restarted_workers", "recycled_workers"), _MOST),
-    **dict.fromkeys(("overflowed_batches", "copied_batches"), _MOST),
-}
-
-
-def _column(name: str, values: object) -> NDArray[np.int64]:
+def _column(name: str, values: list[float]) -> NDArray[np.int64]:
     """Return a column of the rows; times in nanoseconds."""
     if name in _TIMES:
-        times = np.array(values, np.float64) * 1e3
-        if times.ndim != 1 or not (np.abs(times) <= _MOST_NS).all():  # rejects NaN too
-            raise ValueError(f"a time or duration in {name!r} is not a number, or is too large")
-        return times.round().astype(np.int64)
-    counts = np.array(values) if values else np.empty(0, np.int64)
-    least, most = _LEAST.get(name, 0), _LARGEST.get(name, _MOST)
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or ((counts < least) | (counts > most)).any():
-        raise ValueError(f"a value in {name!r} is not an integer from {least} to {most}")
-    return counts.astype(np.int64)
+        return (np.array(values, np.float64) * 1e3).round().astype(np.int64)
+    return np.array(values, np.int64)
 
 
-def _epochs(spans: Iterable[JsonObject], got: NDArray[np.int64]) -> list[EpochSpan]:
-    found = [
-        EpochSpan(**{name: _time(value) if name in _SPAN_TIMES else _whole(value) for name, value in span.items()})
-        for span in spans
-    ]
-    ends = [*(span.row for span in found[1:]), len(got)]
-    for span, end in zip(found, ends, strict=False):  # without epochs, there is one end too many
-        if not span.row <= end <= len(got):
-            raise ValueError(f"epoch {span.epoch} begins with row {span.row}, which does not exist")
-        if (got[span.row : end] < span.begun).any() or span.asked > span.ended > 0:
-            raise ValueError(f"epoch {span.epoch} begins after a batch of it was delivered, or ends too early")
-    return found
-
-
-def _check_settings(content: JsonObject) -> None:
-    """Check the types of the fields that a file stores unchanged."""
-    for name, kind in (("settings", dict), ("environment", dict), ("counters", dict), ("faults", list), ("log", list)):
-        if not isinstance(_shallow(content[name]), kind):
-            raise TypeError(f"{name!r} is not a {kind.__name__}")
-    if not all(isinstance(fault, dict) for fault in content["faults"]) or not all(
-        isinstance(one, str) for one in content["log"]
-    ):
-        raise TypeError("a fault is not a dict, or a log line is not text")
-    _number(content["started"])
-    for name, most in _SETTINGS.items():
-        if content["settings"].get(name) is not None:
-            _whole(content["settings"][name], int(name == "local_ranks"), most)
-    for name, most in _COUNTERS.items():
-        _whole(content["counters"].get(name, 0), 0, most)
-    for count in content["counters"].get("faults", {}).values():
-        _whole(count)
-
-
-def _shallow(value: object, left: int = _MOST_DEPTH) -> object:
-    """Return the value. Raises ValueError: it is nested too deeply to be traversed recursively."""
-    if isinstance(value, (dict, list)):
-        if not left:
-            raise ValueError(f"a value is nested more than {_MOST_DEPTH} levels deep")
-        for one in value.values() if isinstance(value, dict) else value:
-            _shallow(one, left - 1)
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)) or not abs(value) <= _MOST:  # rejects NaN too
-        raise ValueError(f"{value!r:.60} is not a number up to {_MOST}")
-    return value
-
-
-def _figure(value: object) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _whole(value: object, least: int = 0, most: int = _MOST) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r:.60} is not an integer from {least} to {most}")
-    return value
-
-
-def _time(value: object) -> int:
+def _time(microseconds: float) -> int:
     """Convert microseconds to nanoseconds."""
-    microseconds = _number(value)
-    if abs(microseconds) > _MOST_NS / 1e3:
-        raise ValueError(f"{value!r} is not a time or duration")
     return round(microseconds * 1e3)
 
 
@@ -367,40 +260,48 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def _read(path: Path) -> dict[str, object]:
-    """Return the content of a file, if it is a recording of this version."""
+def _read(path: Path) -> JsonObject:
+    """Return the content of a file, if it is an undamaged recording of this version."""
     try:
         data = path.read_bytes()
-        text = (_unpacked(data) if data[:2] == b"\x1f\x8b" else data).decode()
-        content = json.loads(text)
+        data = _unpacked(data) if data[:2] == b"\x1f\x8b" else data
+        first, _, body = data.partition(b"\n")
+        header = json.loads(first)
     except (EOFError, zlib.error) as exc:
-        raise BadRecording(_cut_off(path)) from exc
+        raise _cut_off(path) from exc
     except OSError as exc:
         raise BadRecording(f"{path} cannot be read: {exc.strerror or exc}. Pass the path of a recording.") from exc
-    except json.JSONDecodeError as exc:
-        if text.lstrip().startswith(f'{{"format":"{FORMAT}"'):
-            raise BadRecording(_cut_off(path)) from exc
-        raise BadRecording(_none(path, "it is not JSON")) from exc
-    except UnicodeDecodeError as exc:
-        raise BadRecording(_none(path, "it is not text")) from exc
-    except (ValueError, RecursionError) as exc:  # numbers of thousands of digits, deeply nested brackets, a zip bomb
-        raise BadRecording(_none(path, f"{words(exc)}")) from exc
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BadRecording(_none(path, f'its "format" is not {FORMAT!r}'))
-    if content.get("version") != VERSION:
+    except (ValueError, RecursionError) as exc:  # neither JSON nor text, or it expands too much
+        raise _none(path, f"{words(exc)}") from exc
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise _none(path, f'its "format" is not {FORMAT!r}')
+    if header.get("version") != VERSION:
         raise BadRecording(
-            f"{path} is a recording of version {content.get('version')!r}, but this feedline reads version {VERSION}. "
+            f"{path} is a recording of version {header.get('version')!r}, but this feedline reads version {VERSION}. "
             "Read it with the feedline version that wrote it, or record the run again."
         )
+    size, checksum = header.get("bytes"), header.get("crc32")
+    if isinstance(size, int) and len(body) < size:
+        raise _cut_off(path)
+    if len(body) != size or zlib.crc32(body) != checksum:
+        raise _damaged(path, "its checksum differs")
+    content: JsonObject = json.loads(body)
     return content
 
 
-def _cut_off(path: Path) -> str:
-    return (
+def _cut_off(path: Path) -> BadRecording:
+    return BadRecording(
         f"{path} is a recording that was cut off after {path.stat().st_size} bytes: the disk may have been full, or "
         "copying was interrupted. Copy it again, or record the run again."
     )
 
 
-def _none(path: Path, why: str) -> str:
-    return f"{path} is not a recording: {why}. To make one, use: with feedline.record(loader, path)."
+def _damaged(path: Path, why: str) -> BadRecording:
+    return BadRecording(
+        f"{path} is a recording, but it was damaged or edited: {why}. Copy it again, or record the run again: with "
+        "feedline.record(loader, path)."
+    )
+
+
+def _none(path: Path, why: str) -> BadRecording:
+    return BadRecording(f"{path} is not a recording: {why}. To make one, use: with feedline.record(loader, path).")

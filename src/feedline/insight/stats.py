@@ -197,14 +197,6 @@ class Stats(Mapping[str, Any]):
         parts = [f"{self._workers}\n{_wrapped(self.verdict)}", *tables, *(_wrapped(line) for line in self._lines())]
         return "\n\n".join(parts)
 
-    def _repr_html_(self) -> str:
-        import html  # a large table of names, for notebooks
-
-        tables = "".join(_html_of(table) for table in self._tables().values())
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
-        title = f"<p>{html.escape(self._workers)}<br><b>{html.escape(self.verdict)}</b></p>"
-        return f"<div>{title}{tables}{lines}</div>"
-
     @property
     def _workers(self) -> str:
         return f"{self.counters.get('engine', '?')}, {self.counters.get('workers', 0)} workers"
@@ -295,13 +287,6 @@ def _stages(period: Period) -> _Table:
             figures = (spread.p50, spread.p90, spread.p99, spread.mean)
             table.append([f"  {name}", *(shown(figure) for figure in figures)])
     return table
-
-
-def _html_of(table: _Table) -> str:
-    import html
-
-    lines = ("".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in table)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def aligned(table: _Table) -> str:

@@ -149,11 +149,6 @@ class LoaderBase:
 
         return live(self, self._feedline_run.resources.counters, view_of(self).worker_count)
 
-    def _repr_html_(self) -> str:
-        import html  # a large table of names, for notebooks
-
-        return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"
-
     def close(self) -> None:
         """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.
 

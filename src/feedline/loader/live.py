@@ -24,9 +24,9 @@ from typing import Any, Protocol, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
+from feedline.system.screen import has_rich, plain_console
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
-from feedline.types.terminal import has_rich
 
 VARIABLE = "FEEDLINE_LIVE"
 """1 to show all loaders of a program; "lines" to write lines even on a terminal."""
@@ -255,8 +255,6 @@ class LiveView:
     def _draw_in_place(self, figures: list[Figures]) -> None:
         from rich.live import Live
         from rich.text import Text
-
-        from feedline.types.rich_screen import plain_console
 
         if self._display is None:
             # The program's own output goes above the view, unless it goes elsewhere.

@@ -123,19 +123,6 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in text)
 
 
-def csv_cell(value: object) -> object:
-    """Return a value for a CSV cell: text that spreadsheets would take for a formula is prefixed with a quote.
-
-    Example:
-        >>> csv_cell("=1+2"), csv_cell("a=1"), csv_cell(-3)
-        ("'=1+2", 'a=1', -3)
-    """
-    if not isinstance(value, str):
-        return value
-    # Leading quotes are ignored in this check, so that a reader of the file knows which ones were added.
-    return f"'{value}" if value.replace("'", " ").lstrip().startswith(("=", "+", "-", "@")) else value
-
-
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun, singular or plural.
 

@@ -19,7 +19,7 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.memory.sharing.packed import Packed
 from feedline.system.failures import words
 from feedline.system.process import core_count
-from feedline.types.terminal import open_screen
+from feedline.system.screen import Screen
 from feedline.video.container import pyav
 from feedline.video.frame_table import FrameTable, scan
 
@@ -135,7 +135,7 @@ def _entry(file: File) -> bytes:
 @contextlib.contextmanager
 def _shown(count: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar in a terminal, if there is much to do."""
-    screen = open_screen(stderr=True)
+    screen = Screen(stderr=True)
     if count < _WORTH_SHOWING or not screen.is_terminal:
         yield lambda: None
         return

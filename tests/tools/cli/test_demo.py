@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from feedline.insight.recording import Recording
+from feedline.system.screen import Screen, Table
 from feedline.tools.bench.harness import FEEDLINE, TORCH, Outcome, Side
 from feedline.tools.cli import demo
 from feedline.tools.cli.main import main
-from feedline.types.plain_screen import PlainScreen
-from feedline.types.screen import Table
 from tests import program_server
 from tests.tools.cli import short_demo
 from tests.tools.report.recordings import recording_of
@@ -237,5 +236,5 @@ def test_large_batches_are_left_out_if_shared_memory_is_too_small_for_torch(
 ) -> None:
     monkeypatch.setattr(demo, "shared_bytes", lambda: shared)
     monkeypatch.setattr(demo, "both_loaders", lambda name, *_: [name])
-    assert len(demo.ready_samples(Namespace(), PlainScreen())) == names
+    assert len(demo.ready_samples(Namespace(), Screen())) == names
     assert ("docker run --shm-size" in capsys.readouterr().out) == (names == 1)

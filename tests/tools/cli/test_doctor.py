@@ -8,25 +8,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from feedline import Loader
+from feedline.system.screen import Screen
 from feedline.tools.cli.doctor import show
 from feedline.tools.cli.main import main
 from feedline.tools.tune.finding import NOT_SURE, Finding
-from feedline.types.plain_screen import PlainScreen
-from feedline.types.rich_screen import RichScreen
 from tests import program_server
 from tests.tools.report.recordings import recording_of
 
 
 def draw(*findings: Finding, lines: tuple[str, ...] = (), is_terminal: bool = False) -> str:
     out = io.StringIO()
-    options: dict[str, Any] = {"width": 80, "force_terminal": True, "no_color": True, "highlight": False}
-    screen = RichScreen(file=out, **options) if is_terminal else PlainScreen(file=out)
-    show("This machine", findings, screen, after=lines)
+    show("This machine", findings, Screen(file=out, is_terminal=is_terminal), after=lines)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
 
 
@@ -55,7 +51,8 @@ def test_long_rows_are_not_wrapped_in_a_file() -> None:
     assert any(problem in line for line in lines_of(draw(Finding("cores", problem))))
 
 
-def test_text_is_wrapped_but_not_cut_in_a_narrow_terminal() -> None:
+def test_text_is_wrapped_but_not_cut_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     text = draw(Finding("cores", "found " * 30, "change " * 30), Finding("torch", "2.13"), is_terminal=True)
     assert "…" not in text
     assert max(map(len, lines_of(text))) <= 80

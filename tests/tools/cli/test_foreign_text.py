@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from feedline import Loader
+from feedline.system.screen import Screen
 from feedline.tools.bench import rows
 from feedline.tools.bench.harness import Outcome, Side
 from feedline.tools.cli import doctor
@@ -18,9 +20,8 @@ from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
 from feedline.tools.tune.finding import Finding
-from feedline.types.terminal import open_screen
+from tests.system.test_screen import FOREIGN
 from tests.tools.report.recordings import recording_of
-from tests.types.test_terminal import FOREIGN
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +83,10 @@ def test_recordings(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = place(f"{text}.csv")
+    path = place(f"{text}.json")
     loader = Loader(Failing(text), on_error="skip")
     list(loader)
-    loader.faults.to_csv(path)
+    path.write_text(json.dumps(loader.state_dict()))
     printed = output_of(capsys, "doctor", str(path))
     assert path.name in printed
     assert f"ValueError: {text}" in printed
@@ -95,7 +96,7 @@ def test_faults(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_findings(text: str) -> None:
     out = io.StringIO()
     finding = Finding(text, text, fix=text, code=text)
-    doctor.show(text, [finding], open_screen(file=out), before=[text], after=[text])
+    doctor.show(text, [finding], Screen(file=out), before=[text], after=[text])
     assert out.getvalue().count(text) >= 7  # title, four texts of the finding, and the lines around it
 
 
@@ -112,7 +113,7 @@ def test_bench_table(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("text", FOREIGN)
 def test_progress_bars(text: str) -> None:
     out = io.StringIO()
-    with Bar(screen=open_screen(file=out, is_terminal=True)) as bar:
+    with Bar(screen=Screen(file=out, is_terminal=True)) as bar:
         bar.show(Stage(text, 1, 10))
     assert text in out.getvalue()
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
+from feedline.system.screen import Screen
 from feedline.tools.cli.main import main
 from feedline.tools.cli.pack import Bar
 from feedline.tools.packing import Stage
-from feedline.types.rich_screen import RichScreen
 from tests.tools.cli.packing import fails, run
 from tests.tools.packing.lines import without_workers
 from tests.tools.packing.stores import FORMATS, SINGLE, canonical, stored_in, taken
@@ -242,9 +242,10 @@ def test_a_missing_library_is_named(
     assert f"pip install 'feedline[{extra}]'" in fails(capsys, f"{module}:points", tmp_path / out)
 
 
-def test_the_bar_shows_samples_speed_and_time() -> None:
+def test_the_bar_shows_samples_speed_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     out = io.StringIO()
-    with Bar(screen=RichScreen(file=out, force_terminal=True, width=120)) as bar:
+    with Bar(screen=Screen(file=out, is_terminal=True)) as bar:
         bar.show(Stage("packing", 0, 100))
         bar.show(Stage("packing", 50, 100))
         bar.show(Stage("packing", 60, 100))

@@ -86,7 +86,7 @@ class FaultBudget:
         """
         if not resumes:
             self._seen, self._lost = self._approved = 0, 0
-        if self.log.quarantined and changes_with_epoch(self.dataset):
+        if self.log.quarantined_count and changes_with_epoch(self.dataset):
             self.log.release_other_epochs(number)
 
     def mark(self) -> Mark:
@@ -122,7 +122,7 @@ class FaultBudget:
         log = self.log
         indices = reusable(indices) if batched else indices
         treated = Treated(indices)
-        if not log.quarantined or not self.guards:
+        if not log.quarantined_count or not self.guards:
             return treated
         items = as_list(indices, batched=batched)
         if not log.has_any_of(items):
@@ -184,7 +184,7 @@ class FaultBudget:
         self._seen += count
         for fault in faults:
             # A sample that occurs twice may have been requested twice before it was known to fail.
-            known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
+            known = fault.lost and fault.stage != "collate" and self.log.quarantined_as(fault.index) is not None
             has_index = self.dataset is not None
             if not (known and has_index):
                 self.log.append(replace(fault, epoch=epoch), quarantine=has_index)

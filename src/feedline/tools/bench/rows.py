@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Literal, TextIO
 
 from feedline.system.output_folder import make_folder_for
+from feedline.system.screen import Screen, Styled, Table
 from feedline.tools.bench import machine
 from feedline.tools.bench.harness import (
     TORCH,
@@ -38,9 +39,7 @@ from feedline.tools.bench.harness import (
     worker_arguments,
 )
 from feedline.tools.bench.steady import Span, Steady, touch
-from feedline.types.screen import Styled, Table
 from feedline.types.shown import printable
-from feedline.types.terminal import open_screen
 
 
 def span(arguments: argparse.Namespace) -> Span:
@@ -130,7 +129,7 @@ def progress(total: int | None) -> Iterator[Callable[[str], None]]:
 
     The bar is drawn only between measurements, never by a thread during them.
     """
-    screen = open_screen(stderr=True)
+    screen = Screen(stderr=True)
     with screen.bar(quiet=not screen.is_terminal, threaded=False) as bar:
         bar.begin("", total, done=-1)
         yield lambda what: bar.update(advance=1, note=what)
@@ -272,7 +271,6 @@ def _show(
         [*names, *heads, *(["note"] if has_note else [])],
         numbers=range(len(names), len(names) + len(heads)),
         ends={max(n for n, other in enumerate(outcomes) if other.case == one.case) for one in outcomes},
-        folds=False,
     )
     for outcome, found in zip(outcomes, ratios, strict=True):
         cells: list[str] = []
@@ -289,7 +287,7 @@ def _show(
             cells.append(f"{count}/{len(outcome.rounds)} disturbed" if count else "")
         case: list[Styled] = [f"{value:,}" if isinstance(value, int) else value for value in outcome.case.values()]
         table.rows.append([*case, outcome.side.name, *cells])
-    screen = open_screen()
+    screen = Screen()
     screen.table(table)
     if has_note:
         screen.line("Disturbed: other programs used the cores meanwhile. Run it again on a quiet machine.", wraps=False)

@@ -20,6 +20,7 @@ from feedline.insight.recording import Recording
 from feedline.system.failures import words
 from feedline.system.limits import shared_bytes
 from feedline.system.output_folder import make_folder_for
+from feedline.system.screen import Screen, Table
 from feedline.tools.bench import load, rows
 from feedline.tools.bench.harness import (
     FEEDLINE,
@@ -40,9 +41,7 @@ from feedline.tools.cli.demo_training import Training, peak_mb
 from feedline.tools.cli.demo_trials import Open, Resuming, kill_worker
 from feedline.tools.cli.pictures import PATTERNS, UsualPictures, picture_folder, write_pictures
 from feedline.tools.cli.report import page_text
-from feedline.types.screen import Screen, Table
 from feedline.types.shown import counted, percent
-from feedline.types.terminal import open_screen
 
 SIDES = (Side(TORCH), Side(FEEDLINE))
 BATCH_SIZE = 16  # 9.6 MB: five batches fit into the 64 MB of shared memory that a container has by default
@@ -57,7 +56,7 @@ LONGEST_PATH = 70
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; it leaves nothing but the report."""
-    screen, began_s, own_s, busy_s = open_screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
+    screen, began_s, own_s, busy_s = Screen(), time.monotonic(), sum(os.times()[:4]), load.busy_seconds()
     out: Path = arguments.out.absolute()
     if out.is_dir():
         raise BadOption(f"The report cannot be written to {out}: that is a folder. Choose another file with -o.")

@@ -14,15 +14,14 @@ from pathlib import Path
 from feedline.datasets.objects import check_name
 from feedline.errors import BadOption
 from feedline.insight.recording import FORMAT, Recording
+from feedline.system.screen import Screen, Styled, Table
 from feedline.tools.bench import machine, rows
 from feedline.tools.cli import fault_file
 from feedline.tools.cli.findings import find
 from feedline.tools.tune.diagnosis import as_dict, diagnose, diagnose_recording, summary
 from feedline.tools.tune.finding import NOTHING, Finding, sentence
 from feedline.tools.tune.measured import STAGES
-from feedline.types.screen import Screen, Styled, Table
 from feedline.types.shown import printable
-from feedline.types.terminal import open_screen
 
 SERIOUS = 3
 """Exit code for a serious finding; see `main.FAILED` for the codes of datasets that cannot be tried."""
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = {**report.details, "findings": [finding.as_dict() for finding in report.findings]}
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        show(report.title, report.findings, open_screen(), before=report.before, after=report.after)
+        show(report.title, report.findings, Screen(), before=report.before, after=report.after)
     return SERIOUS if any(finding.is_serious for finding in report.findings) else 0
 
 

@@ -1,25 +1,22 @@
-"""Read failed samples from a file: a state that was saved as JSON, or a table that `to_csv` wrote.
+"""Read failed samples from a loader's state that was saved as JSON.
 
 Files that start like a pickle are refused, because loading a pickle can run any code.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from feedline.delivery.state import Snapshot
 from feedline.errors import BadState
-from feedline.faults import Fault, FaultLog
+from feedline.faults import FaultLog
 from feedline.system.failures import words
 from feedline.tools.tune.finding import Finding
-from feedline.types.shown import counted, csv_cell, printable
+from feedline.types.shown import counted, printable
 
 ONE_CAUSE = 0.8  # share of all faults with one error that suggests a common cause
 FEW_FAULTS = 10  # too few to suspect a common cause
@@ -28,11 +25,11 @@ SHOWN_INDICES = 20
 
 _PICKLES = (b"PK\x03\x04", b"\x80")
 """First bytes of files that `torch.save` and pickle write. Pickles of a protocol before version 2 have no such mark;
-they are neither JSON nor a table."""
+they are not JSON."""
 
 _WANTED = (
-    "Name a file that feedline.record, json.dump(loader.state_dict(), file) or loader.faults.to_csv(path) wrote. For a "
-    "file of samples: feedline inspect."
+    "Name a file that feedline.record or json.dump(loader.state_dict(), file) wrote. For a file of samples: feedline "
+    "inspect."
 )
 
 
@@ -41,8 +38,8 @@ class FaultFile:
     """The contents of a file."""
 
     log: FaultLog
-    snapshot: Snapshot | None
-    """The loader's position; None for a table, which does not contain it."""
+    snapshot: Snapshot
+    """The loader's position."""
 
 
 def read(file: Path) -> FaultFile:
@@ -60,11 +57,7 @@ def read(file: Path) -> FaultFile:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise BadState(f"{file} is neither JSON nor CSV: {words(exc)}. {_WANTED}") from exc
-    return _read_state(file, text) if text.lstrip()[:1] in ("{", "[") else _read_table(file, text)
-
-
-def _read_state(file: Path, text: str) -> FaultFile:
+        raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -89,50 +82,6 @@ def _state_in(found: object) -> dict[str, object] | None:
     return next((part for part in (found, *found.values()) if isinstance(part, dict) and "feedline" in part), None)
 
 
-def _read_table(file: Path, text: str) -> FaultFile:
-    table = csv.DictReader(text.splitlines(keepends=True))
-    log = FaultLog()
-    try:
-        missing = [name for name in ("time", "index", "error", "action") if name not in (table.fieldnames or ())]
-        for row in () if missing else table:
-            log.append(_fault_of({name: _from_csv_cell(text) for name, text in row.items()}))
-    except BadState as exc:
-        raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
-    except (csv.Error, KeyError, TypeError, ValueError) as exc:
-        raise BadState(f"{file}, line {table.line_num}, is not in the format of to_csv: {exc!r}. {_WANTED}") from exc
-    if missing:
-        raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
-    return FaultFile(log, None)
-
-
-def _fault_of(row: dict[str, str]) -> Fault:
-    """Parse a row of the table. An index that is not a number stays a string: its original type is unknown."""
-    return Fault.from_dict(
-        {
-            "index": _number_or_text(row["index"]),
-            "error": row["error"],
-            "message": row["message"],
-            "stage": row["stage"],
-            "worker": int(row["worker"]) if row["worker"] else None,
-            "attempt": int(row["attempt"]),
-            "action": row["action"],
-            "time": datetime.fromisoformat(row["time"]).timestamp(),
-            "epoch": int(row["epoch"]),
-            "replacement": _number_or_text(row["replacement"]) if row["replacement"] else None,
-        }
-    )
-
-
-# Any: a row that is too short or too long contains None or a list, which the caller reports as damage.
-def _from_csv_cell(text: object) -> Any:
-    """Return a text without the quote that `csv_cell` put in front of it."""
-    return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
-
-
-def _number_or_text(text: str) -> int | str:
-    return int(text) if text.removeprefix("-").isdecimal() else text
-
-
 # object: JSON-compatible values.
 def describe(file: FaultFile) -> dict[str, object]:
     """Return the contents of a file for programs."""
@@ -145,17 +94,13 @@ def describe(file: FaultFile) -> dict[str, object]:
         "lost": [fault["index"] for fault in log.state().get("quarantined", [])],
         "first": [fault.as_dict() for fault in log[:SHOWN_FAULTS]],
     }
-    if snapshot is not None:
-        details.update(epoch=snapshot.epoch, ended=snapshot.ended)
-    return details
+    return {**details, "epoch": snapshot.epoch, "ended": snapshot.ended}
 
 
 def find(file: FaultFile) -> list[Finding]:
     """Return findings on what the faults have in common, and what to do about them."""
     log, snapshot = file.log, file.snapshot
-    findings = []
-    if snapshot is not None:
-        findings.append(Finding("state", f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}"))
+    findings = [Finding("state", f"{'at the end of' if snapshot.ended else 'in'} epoch {snapshot.epoch}")]
     total = sum(log.counts().values())
     if not total:
         return [*findings, Finding("faults", "none")]
@@ -164,12 +109,10 @@ def find(file: FaultFile) -> list[Finding]:
     findings.append(Finding("faults", f"{total}: {counts}", _common_cause(log), evidence=older))
     findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
     findings += _killers(log)
-    lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
-    if lost and snapshot is not None:
+    lost = log.quarantined
+    if lost:
         advice = "The loader does not load them again. Once fixed: loader.faults.release(index), or clear() for all."
         findings.append(Finding("in quarantine", counted(len(lost), "sample"), advice, evidence=_listed(lost)))
-    elif lost:
-        findings.append(Finding("samples lost", counted(len(lost), "sample"), evidence=_listed(lost)))
     return findings
 
 

@@ -7,12 +7,11 @@ import json
 import sys
 from typing import Any
 
+from feedline.system.screen import Screen, Table
 from feedline.tools.packing.inspection import inspect
 from feedline.types import JsonObject
-from feedline.types.screen import Screen, Table
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
-from feedline.types.terminal import open_screen
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -26,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(details) + "\n")
         return
-    show(_printable(details), open_screen())
+    show(_printable(details), Screen())
 
 
 def show(details: JsonObject, screen: Screen) -> None:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from feedline.datasets.remote.storage import protocol_of
 from feedline.errors import BadOption
+from feedline.system.screen import Screen
 from feedline.tools.packing import Packed, Stage, pack
 from feedline.tools.packing.token_run import WrittenTokens
 from feedline.tools.packing.tokens import write_tokens
 from feedline.tools.packing.work import WorkFolder
-from feedline.types.screen import Screen
 from feedline.types.shown import counted, printable
 from feedline.types.sizes import bytes_text
-from feedline.types.terminal import open_screen
 
 _REASONS_SHOWN = 10
 _UNITS = {"tokenizing": "documents", "checking, MiB": "MiB"}
@@ -162,7 +161,7 @@ class Bar:
     """A progress bar per stage, on standard error; a context manager."""
 
     def __init__(self, *, quiet: bool = False, screen: Screen | None = None) -> None:
-        self._bar = (screen or open_screen(stderr=True)).bar(quiet=quiet)
+        self._bar = (screen or Screen(stderr=True)).bar(quiet=quiet)
         self._stage = ""
 
     def __enter__(self) -> Bar:

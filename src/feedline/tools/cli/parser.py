@@ -217,8 +217,7 @@ def _add_doctor(commands: _Commands) -> None:
         "what",
         nargs="?",
         metavar="WHAT",
-        help=f"{_DATASET}; or a file: a recording, a state saved as JSON, or a table that loader.faults.to_csv wrote. "
-        "Without it, this machine is examined",
+        help=f"{_DATASET}; or a file: a recording, or a state saved as JSON. Without it, this machine is examined",
     )
     doctor.add_argument(
         "--seconds", type=values.positive, default=20.0, help="time limit in seconds for trying a dataset (%(default)s)"

@@ -20,8 +20,8 @@ from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.loader.base import run_of
 from feedline.loader.loader import Loader
+from feedline.system.screen import Screen
 from feedline.types import EngineName
-from feedline.types.terminal import open_screen
 
 _BATCH = 16
 """Samples between reports of a worker. A guess: often enough for a progress bar, rarely enough to cost nothing."""
@@ -185,7 +185,7 @@ Advance = Callable[[int, int], None]
 @contextlib.contextmanager
 def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
     """Show a progress bar, if wanted."""
-    screen = open_screen(stderr=True)
+    screen = Screen(stderr=True)
     wanted = screen.is_terminal if wanted is None else wanted
     if not wanted:
         yield lambda samples, size: None

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from feedline.insight.attribution import CAUSES, causes_of
 from feedline.insight.batch_rows import DURATIONS, MOMENTS
 from feedline.insight.recording import Recording
+from feedline.system.screen import Table
 from feedline.types import JsonObject
-from feedline.types.screen import Table
 
 SCRIPTS = ("data.js", "drawing.js", "timeline.js", "main.js")
 """In the order in which the page runs them."""

@@ -115,7 +115,7 @@ def _faults(run: Run) -> Iterator[Finding]:
             "failing-samples",
             f"{counted(sum(faults.values()), 'sample')} and {counted(raised, 'batch', 'batches')} failed.",
             "Correct or remove these samples; on_error= decides how the loader handles them.",
-            'loader.faults.to_csv("faults.csv")  # then: feedline doctor faults.csv',
+            'json.dump(loader.state_dict(), open("state.json", "w"))  # then: feedline doctor state.json',
             is_serious=True,
             evidence=f"These failed: {', '.join(seen)}",
         )
