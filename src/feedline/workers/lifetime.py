@@ -104,7 +104,7 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
 
 def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
     """Start the fork server, which imports once what every worker would otherwise import itself."""
-    sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
+    sent = [value for _, value in handles.objects_in(spec.dataset)]
     return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
