@@ -37,13 +37,12 @@ from feedline.types import (
     WorkerIdentity,
 )
 from feedline.types.indices import plain_index
-from feedline.workers.failure_notes import notes_on
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
+from feedline.workers.fetch.failure_notes import notes_on, place_of_failed
 from feedline.workers.fetch.fetcher import GatheringFetcher
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
-from feedline.workers.fetch.origins import place_of_failed
 from feedline.workers.fetch.streams import Stream, begin_and_leave
 
 _SLOW_NS = 100_000
