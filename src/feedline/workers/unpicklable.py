@@ -160,7 +160,8 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, object]]:
         return
     if isinstance(value, type) or not isinstance(reduced, tuple):  # found by its name
         return
-    make, arguments, state, items, *_ = (*reduced, None, None, None)
+    padded: Any = (*reduced, None, None)
+    make, arguments, state, items = padded[:4]
     # By default the attributes, or these and the slots.
     attributes = state if isinstance(state, tuple) and len(state) == 2 else (state,)
     for held in attributes:
