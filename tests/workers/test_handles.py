@@ -32,6 +32,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from feedline import Loader, pipe
 from feedline.errors import DataWarning
+from feedline.system.attributes import MOST
 from feedline.workers import abilities, fork_safety, handles
 from feedline.workers.handles import warn_about, warn_about_threads
 
@@ -332,7 +333,7 @@ def test_the_search_ends_at_attributes_of_attributes(connection: sqlite3.Connect
 
 def test_the_number_of_inspected_objects_is_limited() -> None:
     wide = [[Record(None) for _ in range(90)] for _ in range(90)]
-    assert len(handles.objects_in(Holding(wide=wide))) <= handles.MOST
+    assert len(handles.objects_in(Holding(wide=wide))) <= MOST
 
 
 def test_circular_references_end_the_search(connection: sqlite3.Connection) -> None:

@@ -114,18 +114,19 @@ def _gets_own_position(value: object) -> bool:
     return True
 
 
-_warned: References[object] = References()
-"""The datasets that a warning was issued for: each epoch may start workers."""
+_warned: dict[str, References[object]] = {}
+"""The datasets that a warning was issued for, by the kind of sharing: each epoch may start workers."""
 
 
 def _warn(dataset: object, found: list[tuple[str, Library, str]], shared: str) -> None:
-    if not found or any(other is dataset for other in _warned):
+    warned = _warned.setdefault(shared, References())
+    if not found or any(other is dataset for other in warned):
         return
     for library in dict.fromkeys(library for _, library, _ in found):
         places = [(path, f"{library.module}.{name}") for path, of, name in found if of is library]
         warn_user(_message(library, places, shared), DataWarning)
     try:
-        _warned.add(dataset)  # only now: a warning that was turned into an error comes again
+        warned.add(dataset)  # only now: a warning that was turned into an error comes again
     except TypeError:  # such as a list
         return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copyreg
 import multiprocessing
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import context, reduction
 from types import SimpleNamespace
@@ -30,6 +30,12 @@ _TEXT = 300
 _MOST_STEPS = 8
 """How far to follow objects inside of each other: a structure that is too deep for pickle has no end."""
 
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+"""Types whose objects are neither arrays nor owners, for speed."""
+
+_NOWHERE = SimpleNamespace(write=len)
+"""A file that keeps nothing."""
+
 ADVICE = (
     "Make it when it is first used, so that each worker has its own; or leave it out in __getstate__ and make it again "
     "in __setstate__. Define functions and classes at the top level of a module."
@@ -46,17 +52,21 @@ class Unpicklable(NamedTuple):
 def what_fails(root: object, name: str) -> Unpicklable | None:
     """Pickle an object, called `name`, without output; return the part that cannot be pickled, or None."""
     path, value = name, root
+    owners: dict[int, object] = {}
+    table = {**copyreg.dispatch_table, **vars(reduction.ForkingPickler)["_extra_reducers"]}
     with _stand_in_process():
-        if _can_pickle(root, {}):
+        if _can_pickle(root, owners, table):
             return None
-        # An object that refers to its owner is not to blame for it.
-        owners: dict[int, object] = {id(root): root}
         for _ in range(_MOST_STEPS):
-            failed = next((step for step in _parts(path, value) if not _can_pickle(step[1], owners)), None)
-            if failed is None:
+            owners[id(value)] = value  # an object that refers to its owner is not to blame for it
+            parts = list(_parts(path, value))
+            if _can_pickle([part for _, part in parts], owners, table):
                 break
-            path, value = failed
-            owners[id(value)] = value
+            while len(parts) > 1:  # halve them, since they may be millions of samples
+                half = parts[: len(parts) // 2]
+                is_after = _can_pickle([part for _, part in half], owners, table)
+                parts = parts[len(half) :] if is_after else half
+            path, value = parts[0]
     kind = type(value)
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
@@ -97,20 +107,22 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles without output; leaves out arrays and tensors, which can be sent, and the objects in `owners`."""
+    """Pickles without output; leaves out arrays and tensors, which can be sent, and the objects in `owners`, by id."""
 
-    def __init__(self, owners: Mapping[int, object]) -> None:
-        super().__init__(SimpleNamespace(write=len), 5)
-        self.dispatch_table = {**copyreg.dispatch_table, **vars(reduction.ForkingPickler)["_extra_reducers"]}
-        self._owners = owners
+    owners: dict[int, object]
 
     def persistent_id(self, obj: object) -> int | None:
-        return 1 if id(obj) in self._owners or _is_array(obj) else None
+        if type(obj) in _PLAIN:
+            return None
+        return 1 if id(obj) in self.owners or _is_array(obj) else None
 
 
-def _can_pickle(value: object, owners: Mapping[int, object]) -> bool:
+# Any: reducers of any kind.
+def _can_pickle(value: object, owners: dict[int, object], table: dict[type, Any]) -> bool:
+    pickler = _Pickler(_NOWHERE, 5)
+    pickler.owners, pickler.dispatch_table = owners, table
     try:
-        _Pickler(owners).dump(value)
+        pickler.dump(value)
     except Exception:  # also what the user's __getstate__ raises
         return False
     return True
