@@ -9,23 +9,73 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import feedline
+from feedline.workers import abilities, lifetime
 from tests.faults.loaders import LOADERS, make
 from tests.faults.programs import Program, running
 
 pytestmark = pytest.mark.sample(13)
 
 # -- in the same process ---
+
+
+class Flushes:
+    """Sample 0 is quick, others never end; a `finally` block and a finalizer write files, the latter slowly."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reached = multiprocessing.get_context("fork").Semaphore(0)
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        util.Finalize(None, self.flush, exitpriority=10)
+        try:
+            if index >= 4:
+                self.reached.release()
+                threading.Event().wait()
+        finally:
+            if index >= 4:
+                (self.folder / f"left {os.getpid()}").touch()
+        return np.full(4, index)
+
+    def flush(self) -> None:
+        with open(self.folder / f"flushed {os.getpid()}", "w") as file:
+            for _ in range(10_000):
+                file.write("x")
+                file.flush()
+
+
+@pytest.mark.parametrize("engine", ["process", "portable"])
+def test_finalizers_in_workers_run_to_their_end(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: engine == "process")
+    dataset = Flushes(tmp_path)
+    loader = feedline.Loader(dataset, 2, workers=2, start_method="fork")
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    for _ in range(2):
+        assert dataset.reached.acquire(timeout=100)
+    loader.close()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.split()[0] for name in names] == ["flushed", "flushed", "left", "left"]
+    assert all(path.stat().st_size == 10_000 for path in tmp_path.glob("flushed*"))
 
 
 class Blocks:

@@ -13,7 +13,6 @@ import torch
 
 import feedline
 from feedline.system.attributes import attributes_of, held_by
-from feedline.workers.handles import holds
 
 
 class Plain:
@@ -140,14 +139,3 @@ def test_accessing_the_dictionary_is_detected() -> None:
     assert dataset.__dict__
     with closing(feedline.DataLoader(dataset, batch_size=8, num_workers=2)) as loader:
         assert [int(batch.sum()) for batch in loader] == [8] * 8
-
-
-def test_held_objects_are_found_at_any_depth() -> None:
-    class Inner:
-        def __init__(self, value: Any) -> None:
-            self.value, self.other = value, 1
-
-    handle = Empty()
-    for inside in (handle, [handle], {"x": (Inner([handle]),)}, Inner(Inner({"y": handle}))):
-        assert holds(Inner(inside), (Empty,))
-    assert not holds(Inner(Inner([2])), (Empty,))

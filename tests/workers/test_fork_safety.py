@@ -254,12 +254,24 @@ def test_a_fork_waits_until_the_other_threads_are_idle(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("second_thread")
-def test_waiting_for_a_thread_that_always_runs_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_worker_waits_for_a_thread_that_always_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [0]
+
+    def runs(_: bytes) -> bool:
+        waits[-1] += 1
+        return True
+
+    monkeypatch.setattr(fork_safety, "_mine", fork_safety._Mine())
     monkeypatch.setattr(fork_safety, "_RUNNING_S", 0.02)
-    monkeypatch.setattr(fork_safety, "_runs", lambda _: True)
-    with quiesce_threads():
-        fork_safety._before_fork()
-        fork_safety._after_fork()
+    monkeypatch.setattr(fork_safety, "_VAIN_S", 1e9)
+    monkeypatch.setattr(fork_safety, "_runs", runs)
+    for _ in range(2):
+        with quiesce_threads():
+            fork_safety._before_fork()
+            fork_safety._after_fork()
+        waits.append(0)
+    assert waits[0] > 0
+    assert waits[1] == 0, "it has waited in vain for the same thread just now"
 
 
 @pytest.mark.usefixtures("second_thread")

@@ -98,11 +98,6 @@ class StateOfAnotherForm(OwnState):
         return [1, self.kept]
 
 
-class StateOfTwo(OwnState):
-    def __getstate__(self) -> Any:
-        return 1, [self.kept]
-
-
 class OutOfBand:
     """Hands its memory over, as pickle's protocol 5 allows."""
 
@@ -184,7 +179,7 @@ def explained(spec: WorkerSpec) -> str:
 
 
 def path_in(message: str) -> str:
-    path, _, rest = message.partition(" cannot be sent to a worker process: it is ")
+    path, _, rest = message.partition(" (of type ")
     assert rest, message
     return path
 

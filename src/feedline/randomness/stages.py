@@ -1,8 +1,8 @@
 """Stages: named steps inside a task, and the time spent in them.
 
 The loader times fetching and collating. A dataset names a step inside a fetch with `stage`. feedline's sources do so
-for their transform; for other datasets the loader wraps the steps of a `Compose` while samples take long enough.
-Times go to the worker's scope and so to its task; outside a loader nothing is measured.
+for their transform, and so do feedline's own pipelines of transforms. Times go to the worker's scope and so to its
+task; outside a loader nothing is measured.
 """
 
 from __future__ import annotations

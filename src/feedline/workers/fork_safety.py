@@ -12,8 +12,8 @@ forever. So, if the program has other Python threads, feedline does three things
 Python without the GIL stops its own threads while it forks, but there is no GIL to keep in step 3. Threads run until
 then, also in C code that holds a lock, so a fork is not safe. Use forkserver or spawn there.
 
-Each of these waits has a limit: the fork does not wait for a thread that computes for seconds in one call. Without
-other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
+Each of these waits has a limit: the fork does not wait for a thread that computes for seconds in one call, and the next
+workers do not wait for it again. Without other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import importlib
 import logging
+import math
 import os
 import stat
 import sys
@@ -47,6 +48,8 @@ _LOCK_S = 1.0
 """How long to wait for each lock."""
 _RUNNING_S = 0.5
 """How long to wait for other threads to stop running. OpenBLAS's idle threads spin for 70 ms, OpenCV's for 160 ms."""
+_VAIN_S = 2.0
+"""How long no fork waits again after such a wait in vain: all workers of a start would wait for the same thread."""
 _TASKS = "/proc/self/task"
 _FILES = "/proc/self/fd"
 
@@ -55,6 +58,8 @@ class _Mine(threading.local):
     held: ExitStack | None = None
     """The locks held while this thread forks a worker; None at any other time."""
     switch_interval_s: float | None = None
+    gave_up_s: float = -math.inf
+    """When a wait for other threads to stop running was last in vain."""
     positions: dict[int, int] | None = None
     """Positions of the files open for reading only, by descriptor, while this thread forks a worker."""
 
@@ -195,11 +200,14 @@ def _before_fork() -> None:
         if interval_s != _RUNNING_S:  # another thread that forks may have set it, and will restore it
             _mine.switch_interval_s = interval_s
             sys.setswitchinterval(_RUNNING_S)  # so that no thread requests the GIL and makes us give it up
-        deadline_s = time.monotonic() + _RUNNING_S
+        began_s = time.monotonic()
+        deadline_s = began_s + (_RUNNING_S if began_s - _mine.gave_up_s > _VAIN_S else 0.0)
         quiet_checks = 0
         while quiet_checks < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
             quiet_checks = 0 if any(_runs(path) for path in paths) else quiet_checks + 1
             _libc.usleep(100)
+        if quiet_checks < 2 and deadline_s > began_s:
+            _mine.gave_up_s = deadline_s
     if type(_numpy_lock()) is not _LOCKS[1]:
         # NumPy before 2.3: a user's fork hook that draws random numbers would wait for this thread itself. It needs a
         # free lock; a thread that has been waiting may take it in this moment, which is rare.

@@ -112,11 +112,9 @@ def _not_closed(handle: Any) -> bool:
     return not handle.closed
 
 
-def _always(handle: object) -> bool:
-    return True
-
-
-DATABASES = (
+_FILE = "an open file ({})"
+_FILES = ("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper")
+FORKED = (
     Library(
         "h5py",
         ("File", "Group", "Dataset"),
@@ -152,12 +150,7 @@ DATABASES = (
     Library("psycopg", ("Connection", "Cursor"), _not_closed),
     Library("psycopg2.extensions", ("connection", "cursor"), _not_closed),
     Library("pymysql.connections", ("Connection",), lambda handle: handle.open),
-    Library("pymongo", ("MongoClient",), _always, called="a {}"),
-)
-_FILE = "an open file ({})"
-_FILES = ("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper")
-FORKED = (
-    *DATABASES,
+    Library("pymongo", ("MongoClient",), lambda client: True, called="a {}"),
     Library(
         "io",
         _FILES,
@@ -195,6 +188,7 @@ THREADED = (
         "mmap", ("mmap",), lambda m: m.tell() > 0, _ONE_POSITION, _PER_THREAD, "a {} that is read by seek and read"
     ),
     Library("tarfile", ("TarFile",), _not_closed, _ONE_POSITION, _PER_THREAD),
+    Library("gzip", ("GzipFile",), _not_closed, _ONE_POSITION, _PER_THREAD),
     Library(
         "socket",
         ("socket",),

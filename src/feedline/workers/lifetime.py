@@ -29,7 +29,10 @@ from feedline.workers import forkserver, handles
 from feedline.workers.failure import UNPICKLABLE
 
 _PATIENCE_S = 0.15
-"""How long workers that are no longer needed may take to finish their work."""
+"""How long workers that are no longer needed may take to finish their work, until SIGTERM interrupts it."""
+
+_LAST_PATIENCE_S = 5.0
+"""How long the user's finalizers may take then, until SIGKILL. torch's loader waits as long before its SIGTERM."""
 
 _PICKLE_WARNING = (
     "Got pickle error when attempting to start a worker Process. "
@@ -104,7 +107,7 @@ def explained_start(engine: Engine, spec: WorkerSpec | None, *, closes: bool = T
 
 def start_forkserver(spec: WorkerSpec, worker_module: str) -> forkserver.Preloading:
     """Start the fork server, which imports once what every worker would otherwise import itself."""
-    sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
+    sent = [value for _, value in handles.objects_in(spec.dataset)]
     return forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
@@ -170,14 +173,17 @@ def _has_ended(process: Any) -> bool:
 
 
 def end(processes: Iterable[BaseProcess]) -> None:
-    """Wait for workers that were requested to end; terminate or kill those that take too long."""
+    """Wait for workers that were requested to end; interrupt, and at last kill, those that take too long.
+
+    SIGTERM makes a worker leave the user's code and run its finalizers (`worker_setup.leave_on_sigterm`).
+    """
     left = list(processes)
     _wait_for(left, _PATIENCE_S)
-    for force in (BaseProcess.terminate, BaseProcess.kill):
+    for force, patience_s in ((BaseProcess.terminate, _LAST_PATIENCE_S), (BaseProcess.kill, 1.0)):
         left = [process for process in left if not _has_ended(process)]
         for process in left:
             force(process)
-        _wait_for(left, 1.0)
+        _wait_for(left, patience_s)
     for process in left:
         _has_ended(process)
     forks.settle(at_once=True)  # free batches that only they could see

@@ -37,15 +37,13 @@ from feedline.types import (
     WorkerIdentity,
 )
 from feedline.types.indices import plain_index
-from feedline.workers.failure_notes import notes_on
 from feedline.workers.fetch import Fetcher, fetcher_for
 from feedline.workers.fetch.announcing import announcer_of
 from feedline.workers.fetch.awaiting import asks_together, is_awaited
+from feedline.workers.fetch.failure_notes import notes_on, place_of_failed
 from feedline.workers.fetch.fetcher import GatheringFetcher
 from feedline.workers.fetch.guard import Guard, NothingLeft, Pause
-from feedline.workers.fetch.origins import place_of_failed
 from feedline.workers.fetch.streams import Stream, begin_and_leave
-from feedline.workers.transform_timing import timed_steps
 
 _SLOW_NS = 100_000
 """Samples that take longer than this, on average, are timed one by one."""
@@ -323,7 +321,7 @@ class Runner:
         finished_by = place(self._spec.placement)
         before = randomness.enter(self._scope)
         try:
-            return self._fetch(indices) if self._scope.slow is None else self._fetch_timed(indices)
+            return self._fetch(indices)
         except (StopIteration, NothingLeft):
             raise
         except Exception:
@@ -339,14 +337,6 @@ class Runner:
             self._scope.end()
             place(finished_by)
             memory.set_current(None)
-
-    def _fetch_timed(self, indices: object) -> object:
-        assert self._fetch is not None
-        put_back = timed_steps(self._dataset)
-        try:
-            return self._fetch(indices)
-        finally:
-            put_back()
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable
 
@@ -18,7 +20,11 @@ from feedline.workers.runner import Runner
 
 
 def init_worker(
-    spec: WorkerSpec, number: int, generation: int = 0, report_alive: Callable[[], None] | None = None
+    spec: WorkerSpec,
+    number: int,
+    generation: int = 0,
+    report_alive: Callable[[], None] | None = None,
+    has_closed: Callable[[], bool] = lambda: False,
 ) -> Runner:
     """Set up this process as worker `number`: its signals, its heap, its dataset.
 
@@ -27,12 +33,30 @@ def init_worker(
         number: which worker.
         generation: how many workers had this number before; their random numbers must not be drawn again.
         report_alive: see `Runner`.
+        has_closed: returns True if the training process has closed its connection to this worker.
     """
     interrupts.ignore()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, functools.partial(_leave, has_closed))
     keep_heap_warm()
     seed = spec.base_seed + number + generation * spec.worker_count
     return Runner(spec, WorkerIdentity(number, spec.worker_count, seed, spec.dataset), report_alive=report_alive)
+
+
+def _leave(has_closed: Callable[[], bool], *_: object) -> None:
+    """Leave the user's code if the training process is ending this worker, or die of a signal that somebody else sent.
+
+    `finally` blocks and finalizers run in the first case: they may have to write what the user's code has gathered.
+    """
+    if has_closed():
+        finish()
+        sys.exit()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def finish() -> None:
+    """Let the user's finalizers run to their end. Called when there is no more work."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 _PR_SET_PDEATHSIG = 1

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,6 +58,23 @@ def test_a_writer_without_a_slot_has_space_for_a_small_batch() -> None:
     assert buffer.place(SMALL_BYTES) == 0
     with pytest.raises(SlotFull):
         buffer.place(1)
+
+
+def test_a_view_of_a_closed_arena_is_sent_without_its_descriptor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arena = Arena(2, shared=True, budget=1 << 20)
+    view, fd = ArenaView(arena), arena.fd
+    arena.close()
+    assert arena.acquire() == -1, "no task of a worker that starts now has a slot"
+    sent: list[int] = []
+    starting = SimpleNamespace(duplicate_for_child=sent.append, DupFd=lambda fd: fd)
+    monkeypatch.setattr(multiprocessing.context, "get_spawning_popen", lambda: starting)
+    with open(tmp_path / "other", "wb") as other:
+        assert other.fileno() == fd, "another file has the number now"
+        copy = pickle.loads(ForkingPickler.dumps(view))
+    assert sent == []
+    assert copy.writer(-1).place(SMALL_BYTES) == 0
 
 
 def read_slots(view: ArenaView, answers: Any) -> None:

@@ -17,11 +17,13 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.types import DatasetKind, ResultKind, Resume, Task
 from feedline.workers.fetch import streams
+from feedline.workers.heap import Heap
 from feedline.workers.portable.worker import ALIVE, unpacked
 from feedline.workers.ray import cluster
 from feedline.workers.ray import worker as module
 from feedline.workers.ray.engine import RayEngine
-from feedline.workers.ray.worker import RayWorker
+from feedline.workers.ray.worker import RayWorker, pack_spec
+from tests.workers.test_heap import SimulatedHeap
 
 
 @pytest.fixture
@@ -95,3 +97,18 @@ def test_an_actor_reports_that_it_reads_the_samples_before_its_task(monkeypatch:
     answer = unpacked(answers[-1])
     assert (answer.kind, answer.batch_bytes is not None) == (ResultKind.DONE, True)
     assert worker._seats["loader"].runner.stream.place == 5
+
+
+def test_an_actor_returns_memory_that_no_batch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    simulated = SimulatedHeap()
+    now_s = itertools.count(0.0, 2.0)
+    monkeypatch.setattr(module, "heap_of_this_process", lambda: Heap(simulated, now_s.__next__))
+    spec = WorkerSpec([0] * 100, DatasetKind.MAP, list, NumpyFramework(), worker_count=1, base_seed=0)
+    worker = RayWorker()
+    assert worker.open("loader", pack_spec(spec, cloudpickle), 0, 0) is None
+    simulated.need(1 << 30)  # one large sample
+    for number in range(8):
+        worker.work("loader", pickle.dumps(Task(number, [number])))
+    assert simulated.trims == 1
+    assert simulated.resident_bytes() == simulated.used

@@ -29,8 +29,8 @@ from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerStartError
 from feedline.system.failures import add_note, is_interrupt, samples_text
 from feedline.types import Draw, Notes, Result, ResultKind, Task
 from feedline.types.indices import index_key
+from feedline.workers.fetch.failure_notes import origin_text
 from feedline.workers.fetch.guard import neighbour_of
-from feedline.workers.fetch.origins import origin_text
 
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""

@@ -11,12 +11,14 @@ everything else. The death of an idle worker is noticed when it is given a task.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import pickle
 import queue
 import secrets
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -213,6 +215,8 @@ class PortableEngine(LaneEngine[_Errand]):
         for channel in self._channels:
             if channel.thread is None:
                 channel.pipe.close()
+            else:
+                _shut_down(channel.pipe)
         processes = [channel.process for channel in self._present()] + self._leaving
         lifetime.end(processes)
         for channel in self._channels:
@@ -223,6 +227,13 @@ class PortableEngine(LaneEngine[_Errand]):
         self._ended = self.worker_objects
         self._channels.clear()
         self._answers = Mailbox()  # drops the batches that were not collected
+
+
+def _shut_down(pipe: Connection) -> None:
+    """Let a worker that is inside the user's code know that it is not needed any more; its thread closes the pipe."""
+    if os.name == "posix":  # elsewhere the end of a worker runs none of its code
+        with not_while_forking, contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 # Any: the base class of contexts does not declare `Process`.

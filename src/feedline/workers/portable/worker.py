@@ -22,7 +22,7 @@ from feedline.workers.heap import Heap, heap_of_this_process
 from feedline.workers.portable.segments import BatchBytes, Outbox
 from feedline.workers.runner import Runner
 from feedline.workers.session import Sent
-from feedline.workers.worker_setup import init_worker
+from feedline.workers.worker_setup import finish, init_worker
 
 _IDLE_MS = 200
 """Idle time after which a worker checks for free memory to return; see `Heap`."""
@@ -76,7 +76,8 @@ def serve(link: Link, sent: Sent) -> None:
         if end is not link.pipe:
             end.close()
     reset_in_child(spec.dataset)
-    runner = init_worker(spec, link.number, link.generation, lambda: link.pipe.send_bytes(ALIVE))
+    # While a task is done, only the end of the pipe can be read from it.
+    runner = init_worker(spec, link.number, link.generation, lambda: link.pipe.send_bytes(ALIVE), link.pipe.poll)
     codec = Codec(spec.framework)
     outbox = Outbox()
     birth = Answer(ResultKind.ENDED)
@@ -86,10 +87,13 @@ def serve(link: Link, sent: Sent) -> None:
         return
     heap = heap_of_this_process()
     waiting = _waiting_for(link.pipe)
-    while (data := _receive(link.pipe, waiting, heap)) is not None:
-        if not _send(link.pipe, answer_to(pickle.loads(data), runner, codec, outbox, link.number)):
-            return
-        heap.worked()
+    try:
+        while (data := _receive(link.pipe, waiting, heap)) is not None:
+            if not _send(link.pipe, answer_to(pickle.loads(data), runner, codec, outbox, link.number)):
+                return
+            heap.worked()
+    finally:
+        finish()
 
 
 def _send(pipe: Connection, answer: Answer) -> bool:

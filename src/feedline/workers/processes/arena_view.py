@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 class ArenaView:
     """A worker's view of the arena.
 
-    A forked worker uses the mapping it inherited; others map the same memory again.
+    A forked worker uses the mapping it inherited; others map the same memory again. A closed arena has no free slots,
+    so a worker that starts later needs none of its memory, and its descriptor may be another file by then.
     """
 
     def __init__(self, arena: Arena) -> None:
         self.slot_bytes = arena.slot_bytes
         self._size = arena.slot_bytes * arena.slot_count
-        self._fd = arena.fd
-        self._map = arena.mapping
+        self._arena: Arena | None = arena
+        self._map: mmap.mmap | None = arena.mapping
         self.address = arena.address
         self._moved: dict[int, mmap.mmap] = {}
         """Slots that this process has mapped again at other addresses."""
@@ -36,16 +37,26 @@ class ArenaView:
         self._make_desk()
 
     def __getstate__(self) -> dict[str, object]:
-        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
+        fd = self._descriptor
+        sent = None if fd < 0 else reduction.DupFd(fd)
+        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state.pop("_fd").detach()
+        sent = state.pop("_fd")
         self.__dict__.update(state)
-        self._map = map_again(self._fd, self._size)
-        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self._arena, self._map, self.address, self._fd = None, None, 0, -1
+        if sent is not None:
+            self._fd = sent.detach()
+            self._map = map_again(self._fd, self._size)
+            self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._moved = {}
         self._is_advised = False
         self._make_desk()
+
+    @property
+    def _descriptor(self) -> int:
+        """The descriptor of the arena's memory; negative once the arena is closed."""
+        return self._fd if self._arena is None else self._arena.fd
 
     def _make_desk(self) -> None:
         """Allocate memory for batches without a slot, which travel in a message if they are small enough."""
@@ -58,6 +69,7 @@ class ArenaView:
             return MessageWriter(self._desk, self._desk_address)
         moved = self._moved.get(slot)
         if moved is None:
+            assert self._map is not None
             view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
             address = self.address + slot * self.slot_bytes
         else:
@@ -68,7 +80,8 @@ class ArenaView:
     def _advise(self) -> None:
         """Make this process write into huge pages: this depends on its own mapping."""
         self._is_advised = True
-        advise_huge_pages(self._map)
+        if self._map is not None:
+            advise_huge_pages(self._map)
 
     def part_with(self, slot: int, address: int, used: int) -> None:
         """Leave a slot's memory to the objects in this process that refer to it; map the slot at other addresses.
@@ -77,7 +90,7 @@ class ArenaView:
         other batches appear there. Test: tests/workers/processes/test_worker.py
         """
         _make_private(address, used)
-        self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
+        self._moved[slot] = map_again(self._descriptor, self.slot_bytes, offset=slot * self.slot_bytes)
 
 
 _MAP_FIXED = 0x10

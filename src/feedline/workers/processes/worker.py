@@ -8,6 +8,7 @@ open.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import pickle
 import select
@@ -40,7 +41,7 @@ from feedline.workers.processes.messages import (
     waiting_tasks,
 )
 from feedline.workers.runner import Runner
-from feedline.workers.worker_setup import end_with, init_worker
+from feedline.workers.worker_setup import end_with, finish, init_worker
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only the part that is written takes memory."""
@@ -86,13 +87,16 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     if link.stacks_fd >= 0:
         faulthandler.register(STACK_SIGNAL, file=link.stacks_fd, all_threads=True)
     try:
-        runner = init_worker(spec, link.number, link.generation, lambda: trainer.tell(Message(Kind.ALIVE, 0, b"")))
+        say_alive = functools.partial(trainer.tell, Message(Kind.ALIVE, 0, b""))
+        runner = init_worker(spec, link.number, link.generation, say_alive, trainer.has_closed)
         if runner.unready is not None:
             return say_unready(link, runner.unready)
         trainer.tell(Message(Kind.READY, 0, b""))
         _work(link, trainer, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
         return  # the other side is gone
+    finally:
+        finish()
 
 
 def say_unready(link: Link, exc: Exception) -> None:
@@ -224,6 +228,12 @@ class _Trainer:
                 if self._end.poll(0):
                     return None
                 heap.rested()
+
+    def has_closed(self) -> bool:
+        """True if the training process has closed the connection."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def waiting_tasks(self) -> list[Task]:
         """Return the next tasks, which the training process may still take back."""

@@ -25,7 +25,7 @@ from feedline.memory.reading import Bytes
 from feedline.types import Task, WorkerIdentity
 from feedline.workers import session
 from feedline.workers.failure import pack_failure
-from feedline.workers.heap import keep_heap_warm
+from feedline.workers.heap import Heap, heap_of_this_process, keep_heap_warm
 from feedline.workers.portable.segments import BatchBytes, Outbox
 from feedline.workers.portable.worker import ALIVE, Request, answer_to, packed
 from feedline.workers.ray.store import SpecReader, writable
@@ -124,6 +124,8 @@ class RayWorker:
         """The loader of the last task."""
         self._asked_s = time.monotonic()
         keep_heap_warm()
+        self._heap = Heap(None)
+        """Returns the memory of an unusually large batch; from `open` on, so that it knows what the dataset holds."""
         if is_shared:
             threading.Thread(target=self._end_when_idle, name="feedline-idle", daemon=True).start()
 
@@ -147,6 +149,7 @@ class RayWorker:
             failure = seat.runner.unready
         except Exception as exc:  # raised by the user's imports or unpickling
             failure = exc
+        self._heap = heap_of_this_process()
         self._asked_s = time.monotonic()
         return None if failure is None else pack_failure(failure, f"in DataLoader worker process {number}")
 
@@ -167,6 +170,7 @@ class RayWorker:
         except StillReading:
             answer = ALIVE
         seat.reads_since_s = math.inf
+        self._heap.worked()
         self._asked_s = time.monotonic()
         return answer, seat.outbox.take()
 

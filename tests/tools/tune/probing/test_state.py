@@ -105,5 +105,5 @@ def test_a_pickle_that_takes_too_long_is_reported_as_far_as_it_got() -> None:
 
 
 def test_objects_that_cannot_be_pickled_or_unpickled() -> None:
-    assert "is an object of type threading.Lock" in try_pickling([threading.Lock()])["not_picklable"]
+    assert "dataset[0] is of type _thread.lock" in try_pickling([threading.Lock()])["not_picklable"]
     assert "but not unpickled: ValueError: of another version" in try_pickling(_Unreadable())["not_picklable"]

@@ -22,7 +22,7 @@ from feedline.system.timing import Clock
 from feedline.tools.tune.measured import Held, OpenHandle
 from feedline.types import JsonObject
 from feedline.workers.handles import inherited, objects_in, used_by_threads
-from feedline.workers.unpicklable import what_fails
+from feedline.workers.unpicklable import ADVICE, what_fails
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,7 +53,7 @@ def handles_before(dataset: object) -> tuple[OpenHandle, ...]:
 def handles_of_threads(dataset: object) -> tuple[OpenHandle, ...]:
     """Return the open handles in a dataset that threads must not use at the same time."""
     found = used_by_threads(dataset)
-    values = dict(objects_in(dataset, "dataset", ())) if found else {}
+    values = dict(objects_in(dataset)) if found else {}
     return tuple(
         OpenHandle(
             path, library.called.format(f"{library.module}.{name}"), library.trouble, library.advice,
@@ -86,7 +86,7 @@ def _opening(handle: Any) -> str:
 def held_in(dataset: object) -> tuple[Held, ...]:
     """Return the large containers of Python objects in a dataset, without those inside another one."""
     found: list[Held] = []
-    for path, value in objects_in(dataset, "dataset", ()):
+    for path, value in objects_in(dataset):
         is_inside = any(path.removeprefix("list(").startswith(other.path) for other in found)
         if isinstance(value, np.ndarray) and value.dtype.hasobject and value.dtype.names is None:
             value = value.reshape(-1)
@@ -140,7 +140,7 @@ def _size(value: object, seen: dict[int, object], depth: int) -> int:
 def locks_of(dataset: object) -> list[tuple[str, Any]]:
     """Return the locks in a dataset, in its class, and in the module of its class, with their names."""
     kind = type(dataset)
-    found = objects_in(dataset, "dataset", _LOCKS)
+    found = objects_in(dataset, _LOCKS)
     for owner, names in (
         (kind.__qualname__, vars(kind)),
         (kind.__module__, vars(sys.modules.get(kind.__module__, sys))),
@@ -177,7 +177,7 @@ class OwnGenerators:
 
     def __init__(self, dataset: object) -> None:
         kinds = tuple(_generator_kinds())
-        found = objects_in(dataset, "dataset", kinds)
+        found = objects_in(dataset, kinds)
         shared = list(map(id, _of_the_process()))
         self._found = [(path, value) for path, value in found if isinstance(value, kinds) and id(value) not in shared]
         self._before = [_state_of(value) for _, value in self._found]
@@ -242,8 +242,8 @@ def pickled(dataset: object, most_s: float, clock: Clock) -> JsonObject:
         failure = what_fails(dataset, "dataset")
         if failure is None:  # an object of multiprocessing, which can be sent only to a process that is starting
             return {}
-        message = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
-        return {"not_picklable": message, "pickle_advice": failure.advice}
+        message = f"{failure.path} is of type {failure.type_name}; pickle says: {words(exc):.200}"
+        return {"not_picklable": message, "pickle_advice": ADVICE}
     try:
         pickle.loads(file.getvalue(), buffers=buffers)
     except Exception as exc:
