@@ -29,8 +29,8 @@ import numpy as np
 import feedline
 from benchmarks import flags, workloads
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, TarDataset
+from feedline.datasets.checksums import Compared
 from feedline.tools.bench import harness, rows
-from feedline.types.checksums import Compared
 
 COLUMNS = (
     rows.Column("compared_us", "compared\nus", digits=2, with_range=True),

@@ -48,9 +48,9 @@ from feedline.datasets import (
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
+from feedline.memory.sharing import records
 from feedline.text import TokenDataset, TokenWriter, verify
 from feedline.tools.packing.inspection import inspect
-from feedline.types import records
 from tests.datasets import test_megatron as megatron
 from tests.datasets.litdata import chunks
 from tests.datasets.mds import shards

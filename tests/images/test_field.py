@@ -10,7 +10,7 @@ from PIL import Image
 from feedline.errors import BadOption, CorruptSource
 from feedline.images import CenterCrop, Compose
 from feedline.images.field import image_field
-from feedline.types.fields import replaced
+from feedline.images.fields import replaced
 from tests.images.pictures import encoded, photo
 
 JPEG, PNG, WEBP = (encoded(photo(), format_) for format_ in ("JPEG", "PNG", "WEBP"))

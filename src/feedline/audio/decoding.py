@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from feedline.audio.containers import FORMATS, Read, check_complete, check_pages, format_of
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.images.fields import FileBytes, is_encoded
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.fields import FileBytes, is_encoded
 from feedline.types.sizes import check_size, most_bytes
 
 AudioSource = str | os.PathLike[str] | FileBytes | BinaryIO

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from feedline.audio.containers import format_of
+from feedline.images.fields import Medium, is_encoded
 from feedline.system.optional import is_tensor
-from feedline.types.fields import Medium, is_encoded
 
 _STORED = ({"bytes", "path"}, {"array", "sampling_rate"}, {"array", "sampling_rate", "path"})
 """The keys of a sound as Hugging Face stores it: the file, or what it decoded to."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from feedline.audio.compose import ArrayTransform, Compose
 from feedline.audio.field import audio_field, is_sound
 from feedline.errors import BadOption
+from feedline.images.fields import replaced
 from feedline.system.optional import is_tensor
-from feedline.types.fields import replaced
 
 if TYPE_CHECKING:
     import torch

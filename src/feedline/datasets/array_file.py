@@ -28,10 +28,10 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from feedline.datasets.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
 from feedline.datasets.form import block_sums, check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
-from feedline.types.checksums import AGAIN, Checked, Compared, check_seal, damaged, from_text
 
 _PIECE = 1 << 20
 """Bytes to read at a time while comparing a checksum."""

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from feedline.datasets.paths import local_output
 from feedline.errors import BadOption, CorruptSource, PerformanceWarning, warn_user
+from feedline.memory.sharing import records
 from feedline.system.kept_file import keep, read_kept
-from feedline.types import records
 
 T = TypeVar("T")
 

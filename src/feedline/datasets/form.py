@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from feedline.datasets.checksums import KIND
 from feedline.errors import BadOption, CorruptSource
-from feedline.types.checksums import KIND
 
 T = TypeVar("T")
 V = TypeVar("V")

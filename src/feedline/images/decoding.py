@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
+from feedline.images.fields import FileBytes
 from feedline.images.header import Header, file_bytes, read_header
 from feedline.images.parts import essential_png
 from feedline.images.pillow import converted, open_jxl, open_picture
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.fields import FileBytes
 from feedline.types.sizes import SampleSize
 
 Pixels = NDArray[Any]

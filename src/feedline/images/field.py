@@ -8,9 +8,9 @@ from collections.abc import Collection, Hashable, Mapping
 import numpy as np
 
 from feedline.errors import SourceError
+from feedline.images.fields import Medium, is_encoded, is_file
 from feedline.images.jxl import CODESTREAM, CONTAINER
 from feedline.system.optional import is_tensor
-from feedline.types.fields import Medium, is_encoded, is_file
 
 _BEGINNINGS = (
     b"\xff\xd8\xff",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from feedline.abc.deferred import Placement, placement
 from feedline.errors import BadOption
 from feedline.images.field import image_field, stored_bytes
+from feedline.images.fields import replaced
 from feedline.images.geometry import View
 from feedline.images.targets.moving import Targets, checked_targets, move_targets
 from feedline.randomness.stages import TRANSFORM, stage
-from feedline.types.fields import replaced
 
 if TYPE_CHECKING:
     from typing_extensions import Self

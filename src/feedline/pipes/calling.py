@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from feedline.errors import BadOption, DataWarning, warn_user
+from feedline.memory.sharing.records import NotARecord, encode
 from feedline.pipes.cursor import Stopped
 from feedline.pipes.lap import Draws, Samples
 from feedline.randomness.global_states import GlobalStates, seed_globals
@@ -15,7 +16,6 @@ from feedline.randomness.keys import mix
 from feedline.randomness.scope import Scope, current_scope, enter
 from feedline.randomness.stages import stage
 from feedline.system.failures import add_note
-from feedline.types.records import NotARecord, encode
 
 T = TypeVar("T")
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.checksums import damaged
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.system.failures import words
-from feedline.types.checksums import damaged
 
 if TYPE_CHECKING:
     from feedline.datasets.parquet.remote_files import RemoteFile

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, SourceError
 from feedline.images.compose import fused_groups
+from feedline.images.fields import replaced
 from feedline.images.finish import Finish
 from feedline.images.geometry import View
 from feedline.images.rendering import cut, dtype_of, finish_into
@@ -26,7 +27,6 @@ from feedline.images.transform import ViewTransform
 from feedline.randomness.stages import TRANSFORM, stage
 from feedline.system.failures import add_note
 from feedline.system.optional import is_tensor, require
-from feedline.types.fields import replaced
 from feedline.types.sizes import check_size, most_bytes
 from feedline.video.clips import ClipSampler
 from feedline.video.field import video_field, video_of

@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 from feedline.errors import CorruptSource, FeedlineError, SourceError
+from feedline.images.fields import FileBytes
 from feedline.system.failures import words
 from feedline.system.optional import require
-from feedline.types.fields import FileBytes
 from feedline.video.declared import check_declared
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable, Mapping
 
 from feedline.errors import BadOption
-from feedline.types.fields import Medium, is_encoded, is_file
+from feedline.images.fields import Medium, is_encoded, is_file
 from feedline.video.file import Video
 
 _BEGINNINGS = (

@@ -20,9 +20,9 @@ from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, PerformanceWarning, SourceError
+from feedline.memory.sharing.records import NotARecord
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from feedline.types.records import NotARecord
 from tests.datasets.contract import SourceContract
 
 pytestmark = pytest.mark.sample(4)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from feedline.datasets.cache.sample_store import Encoded, Head, Kind, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import SharedFile, SharedMemory
 from feedline.errors import CorruptSource
-from feedline.types.records import NotARecord
+from feedline.memory.sharing.records import NotARecord
 from tests.sampling import examples
 
 pytestmark = pytest.mark.sample(4)

@@ -15,7 +15,7 @@ import pytest
 from feedline.datasets.files import listing
 from feedline.datasets.files.listing import Choice, list_files, scan
 from feedline.errors import BadOption, FeedlineWarning, SourceError
-from feedline.types import records
+from feedline.memory.sharing import records
 
 JPG = Choice(extensions=(".jpg",))
 LONG_AGO_NS = 1_600_000_000_000_000_000

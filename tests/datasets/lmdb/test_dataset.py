@@ -28,8 +28,8 @@ import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.memory.sharing import records
 from feedline.testing.source import assert_same
-from feedline.types import records
 from tests.datasets.contract import SourceContract
 
 lmdb = pytest.importorskip("lmdb")

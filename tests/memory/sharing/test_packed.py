@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.memory.sharing import records
 from feedline.memory.sharing.packed import Packed
-from feedline.types import records
 from tests.sampling import examples
 
 ODD_NAMES = [

@@ -19,11 +19,11 @@ import pytest
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
+from feedline.datasets.checksums import SEAL, Checked
 from feedline.datasets.lmdb.keys import META_KEY
 from feedline.errors import CorruptSource
 from feedline.testing.source import assert_same
 from feedline.tools.packing.writers.tar import comment_of, header_of
-from feedline.types.checksums import SEAL, Checked
 
 COUNT = 40
 FIELDS = {"x": "x.npy", "text": "text.txt", "label": "cls"}

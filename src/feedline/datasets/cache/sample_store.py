@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from feedline.datasets.cache.shared_bytes import NUMBER, SharedBytes, SharedFile, SharedMemory
 from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.types import records
+from feedline.memory.sharing import records
 
 FORMAT = 2
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.checksums import AGAIN, Checked, damaged
 from feedline.datasets.hdf5.part import NUMBERS, Field
 from feedline.datasets.hdf5.rows import Indices, Rows
 from feedline.errors import CorruptSource
-from feedline.types.checksums import AGAIN, Checked, damaged
 
 if TYPE_CHECKING:
     from h5py import Dataset

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from feedline.datasets.checksums import check_seal
 from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, names_in
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.system.failures import words
 from feedline.system.optional import require
 from feedline.system.process import lock_of_process
-from feedline.types.checksums import check_seal
 from feedline.types.sizes import SampleSize
 
 if TYPE_CHECKING:

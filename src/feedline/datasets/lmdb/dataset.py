@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.cache_file import Cache, checked_cache
+from feedline.datasets.checksums import AGAIN, Compared, damaged
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.calls import calls
@@ -30,10 +31,9 @@ from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.images.pillow import SPECS
+from feedline.memory.sharing import records
 from feedline.system.failures import add_note, words
 from feedline.system.handle import Handle
-from feedline.types import records
-from feedline.types.checksums import AGAIN, Compared, damaged
 
 KeySource = Iterable[bytes | str] | Callable[[int], object] | None
 """The keys of the samples: see `LMDBDataset`."""

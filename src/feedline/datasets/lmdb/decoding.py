@@ -16,8 +16,8 @@ from feedline.datasets.form import Form
 from feedline.datasets.source import Empty, is_column, stacked
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.images.pillow import picture_decoder
+from feedline.memory.sharing import records
 from feedline.system.failures import words
-from feedline.types import records
 
 _OWN_REFERENCES = 2
 """Reference count of an object that is used nowhere else: a variable, and the argument of `getrefcount`."""

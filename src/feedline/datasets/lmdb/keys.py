@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.checksums import KIND, check_seal
 from feedline.datasets.lmdb.calls import calls
 from feedline.datasets.lmdb.environment import Environment
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS
 from feedline.memory.sharing.packed import Packed
 from feedline.types import JsonObject
-from feedline.types.checksums import KIND, check_seal
 
 META_KEY = b"__feedline__"
 _META_VERSION = 1

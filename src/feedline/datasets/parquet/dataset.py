@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from feedline.datasets.cache_file import Cache
+from feedline.datasets.checksums import check_seal
 from feedline.datasets.form import VectorFields, check_count, check_shapes
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
@@ -33,7 +34,6 @@ from feedline.datasets.remote.storage import Storage, checked_options
 from feedline.datasets.source import Transform, checked_flag
 from feedline.errors import CorruptSource
 from feedline.system.handle import Handle
-from feedline.types.checksums import check_seal
 from feedline.types.sizes import byte_count
 
 if TYPE_CHECKING:

@@ -21,14 +21,15 @@ from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.checksums import Compared, damaged
 from feedline.datasets.remote.blob import Blob, Version
 from feedline.datasets.remote.ranges import Span
 from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import NO_SUM, Bytes, Members, sum_of
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption, CorruptSource
-from feedline.types import JsonObject, records
-from feedline.types.checksums import Compared, damaged
+from feedline.memory.sharing import records
+from feedline.types import JsonObject
 from feedline.types.shown import identity_of
 
 _FORMAT = 4

@@ -11,10 +11,10 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 
+from feedline.datasets.checksums import check_seal, damaged
 from feedline.datasets.form import check_count
 from feedline.errors import CorruptSource
 from feedline.system.failures import words
-from feedline.types.checksums import check_seal, damaged
 from feedline.types.sizes import check_size
 
 BLOCK = 512

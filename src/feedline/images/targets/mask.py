@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.images.decoding import turned
+from feedline.images.fields import is_encoded
 from feedline.images.geometry import View
 from feedline.images.header import file_bytes, read_header
 from feedline.images.pillow import checked_picture
@@ -17,7 +18,6 @@ from feedline.images.steps.step import GeometricStep, Places
 from feedline.images.targets.target import Target
 from feedline.system.failures import words
 from feedline.system.optional import is_tensor, require
-from feedline.types.fields import is_encoded
 
 Numbers = NDArray[np.generic]
 """A mask: booleans or numbers of any width."""

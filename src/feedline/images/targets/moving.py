@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import BadOption
+from feedline.images.fields import replaced
 from feedline.images.geometry import View
 from feedline.images.targets.target import Target
 from feedline.system.optional import is_tensor, require
-from feedline.types.fields import replaced
 
 Targets = Mapping[Any, Target]
 """Targets by the names of their fields. Any: a name, or the index of a tuple."""

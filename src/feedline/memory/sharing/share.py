@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.memory.sharing import records
 from feedline.memory.sharing.column import Column
 from feedline.memory.sharing.packed import Packed
+from feedline.memory.sharing.records import NotARecord
 from feedline.memory.sharing.shared import SharedDict, SharedList
 from feedline.system.optional import is_tensor
-from feedline.types import records
-from feedline.types.records import NotARecord
 
 
 @dataclass(eq=False)

@@ -16,11 +16,11 @@ from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.errors import BadState, WorkerError
+from feedline.memory.sharing.records import NotARecord, encode
 from feedline.randomness.global_states import UNCHANGED, seed_globals
 from feedline.randomness.scope import Scope
 from feedline.system.failures import broke_generator, is_interrupt
 from feedline.types import CollateFunction, Notes, Resume
-from feedline.types.records import NotARecord, encode
 from feedline.workers.fetch.guard import Guard
 
 _CONTAINERS: list[Iterable[object]] = [range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b""]

@@ -11,9 +11,9 @@ import pytest
 
 from feedline.datasets.lmdb.keys import META_KEY, key_of
 from feedline.errors import CorruptSource
+from feedline.memory.sharing import records
 from feedline.tools.packing.schema import Schema, Unfit
 from feedline.tools.packing.writers.lmdb import LmdbWriter, stored
-from feedline.types import records
 from tests.tools.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
 pytestmark = pytest.mark.sample(5)

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, ClassVar
 
+from feedline.datasets.checksums import KIND
 from feedline.datasets.formats import COMPRESSED, SUFFIXES
 from feedline.errors import BadOption
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit
 from feedline.types import JsonObject
-from feedline.types.checksums import KIND
 
 VERSION = 1
 

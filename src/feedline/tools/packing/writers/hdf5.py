@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feedline.datasets.checksums import BlockSums, sealed
 from feedline.datasets.hdf5.checked import SUMS, value_sum
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Unfit, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, unfit
 from feedline.types import JsonObject
-from feedline.types.checksums import BlockSums, sealed
 
 if TYPE_CHECKING:
     from h5py import Dataset, File

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.checksums import sealed
 from feedline.datasets.lmdb.environment import acquire, release
 from feedline.datasets.lmdb.keys import META_KEY, SUM_BYTES, key_of, sum_of
+from feedline.memory.sharing import records
 from feedline.system.optional import require
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer
-from feedline.types import JsonObject, records
-from feedline.types.checksums import sealed
+from feedline.types import JsonObject
 
 _MAP_BYTES = 1 << 40
 """Map size: address space, not memory or disk. The same everywhere, because it becomes part of the file."""

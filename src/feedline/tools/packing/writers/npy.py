@@ -11,11 +11,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from feedline.datasets.checksums import BlockSums, as_text, sealed
 from feedline.datasets.manifest import FACTS
 from feedline.tools.packing.schema import Column, Sample, Unfit
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types import JsonObject
-from feedline.types.checksums import BlockSums, as_text, sealed
 
 _COPY_ROWS = 4096
 BLOCK_BYTES = 1 << 16

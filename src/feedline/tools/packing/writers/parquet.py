@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from feedline.datasets.checksums import sealed
 from feedline.system.optional import require
 from feedline.tools.packing.prepare import size_of
 from feedline.tools.packing.schema import Column, Sample, Schema, Unfit, describe, is_utf8
 from feedline.tools.packing.writers.contract import Summary, Writer, let_go, unfit
 from feedline.types import JsonObject
-from feedline.types.checksums import sealed
 
 if TYPE_CHECKING:
     from pyarrow import DataType

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.checksums import sealed
 from feedline.datasets.remote.blob import LocalBlob
 from feedline.datasets.tar.index import encode, scan
 from feedline.datasets.tar.members import SUM_AT, sum_field
@@ -23,7 +24,6 @@ from feedline.tools.packing.pictures import extension_of
 from feedline.tools.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.tools.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit
 from feedline.types import JsonObject
-from feedline.types.checksums import sealed
 
 _BLOCK = 512
 _METADATA_BYTES = 512

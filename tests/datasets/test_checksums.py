@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.datasets.checksums import BlockSums, Checked, as_text, check_seal, from_text, sealed
 from feedline.errors import CorruptSource
-from feedline.types.checksums import BlockSums, Checked, as_text, check_seal, from_text, sealed
 
 
 @given(pieces=st.lists(st.binary(max_size=20)), block=st.integers(1, 9))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feedline.errors import CorruptSource
+from feedline.memory.sharing.records import NotARecord, decode, encode
 from feedline.testing.source import assert_same
-from feedline.types.records import NotARecord, decode, encode
 
 dtypes = (
     arrays.scalar_dtypes()
