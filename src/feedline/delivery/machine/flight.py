@@ -16,8 +16,6 @@ class Trouble:
 
     deaths: int = 0
     """Workers that died over this task."""
-    unexplained: int = 0
-    """Deaths over this task or its probes for which no sample has been blamed."""
     attempts: dict[Hashable, int] = field(default_factory=dict)
     """How often each sample was found to kill, by the key of its index."""
     last_death: BaseException | None = None

@@ -9,7 +9,7 @@ from feedline.delivery.machine.decisions import GIVE, RETIRE, START, TAKE_BACK
 from feedline.delivery.machine.epoch import Memory
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.prefetch import Pace
-from feedline.delivery.machine.recovery import Doubts, Recovery, Redone
+from feedline.delivery.machine.recovery import Recovery, Redone
 from feedline.delivery.machine.tasks import SlotSource, Tasks, by_turn
 from feedline.errors import FeedlineWarning, WorkerStartError, WorkerTimeout, WorkerWarning
 from feedline.order.progress import has_state
@@ -60,7 +60,6 @@ class Workers(Tasks):
         self.memory = Memory()
         self._recovery = recovery
         self._pace = Pace()
-        self._answers = 0
         self._leaving: dict[int, _Replacement] = {}
         """Workers whose replacement is being started."""
         self._silent = set(range(worker_count))
@@ -85,7 +84,6 @@ class Workers(Tasks):
         if flight is None or flight.worker != result.worker:
             return  # from a worker that was replaced, or that lost the task to another
         del self._flights[result.task_id]
-        self._answers += 1
         worker = result.worker
         view = self.workers[worker]
         self._take_from(view)
@@ -104,8 +102,6 @@ class Workers(Tasks):
             has_ended = result.kind is ResultKind.ENDED
             self.memory.last_notes[worker] = notes.outlasting() if has_ended else notes
             self.memory.noted_in[worker] = flight.task.epoch + has_ended
-        if flight.trouble is not None:
-            self._recovery.made(flight.trouble)
         if flight.suspect is not None:
             self._survived(flight.suspect)
         elif flight.is_call:
@@ -210,7 +206,7 @@ class Workers(Tasks):
         waiting = [flight for flight in held if flight is not begun]
         if begun is not None and not self._recovery.is_ready(death):
             waiting, begun = held, None
-        end = self._recovery.end_by(worker, death, begun, self._doubts(begun))
+        end = self._recovery.end_by(worker, death, begun)
         replacement = _Replacement(death, begun, waiting)
         if end is not None:
             self._end(end, replacement)
@@ -353,15 +349,6 @@ class Workers(Tasks):
 
     # -- tasks over which workers died -------------------------------------------------------------------------------
 
-    def _doubts(self, flight: Flight | None) -> Doubts:
-        tasks = {id(other.whole): other.whole for other in self._flights.values()}
-        for left in self._leaving.values():
-            if left.begun is not None:
-                tasks[id(left.begun.whole)] = left.begun.whole
-        suspect = None if flight is None else flight.whole
-        doubted = [task for task in tasks.values() if task.trouble is not None and task.trouble.unexplained]
-        return Doubts(sum(task is not suspect for task in doubted), self._answers)
-
     def _redo(self, begun: Flight, death: BaseException | None) -> None:
         if not begun.whole.wanted:  # from an epoch that was left
             self._drop(begun)
@@ -369,14 +356,14 @@ class Workers(Tasks):
             self._give_again(begun.worker, [begun])
         else:
             assert death is not None
-            self._act(begun.whole, self._recovery.redo(begun, death, self._doubts(begun)))
+            self._act(begun.whole, self._recovery.redo(begun, death))
 
     def _survived(self, suspect: Flight) -> None:
         """Continue the search after a part of a task that kills workers was made without harm."""
         if not suspect.wanted:
             self._drop(suspect)
         else:
-            self._act(suspect, self._recovery.survived(suspect, self._doubts(suspect)))
+            self._act(suspect, self._recovery.survived(suspect))
 
     def _act(self, flight: Flight, redone: Redone) -> None:
         if redone is None:
