@@ -173,7 +173,7 @@ class Driver:
         row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
         try:
             try:
-                warning = None if notes is None else epoch.look_at(notes)
+                warning = None if notes is None else epoch.stream_check.look_at(notes)
                 if warning is not None:
                     machine.pending_warnings.append(warning)
                     self._warn_pending()

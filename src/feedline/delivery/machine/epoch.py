@@ -17,7 +17,7 @@ from feedline.delivery.machine.batch_indices import count_of
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.prefetch import Limits
-from feedline.delivery.machine.stream_check import Message, OwnStreams, SharedStream
+from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.order.plan import Plan
@@ -115,7 +115,7 @@ class Epoch:
         """True if a task stays with the worker it was assigned to."""
         self.replays = self.stays
         """True if a new worker reads again everything before its task."""
-        self._stream: SharedStream | OwnStreams = SharedStream()
+        self.stream_check = StreamCheck(is_shared=True)
         progress.early.update(self.origin.already)
         self._already = frozenset(self.origin.already)
         self.sent = 0
@@ -283,10 +283,6 @@ class Epoch:
     def end_stream(self, ordinal: int) -> list[Result]:
         """Note the end of one worker's own stream; return the answers that are no longer wanted."""
         raise AssertionError("the end of a common stream is noted when it arrives")
-
-    def look_at(self, notes: Notes) -> Message | None:
-        """Return the warning for a stream that is not as required."""
-        return self._stream.look_at(notes)
 
     # -- deliveries --------------------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class Machine(Workers):
             else:
                 self._begin(epoch, ordinal, epoch.task(ordinal, treated.indices, worker, treated), worker)
             return
-        warning = None if notes is None else epoch.look_at(notes)
+        warning = None if notes is None else epoch.stream_check.look_at(notes)
         if warning is not None:
             self.pending_warnings.append(warning)
         epoch.pop(ordinal)

@@ -16,7 +16,7 @@ from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.epoch import NOTHING, Epoch, Memory
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.stream_check import OwnStreams
+from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.order.progress import Progress, StreamProgress, has_state
 from feedline.order.streams import StreamPlan
 from feedline.types import Notes, Result, ResultKind, Resume, Task
@@ -31,7 +31,7 @@ class OwnStreamsEpoch(Epoch):
     def open(self, worker_count: int, memory: Memory) -> None:
         self._memory = memory
         self.stays, self.replays, self.can_move = True, False, False
-        self._stream = OwnStreams(worker_count)
+        self.stream_check = StreamCheck(is_shared=False)
         streams = self.progress.streams
         if not streams:
             streams.extend(StreamProgress() for _ in range(worker_count))
