@@ -385,7 +385,7 @@ def digests(*values: bytes | None) -> StreamEngine:
 
 def test_workers_that_start_with_the_same_sample_warn_once() -> None:
     batches, _ = begin(digests(b"a", b"a", b"a"))
-    with pytest.warns(DataWarning, match=r"Each worker delivers the whole dataset.*shard=True") as warned:
+    with pytest.warns(DataWarning, match=r"Each of the workers delivers the whole dataset.*shard=True") as warned:
         assert len(list(batches)) == 9
     assert len(warned) == 1
 

@@ -54,7 +54,7 @@ _UNEQUAL = (
     "let the dataset split itself and drop shard=."
 )
 _EQUAL = (
-    "Each worker delivers the whole dataset: each iterates over a copy of it, and the dataset does not split itself. "
-    "Give the loader shard=True to get each sample once, let __iter__ leave out what belongs to other workers "
+    "Each of the workers delivers the whole dataset: each iterates over a copy of it, and the dataset does not split "
+    "itself. Give the loader shard=True to get each sample once, let __iter__ leave out what belongs to other workers "
     "(torch.utils.data.get_worker_info()), or use one worker."
 )
