@@ -175,7 +175,7 @@ def test_small_fast_batches_are_fetched_further_ahead(
     batches: Any = iter(feedline.DataLoader(dataset, 8, num_workers=2, **options))
     for _ in range(100):
         next(batches)
-    assert batches._batches.driver.machine._window == 2 * deep
+    assert batches._batches.driver.machine.window == 2 * deep
     assert len(list(batches)) == 150
 
 
@@ -184,7 +184,7 @@ def test_a_deep_window_is_refilled_when_a_quarter_of_it_is_used_up(monkeypatch: 
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
     for _ in range(100):
         next(batches)
-    epoch = batches._batches.driver.machine.epoch
+    epoch = batches._batches.driver.epoch
     under_way = []
     for _ in range(64):
         next(batches)
@@ -199,7 +199,7 @@ def test_slow_batches_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPa
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
     for _ in range(100):
         next(batches)
-    assert batches._batches.driver.machine._window == 4
+    assert batches._batches.driver.machine.window == 4
 
 
 # -- how long tasks take ---

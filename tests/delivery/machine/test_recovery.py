@@ -211,15 +211,6 @@ def test_when_the_budget_is_spent_the_death_is_raised_and_the_workers_end(restar
     assert run.engine.closed
 
 
-def test_another_epoch_has_the_whole_budget_again() -> None:
-    recovery = Recovery(RecoveryOptions(restarts=1))
-    may = [recovery.may_restart]
-    assert recovery.end_by(0, WorkerDied("gone"), None) is None
-    may.append(recovery.may_restart)
-    recovery.begin_epoch()
-    assert [*may, recovery.may_restart] == [True, False, True]
-
-
 def test_killers_found_before_the_budget_is_spent_are_in_the_log() -> None:
     case = Case(4, 4, killers=(1, 2), workers=1, restarts=6)
     run = case.begin()
@@ -283,12 +274,12 @@ def test_recycling_a_worker_that_answered_resets_the_count_of_failed_starts() ->
         for _ in range(_MOST_STARTS):
             world.replace(0, death=unready(0))
         world.answer(0)
-        world.machine.grown(0)
+        world.machine.crew.grown(0)
         assert world.decided() == [(TAKE_BACK, 0, None)]
         world.take_back(0, begun=0)
         assert world.decided() == [(START, 0)]
-        world.machine.started(0)
-    assert world.machine.fatal is None
+        world.machine.crew.started(0)
+    assert world.machine.crew.fatal is None
     assert world.counters.recycled == 2
 
 
@@ -299,19 +290,6 @@ def test_a_failed_start_does_not_blame_the_assigned_samples() -> None:
         run.take()
     assert len(run.fault_budget.log) == 0
     assert "could not get ready: ValueError: of worker_init_fn" in run.said[0]
-
-
-def test_a_failed_replacement_raises_with_the_death_as_its_cause() -> None:
-    run = Case(8, 4, killers=(0,), workers=1).begin()
-
-    def fail(worker: int) -> None:
-        raise OSError("no more processes")
-
-    run.engine.replace = fail  # type: ignore[method-assign]  # as if the system had refused
-    with pytest.raises(OSError, match="no more processes") as caught:
-        run.take()
-    assert isinstance(caught.value.__cause__, WorkerDied)
-    assert run.driver.closed
 
 
 def test_a_sample_that_blocks_workers_is_reported_as_blocking() -> None:

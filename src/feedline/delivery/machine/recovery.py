@@ -70,22 +70,22 @@ class RecoveryOptions:
 
 
 Redone = Task | Result | None
-"""What to do with a task over which a worker died: send a probe, settle it with a result, or (None) assign it again."""
+"""What to do with a task over which a worker died: send a probe, answer it with a result, or (None) assign it again."""
 
 
 class Recovery:
     """Decide what to do with tasks over which workers died, and whether another worker may be started."""
 
-    def __init__(self, care: RecoveryOptions) -> None:
-        self._care = care
-        self._left = care.restarts
+    def __init__(self, options: RecoveryOptions) -> None:
+        self._options = options
+        self._left = options.restarts
         self._starts_failed: dict[int, int] = {}
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 
     def begin_epoch(self) -> None:
         """Reset the budget."""
-        self._left = self._care.restarts
+        self._left = self._options.restarts
         self._starts_failed.clear()
 
     @property
@@ -110,7 +110,7 @@ class Recovery:
         failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
         starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
         was_killed = getattr(death, "was_killed", False)
-        stays = begun is not None and (begun.stays or not self._care.searches)
+        stays = begun is not None and (begun.stays or not self._options.searches)
         deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
         stays_stuck = stays and deaths + 1 >= _MOST_STREAM_DEATHS
         if stays_stuck:
@@ -129,7 +129,7 @@ class Recovery:
 
     def _most_starts(self, was_killed: bool | None) -> float:
         """How often in a row to restart a worker that ended this way before it was ready."""
-        if was_killed and self._care.sets_restarts:
+        if was_killed and self._options.sets_restarts:
             return math.inf
         return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
 
@@ -139,11 +139,12 @@ class Recovery:
 
     def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
-        if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
+        if self._left <= 0 < self._options.restarts and isinstance(last, WorkerError):
+            count = self._options.restarts
             last.args = (
-                f"{last} This is one death too many: {self._care.restarts} workers were replaced in this epoch, and "
-                f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
-                "`faults`, and are not tried again.",
+                f"{last} This is one death too many: {count} workers were replaced in this epoch, and "
+                f"restarts={count} allows no more. Samples that were found to kill are in the loader's `faults`, and "
+                "are not tried again.",
             )
         return last
 
@@ -166,12 +167,12 @@ class Recovery:
             else (f"Worker {worker} could not get ready: {type(death).__name__}: {death}.")
         )
         what = ""
-        if begun is not None and begun.whole.wanted and not begun.is_call:
-            task = begun.whole
+        if begun is not None and begun.requested.wanted and not begun.is_call:
+            task = begun.requested
             samples = "" if task.stays else f" ({samples_text(self._samples_of(task))})"
             doing = "making" if begun.suspect is None else "searching for the sample that kills workers, in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
-        restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
+        restart = f"restart {self._options.restarts - self._left} of {self._options.restarts} in this epoch"
         if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
             start, _, frames = text.partition(_DOING)
             if frames in self._shown:
@@ -193,7 +194,7 @@ class Recovery:
             return self._search_on(begun.suspect, death)
         trouble = begun.trouble = begun.trouble or Trouble()
         trouble.deaths += 1
-        if trouble.deaths < _DEATHS_BEFORE_SEARCH or begun.stays or not self._care.searches:
+        if trouble.deaths < _DEATHS_BEFORE_SEARCH or begun.stays or not self._options.searches:
             return None
         trouble.search = Bisection(0, len(self._samples_of(begun)))
         return self._search_on(begun, death)
@@ -222,20 +223,20 @@ class Recovery:
         task, draw = suspect.task, suspect.task.draw
         return Task(
             0,
-            rows_of(task.indices, first, stop) if self._care.batched else task.indices,
+            rows_of(task.indices, first, stop) if self._options.batched else task.indices,
             draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
             resume=task.resume,
             skip=tuple(place - first for place in task.skip if first <= place < stop),
         )
 
     def _samples_of(self, flight: Flight) -> list[object]:
-        return as_list(flight.task.indices, batched=self._care.batched and not flight.stays)
+        return as_list(flight.task.indices, batched=self._options.batched and not flight.stays)
 
     def _decide(self, failure: Failure) -> Verdict:
-        policy = self._care.policy
+        policy = self._options.policy
         if policy is None or policy.never_catches:
             return Verdict("raise")
-        return policy.decide(failure, self._care.chance())
+        return policy.decide(failure, self._options.chance())
 
     def _found(self, suspect: Flight, place: int, death: BaseException) -> Redone:
         """Apply the policy's verdict to a sample that kills."""
@@ -243,7 +244,7 @@ class Recovery:
         assert trouble is not None
         index = self._samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        origin = origin_text(self._care.dataset, index)
+        origin = origin_text(self._options.dataset, index)
         origin += "," if origin else ""
         error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         known = index_key(index)
@@ -256,10 +257,10 @@ class Recovery:
                 raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
             return Result(ResultKind.FAILED, suspect.worker, task.id, exc)
-        action, now_s = verdict.action, self._care.wall_s()
+        action, now_s = verdict.action, self._options.wall_s()
         other = None
         if action == "replace":
-            other = neighbour_of(index, self._care.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
+            other = neighbour_of(index, self._options.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
         if action == "raise" or (action == "replace" and other is None):
             notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
             return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
@@ -268,7 +269,7 @@ class Recovery:
             task.skip = (*task.skip, place)
             trouble.faults.append(Fault.of(failure, "skip", time=now_s))
         elif action == "replace":
-            task.indices = with_item(task.indices, place, other, batched=self._care.batched)
+            task.indices = with_item(task.indices, place, other, batched=self._options.batched)
             trouble.faults.append(Fault.of(failure, "replace", time=now_s, replacement=other))
         return None
 
@@ -279,7 +280,7 @@ class Recovery:
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
         samples = "" if late.stays else f" ({samples_text(self._samples_of(late))})"
-        samples += "" if late.whole.wanted else " of an iteration that was left"
+        samples += "" if late.requested.wanted else " of an iteration that was left"
         doing = "Its stack is not available."
         if seen.stack is not None:
             doing = f"{_DOING}{users_frames(seen.stack)}"
@@ -292,10 +293,8 @@ class Recovery:
 
     def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
         if limits.kills_stuck and not self.may_restart:
-            return (
-                f" It is not replaced: {self._care.restarts} workers were replaced in this epoch, and restarts= allows "
-                "no more."
-            )
+            count = self._options.restarts
+            return f" It is not replaced: {count} workers were replaced in this epoch, and restarts= allows no more."
         if limits.kills_stuck:
             return " It is not replaced: this engine cannot end a worker that is busy; engine='process' can."
         how = "restarts=" if seen.pid is not None else "engine='process' and restarts="
