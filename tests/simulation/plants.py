@@ -206,7 +206,7 @@ PLANTED_BUGS = [
         "epoch.done <= self.window",
         seed=0,
     ),
-    PlantedBug("a batch leaves the window twice", Epoch, "pop", "self.done += 1", "self.done += 2", seed=0),
+    PlantedBug("a batch leaves the window twice", Planned, "pop", "epoch.done += 1", "epoch.done += 2", seed=0),
     PlantedBug(
         "a new worker does not get its position",
         Flights,
@@ -252,7 +252,9 @@ PLANTED_BUGS = [
         "batches delivered early are made again", Planned, "next", "while self._already and", "while False and", seed=2
     ),
     PlantedBug("streams start with the wrong turn", OwnStreams, "open", "deque(in_turn *", "deque(active *", seed=30),
-    PlantedBug("a stream that has ended is read again", OwnStreams, "popped", "flight.wanted = False", "pass", seed=6),
+    PlantedBug(
+        "a stream that has ended is read again", OwnStreams, "_end_stream", "flight.wanted = False", "pass", seed=6
+    ),
     PlantedBug(
         "the wrong sample is blamed for killing a worker",
         Recovery,
@@ -288,7 +290,7 @@ PLANTED_BUGS = [
         "the place of a skipped batch is not filled",
         Machine,
         "_pass_over",
-        "epoch.pop(ordinal)",
+        "epoch.kind.pop(epoch, ordinal)",
         "None",
         seed=12,
     ),

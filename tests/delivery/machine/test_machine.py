@@ -58,7 +58,7 @@ def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     assert world.given() == [[[0]], []]
     world.answer(0)
     assert world.machine.take() == 0
-    world.epoch.pop(0)  # the training loop keeps the batch and its slot
+    world.epoch.kind.pop(world.epoch, 0)  # the training loop keeps the batch and its slot
     world.machine.fill()
     assert world.given() == [[], [[1]]]
     assert world.tasks[1][0].slot == -1, "nothing else is in flight, so the task goes without a slot"

@@ -130,7 +130,7 @@ class World:
         """Deliver the next batch and release it; negative if it is not ready."""
         ordinal = self.machine.take()
         if ordinal >= 0:
-            result = self.epoch.pop(ordinal)
+            result = self.epoch.kind.pop(self.epoch, ordinal)
             self.slots.discard(result)
             self.machine.fill()
             self.epoch.kind.note(self.epoch, ordinal, result.worker, result.notes, None)

@@ -168,7 +168,7 @@ class Driver:
 
     def _hand_out(self, epoch: Epoch, ordinal: int) -> Any:
         machine, now_s = self.machine, self._flights.now_s
-        result = epoch.pop(ordinal)
+        result = epoch.kind.pop(epoch, ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
         is_seen = observer.got or now_s - self._asked_s > _LONG_S

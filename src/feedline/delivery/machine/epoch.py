@@ -98,8 +98,8 @@ class Kind(Protocol):
     def arrived(self, epoch: Epoch, flight: Flight, result: Result) -> None:
         """Accept an answer: put it into `Epoch.ready` if something is to be delivered for it."""
 
-    def popped(self, epoch: Epoch, ordinal: int, result: Result) -> None:
-        """Note that a batch, or the end of a stream, was removed from `Epoch.ready`."""
+    def pop(self, epoch: Epoch, ordinal: int) -> Result:
+        """Remove a batch that is delivered or skipped, or the end of a stream, from `Epoch.ready`."""
 
     def note(self, epoch: Epoch, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
         """Record a batch as delivered, and keep in `Epoch.taken` what undoes it.
@@ -208,13 +208,6 @@ class Epoch:
         """Return how many samples a batch has, or should have if some fail or a stream ends with it."""
         request = self.kind.request
         return request.stream_count or count_of(flight.task.indices, batched=request.batched)
-
-    def pop(self, ordinal: int) -> Result:
-        """Remove a batch that is delivered or skipped."""
-        self.done += 1
-        result = self.ready.pop(ordinal)
-        self.kind.popped(self, ordinal, result)
-        return result
 
     def take_back(self) -> None:
         """Undo the last delivery, if there was one: an interrupt kept the batch from the training loop."""

@@ -112,7 +112,7 @@ class Machine:
                     return ordinal
                 del result
                 if kind is ResultKind.ENDED:
-                    epoch.pop(ordinal)
+                    epoch.kind.pop(epoch, ordinal)
                     while epoch.unwanted:
                         self._slots.discard(epoch.unwanted.pop())
                 else:
@@ -154,7 +154,7 @@ class Machine:
         warning = None if notes is None else epoch.stream_check.look_at(notes)
         if warning is not None:
             self.crew.pending_warnings.append(warning)
-        epoch.pop(ordinal)
+        epoch.kind.pop(epoch, ordinal)
         epoch.kind.note(epoch, ordinal, worker, notes, result.read)
         epoch.progress.missing += 1
         self.fill()
@@ -192,7 +192,7 @@ class Machine:
                     return
             if not flights.give_next(epoch):
                 break
-            left = max(0, left - 1)
+            left -= left > 0
         flights.lacks_slots = False
 
     @property
@@ -230,7 +230,7 @@ class Machine:
                 self._failed_call = result.payload
         else:
             flights.accept(flight, result)
-        if worker in flights.parked or worker >= len(flights.active):
+        if worker in flights.parked or (not view.outstanding and worker >= len(flights.active)):
             crew.end_if_idle(worker)
 
     # -- the epoch ends ----------------------------------------------------------------------------------------------

@@ -116,12 +116,18 @@ class OwnStreams:
             flight.samples += notes.left_out if result.kind is ResultKind.ENDED else len(notes.faults)
         epoch.ready[flight.ordinal] = result
 
-    def popped(self, epoch: Epoch, ordinal: int, result: Result) -> None:
-        """Ask the worker for another batch, or none any more if its stream has ended."""
+    def pop(self, epoch: Epoch, ordinal: int) -> Result:
+        epoch.done += 1
+        result = epoch.ready.pop(ordinal)
+        if result.kind is ResultKind.ENDED:
+            self._end_stream(epoch, ordinal, result)
+        else:
+            self._to_ask.append(result.worker)
+        return result
+
+    def _end_stream(self, epoch: Epoch, ordinal: int, result: Result) -> None:
+        """Ask a worker for no more batches; its other answers are not wanted."""
         worker = result.worker
-        if result.kind is not ResultKind.ENDED:
-            self._to_ask.append(worker)
-            return
         stream = epoch.progress.streams[worker]
         stream.ended = True
         if result.notes is not None and has_state(result.notes):

@@ -109,12 +109,13 @@ class Planned:
         if result.notes is not None:
             epoch.progress.notes[result.worker] = result.notes
 
-    def popped(self, epoch: Epoch, ordinal: int, result: Result) -> None:
-        """Do nothing: the plan says what comes next."""
+    def pop(self, epoch: Epoch, ordinal: int) -> Result:
+        epoch.done += 1
+        return epoch.ready.pop(ordinal)
 
     def note(self, epoch: Epoch, ordinal: int, worker: int, notes: Notes | None, read: int | None) -> None:
         progress = epoch.progress
-        epoch.taken = (ordinal, worker, progress.notes.get(worker))
+        epoch.taken = (ordinal, worker, progress.notes.get(worker) if progress.notes else None)
         progress.note(ordinal)
         if notes is not None and (self.stays or has_state(notes)):
             progress.notes[worker] = notes
