@@ -211,8 +211,8 @@ PLANTED_BUGS = [
         "a new worker does not get its position",
         Flights,
         "give",
-        "task.resume = self.owed.pop(worker)",
-        "self.owed.pop(worker)",
+        "task.resume = states.owed.pop(worker)",
+        "states.owed.pop(worker)",
         seed=5,
     ),
     PlantedBug(
@@ -220,7 +220,7 @@ PLANTED_BUGS = [
         Crew,
         "_redo",
         "self._give_again([begun])",
-        "self._flights.owed.pop(begun.worker, None)",
+        "self._flights.states.owed.pop(begun.worker, None)",
         drawn={"kind": OWN, "ranks": 1, "accidents": Accidents(death=0.1), "habits": Habits(call=0.3)},
     ),
     PlantedBug(

@@ -51,7 +51,7 @@ def new_epoch(
     checkpoint.
     """
     if not outlives_epoch(spec.dataset):
-        machine.crew.memory.last_notes.clear()
+        machine.flights.states.last_notes.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
     is_free = settings.is_free or _is_gathered(spec)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from feedline.delivery.machine.decisions import GIVE, RETIRE, START, TAKE_BACK
-from feedline.delivery.machine.epoch import Memory
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.flights import Flights
 from feedline.delivery.machine.recovery import Recovery, Redone
@@ -47,7 +46,6 @@ class Crew:
         """Warnings to issue when raising is safe: a warning filter may turn one into an exception."""
         self.fatal: BaseException | None = None
         """The exception after which the workers cannot continue."""
-        self.memory = Memory()
         self.is_elastic = False
         """True if there may be fewer workers than were decided."""
         self.silent = set(range(worker_count))
@@ -107,7 +105,7 @@ class Crew:
             if what is GIVE and other == worker and type(rest[0].indices) is not Call:
                 rest[0].resume = resume
                 return
-        self._flights.owed[worker] = resume
+        self._flights.states.owed[worker] = resume
 
     def taken_back(self, worker: int, target: int | None, task_ids: list[int]) -> None:
         """Handle tasks taken back from a worker that had not begun them, as decided."""
@@ -194,7 +192,7 @@ class Crew:
         flights.unresponsive.pop(worker, None)
         resume = None if epoch is None else epoch.kind.resume_for(worker)
         if resume is not None:
-            flights.owed[worker] = resume
+            flights.states.owed[worker] = resume
         if left.death is not None:
             warning = self._recovery.restart_warning(left.death, worker, left.begun)
             self.pending_warnings.append((warning, WorkerWarning))

@@ -55,13 +55,15 @@ class Origin:
 
 
 @dataclass
-class Memory:
-    """What outlives an epoch and concerns workers."""
+class WorkerStates:
+    """The states of the workers' datasets, from epoch to epoch."""
 
     last_notes: dict[int, Notes] = field(default_factory=dict)
-    """The last dataset state that each worker reported."""
+    """The last state that each worker reported."""
     noted_in: dict[int, int] = field(default_factory=dict)
     """The epoch of that state, counted like `passes`; the next one, if the state is from the end of an epoch."""
+    owed: dict[int, Resume] = field(default_factory=dict)
+    """States to resume from that workers get with their next task."""
     passes: int = 0
     """Epochs begun with these workers before the current one."""
 
@@ -84,8 +86,8 @@ class Kind(Protocol):
     """True if batches may be requested many windows ahead."""
     stream_check: StreamCheck
 
-    def open(self, epoch: Epoch, worker_count: int, memory: Memory, owed: dict[int, Resume]) -> Openings:
-        """Begin, with workers whose states may be known; `owed` are the states that they get with their next task."""
+    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> Openings:
+        """Begin, with workers whose states may be known."""
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         """Return the contents of the next request and the worker that gets it; None if there is none for now."""
@@ -168,9 +170,9 @@ class Epoch:
         self.unwanted: list[Result] = []
         """Ready batches that became unwanted because their stream has ended."""
 
-    def open(self, worker_count: int, memory: Memory, owed: dict[int, Resume]) -> None:
-        """Begin, with workers whose states may be known; `owed` are the states that they get with their next task."""
-        self.openings = self.kind.open(self, worker_count, memory, owed)
+    def open(self, worker_count: int, states: WorkerStates) -> None:
+        """Begin, with workers whose states may be known."""
+        self.openings = self.kind.open(self, worker_count, states)
         self.scheduler.open(worker_count, self.limits.depth)
 
     @property

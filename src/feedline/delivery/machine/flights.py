@@ -16,9 +16,9 @@ from typing import Protocol
 from feedline.abc.scheduler import WorkerView
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.decisions import GIVE, Decision
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import Epoch, WorkerStates
 from feedline.delivery.machine.flight import Flight
-from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
+from feedline.types import Call, Notes, Result, ResultKind, Task
 
 
 class SlotSource(Protocol):
@@ -76,12 +76,9 @@ class Flights:
         """
         self.begun: dict[int, tuple[int, ...]] = {}
         """The ids of the tasks of workers that had begun all their tasks at the last check."""
-        self.owed: dict[int, Resume] = {}
-        """States to resume from that workers get with their next task."""
+        self.states = WorkerStates()
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
-        self.passes = 0
-        """Epochs begun with these workers before the current one."""
         self.lacks_slots = False
         """True while tasks that fit in the window are not assigned because no slot is free."""
         self.slots = slots
@@ -111,11 +108,11 @@ class Flights:
 
     def give(self, flight: Flight, slot: int) -> None:
         """Assign a task to its worker under a new id."""
-        task, worker = flight.task, flight.worker
+        task, worker, states = flight.task, flight.worker, self.states
         self._last_id = task.id = self._last_id + 1
-        task.slot, task.epoch = slot, self.passes
-        if self.owed and worker in self.owed and not flight.is_call:
-            task.resume = self.owed.pop(worker)
+        task.slot, task.epoch = slot, states.passes
+        if states.owed and worker in states.owed and not flight.is_call:
+            task.resume = states.owed.pop(worker)
         flight.given_s = self.now_s
         if self.lacks_slots:
             flight.is_held_up = True

@@ -67,11 +67,11 @@ class Machine:
 
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
-        flights, crew = self.flights, self.crew
-        flights.passes += flights.epoch is not None
-        flights.epoch, crew.memory.passes = epoch, flights.passes
-        crew.begin_epoch()
-        epoch.open(len(flights.active), crew.memory, flights.owed)
+        flights = self.flights
+        flights.states.passes += flights.epoch is not None
+        flights.epoch = epoch
+        self.crew.begin_epoch()
+        epoch.open(len(flights.active), flights.states)
         self.fill()
 
     # -- the training loop asks for a batch --------------------------------------------------------------------------
@@ -220,8 +220,8 @@ class Machine:
         notes = result.notes
         if notes is not None and has_state(notes):
             has_ended = result.kind is ResultKind.ENDED
-            crew.memory.last_notes[worker] = notes.outlasting() if has_ended else notes
-            crew.memory.noted_in[worker] = flight.task.epoch + has_ended
+            flights.states.last_notes[worker] = notes.outlasting() if has_ended else notes
+            flights.states.noted_in[worker] = flight.task.epoch + has_ended
         if flight.suspect is not None:
             crew.survived(flight.suspect)
         elif flight.is_call:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import Epoch, Memory, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Origin, Request, WorkerStates
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.openings import Openings
@@ -44,14 +44,14 @@ class OwnStreams:
         self._plan = plan
         self._count = self.request.stream_count if self.request.batched else None
 
-    def open(self, epoch: Epoch, worker_count: int, memory: Memory, owed: dict[int, Resume]) -> Openings:
+    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> Openings:
         epoch.numbers = Progress()
-        owed.clear()  # a stream starts over
-        owed.update(self.origin.resumes)
+        states.owed.clear()  # a stream starts over
+        states.owed.update(self.origin.resumes)
         streams = epoch.progress.streams
         if not streams:
             streams.extend(StreamProgress() for _ in range(worker_count))
-        self._origins = {worker: self._origin_of(worker, memory) for worker in range(worker_count)}
+        self._origins = {worker: self._origin_of(worker, states) for worker in range(worker_count)}
         """Where each worker's stream can be entered again: the last states that it reported."""
         self._read = {worker: origin.place + origin.skip for worker, origin in self._origins.items()}
         """Samples of each stream used by its answers so far."""
@@ -63,17 +63,17 @@ class OwnStreams:
         self._active = set(active)
         epoch.end = None if active else 0
         awaited = set(active) if self.origin.awaits_openings else set()
-        return Openings(awaited, epoch.progress, epoch.in_flight, memory.last_notes)
+        return Openings(awaited, epoch.progress, epoch.in_flight, states.last_notes)
 
-    def _origin_of(self, worker: int, memory: Memory) -> Resume:
+    def _origin_of(self, worker: int, states: WorkerStates) -> Resume:
         """Return where a stream begins: where the snapshot says, or with what is left of the previous epoch."""
         known = self.origin.resumes.get(worker)
         if known is not None:
             return known
-        notes = memory.last_notes.get(worker)
+        notes = states.last_notes.get(worker)
         if notes is None:
             return Resume()
-        missed = max(0, memory.passes - memory.noted_in.get(worker, memory.passes))
+        missed = max(0, states.passes - states.noted_in.get(worker, states.passes))
         if notes.is_before:
             return Resume(notes.dataset, last=notes.iterator, is_before=True, missed=missed)
         return Resume(notes.iterator if notes.is_one else notes.dataset, missed=missed)

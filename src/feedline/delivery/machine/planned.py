@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.epoch import NOTHING, Epoch, Memory, Origin, Request
+from feedline.delivery.machine.epoch import NOTHING, Epoch, Origin, Request, WorkerStates
 from feedline.delivery.machine.fault_budget import Treated
 from feedline.delivery.machine.flight import Flight
 from feedline.delivery.machine.openings import Openings
@@ -45,7 +45,8 @@ class Planned:
         self._snapshot = self.request.snapshot_every > 0
         self._already = frozenset(self.origin.already)
 
-    def open(self, epoch: Epoch, worker_count: int, memory: Memory, owed: dict[int, Resume]) -> Openings:
+    def open(self, epoch: Epoch, worker_count: int, states: WorkerStates) -> Openings:
+        owed = states.owed
         epoch.progress.early.update(self._already)
         # Workers that had no batch left to make must still receive the states of their datasets.
         for worker, resume in owed.items():
@@ -53,10 +54,10 @@ class Planned:
         owed.update(self.origin.resumes)
         self._entered = dict(owed)
         for worker in owed:  # older reports are out of date
-            memory.last_notes.pop(worker, None)
-        self._last_notes = memory.last_notes
+            states.last_notes.pop(worker, None)
+        self._last_notes = states.last_notes
         awaited = set(range(worker_count)) if self.origin.awaits_openings else set()
-        return Openings(awaited, epoch.progress, epoch.in_flight, memory.last_notes)
+        return Openings(awaited, epoch.progress, epoch.in_flight, states.last_notes)
 
     def next(self, epoch: Epoch, workers: Sequence[WorkerView]) -> tuple[object, int] | None:
         if epoch.held is NOTHING:
