@@ -149,14 +149,6 @@ def test_a_slow_worker_with_a_deep_queue_is_not_stuck() -> None:
         assert bench.engine.replaced == []
 
 
-def test_a_stuck_worker_is_an_error_if_no_restart_is_left() -> None:
-    cost = slow_at(3, slow_s=5000.0)
-    with Bench(cost, timeout_s=30.0, restarts=0, kills_stuck=True) as bench:
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.raises(WorkerTimeout, match="worker 1"):
-            next(bench.batches)
-
-
 def test_a_timeout_names_the_worker_and_the_batch() -> None:
     with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)

@@ -195,17 +195,6 @@ def test_a_failure_is_raised_in_its_place_and_the_stream_continues(in_order: boo
     assert driver.counters.failures == 1
 
 
-def test_a_death_ends_the_epoch() -> None:
-    engine = StreamEngine([9], [])
-    batches, driver = begin(engine)
-    next(batches)
-    engine.dead = WorkerDied("worker 0 is gone")
-    with pytest.raises(WorkerDied):
-        list(batches)
-    assert engine.closed
-    assert driver.closed
-
-
 def test_a_stream_with_too_many_bad_samples_raises_whenever_a_batch_is_requested() -> None:
     """It counts the samples of the batch that exceeds the budget once, however often the batch is requested."""
     engine = StreamEngine([99], [])
@@ -288,17 +277,6 @@ def test_a_stream_that_keeps_killing_workers_at_one_place_raises() -> None:
         list(batches)
     assert len(engine.replaced) == 3
     assert engine.closed
-
-
-def test_a_stuck_worker_is_replaced_if_restarts_are_allowed() -> None:
-    engine = StreamEngine([3, 3], [])
-    batches, _ = begin(engine, timeout_s=0.01, restarts=1)
-    assert next(batches) == (0, 0)
-    engine.silent = True
-    with pytest.warns(WorkerWarning, match=r"timed out after 0.01 seconds: worker \d"):
-        rest = list(batches)
-    assert [(0, 0), *rest] == in_turns([3, 3])
-    assert len(engine.replaced) == 1
 
 
 # -- leaving ---

@@ -109,15 +109,6 @@ def test_nothing_runs_ahead_while_the_training_loop_has_batches() -> None:
         assert bench.counters.run_ahead == 0
 
 
-def test_pending_tasks_of_a_late_worker_move_to_an_idle_one() -> None:
-    with Bench(slow_at(0, slow_s=500.0), count=8, workers=2, depth=4) as bench:
-        assert bench.run() == numbers(8)
-        made_by = {task.indices[0]: worker for worker, task in bench.engine.submitted}
-        assert made_by[0] == 0
-        assert {made_by[number] for number in range(1, 8)} == {1}
-        assert bench.counters.relieved == 3
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_stragglers_cost_little_more_than_their_own_time(seed: int) -> None:
     """One batch in seven takes thirteen times as long. Ideally workers never wait."""

@@ -105,13 +105,6 @@ def test_with_several_ranks_the_number_of_batches_stays_the_same(case: Case, wor
     assert case.begin().take() == raising.begin().take()
 
 
-def test_no_sample_is_blamed_after_two_accidents() -> None:
-    run = Case(8, 4, accidents=((1, 1), (2, 1)), policy=RAISES, workers=1).begin()
-    assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert run.counters.restarts == 2
-    assert len(run.fault_budget.log) == 0
-
-
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_without_a_policy_the_error_names_the_sample_and_only_its_batch_is_lost(batch_size: int | None) -> None:
     run = Case(12, batch_size, killers=(5,), policy=RAISES, workers=2).begin()
