@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.lateness import Lateness
 from feedline.schedulers import plain
 
 _CHANCES = 20
@@ -28,16 +28,17 @@ class Hold:
         """Tasks that had moved when the held worker was released."""
         self._chances = 0
         os.mkfifo(self.gate)
-        look = Machine._help_idle_workers
+        look = Lateness.help_idle_workers
 
-        def looking(machine: Machine, epoch: Any) -> float | None:
-            pause_s = look(machine, epoch)
-            self._chances += bool(machine._idle)
-            if self._chances >= _CHANCES or machine._counters.relieved:
-                self.release(machine._counters.relieved)
+        def looking(lateness: Lateness, epoch: Any) -> float | None:
+            pause_s = look(lateness, epoch)
+            flights = lateness._flights
+            self._chances += any(not view.outstanding for view in flights.active)
+            if self._chances >= _CHANCES or flights.counters.relieved:
+                self.release(flights.counters.relieved)
             return pause_s
 
-        monkeypatch.setattr(Machine, "_help_idle_workers", looking)
+        monkeypatch.setattr(Lateness, "help_idle_workers", looking)
         monkeypatch.setattr(plain, "_SURELY_LATE_S", 0.0)
 
     def release(self, moved: int = 0) -> None:

@@ -294,7 +294,7 @@ def test_no_worker_is_killed_unless_restarts_are_given(loader_kind: str, restart
 )
 def test_a_sample_that_always_blocks_is_found(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Like one that kills workers; the policy decides what happens to it."""
-    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 8), 2, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
         if policy == "raise":
@@ -315,7 +315,7 @@ def test_a_sample_that_always_blocks_is_found(loader_kind: str, policy: str, tmp
 
 @pytest.mark.slow
 def test_policies_can_distinguish_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         policy = Policy({WorkerTimeout: "skip"})
         loader = make("Loader", Held(gate, 8), 1, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
@@ -328,7 +328,7 @@ def test_policies_can_distinguish_samples_that_block_from_samples_that_kill(tmp_
 def test_restarts_also_limits_the_replacement_of_stuck_workers(
     loader_kind: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("feedline.delivery.machine.tasks.Tasks.start_up_s", 0.3)
+    monkeypatch.setattr("feedline.delivery.machine.flights.Flights.start_up_s", 0.3)
     with Gate(tmp_path / "gate") as gate:
         loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
         batches = iter(loader)

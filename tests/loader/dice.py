@@ -23,6 +23,7 @@ from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.epoch import Epoch, Origin, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
 from feedline.delivery.state import Snapshot
@@ -286,18 +287,16 @@ class Run:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
-        care = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
-        self.driver = driver_of(self.engine, counters=self.counters, care=care)
+        options = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
+        self.driver = driver_of(self.engine, counters=self.counters, options=options)
         already = () if snapshot is None else snapshot.early
         self.driver.begin_epoch(
             Epoch(
-                plan,
+                Planned(plan, Request(batched=spec.batched), Origin(already)),
                 self._scheduler(),
                 Limits(case.workers * case.depth, case.depth),
                 self._entry.progress,
                 self.fault_budget,
-                Request(batched=spec.batched),
-                Origin(already),
             )
         )
         return Delivered(self.driver)

@@ -20,13 +20,13 @@ def driver_of(
     arena: Arena | None = None,
     *,
     counters: Counters | None = None,
-    care: RecoveryOptions | None = None,
+    options: RecoveryOptions | None = None,
     prepare: Prepare | None = None,
     now_s: float = 0.0,
 ) -> Driver:
     """Return a driver for an engine that is open, or needs no opening."""
     slots = Slots(arena, NumpyFramework(), counters or Counters())
-    machine = Machine(engine.worker_count, slots, Recovery(care or RecoveryOptions()), slots.counters, now_s=now_s)
+    machine = Machine(engine.worker_count, slots, Recovery(options or RecoveryOptions()), slots.counters, now_s=now_s)
     return Driver(engine, machine, slots, prepare=prepare)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from feedline.abc import Scheduler
 from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import RecoveryOptions
 from feedline.order.foreign import ForeignPlan
@@ -51,19 +52,18 @@ class Bench:
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
-        self.driver = driver_of(self.engine, care=RecoveryOptions(restarts=restarts))
+        self.driver = driver_of(self.engine, options=RecoveryOptions(restarts=restarts))
         self.machine, self.counters = self.driver.machine, self.driver.counters
-        for view in self.machine.workers:
+        for view in self.machine.flights.workers:
             view.since_s = 0.0  # they started long ago
         self.window = workers * depth
-        self.epoch = Epoch(
+        kind = Planned(
             ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
-            scheduler or InOrder(),
-            Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck),
-            Progress(),
-            request=Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
-            origin=Origin(tuple(already), dict(resumes or {}), turn),
+            Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
+            Origin(tuple(already), dict(resumes or {}), turn),
         )
+        limits = Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck)
+        self.epoch = Epoch(kind, scheduler or InOrder(), limits, Progress())
         self.batches = Delivered(self.driver)
         try:
             self.driver.begin_epoch(self.epoch)

@@ -345,7 +345,7 @@ def test_the_loader_continues_without_workers_that_cannot_be_started(
 
     def refuse(driver: Driver, worker: int) -> None:
         if worker >= 3:
-            driver.machine.not_started(worker, feedline.errors.WorkerStartError("too many processes"))
+            driver.machine.crew.not_started(worker, feedline.errors.WorkerStartError("too many processes"))
         else:
             start(driver, worker)
 

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from feedline.delivery.machine.crew import Crew
 from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
+from feedline.delivery.machine.flights import Flights
+from feedline.delivery.machine.lateness import Lateness
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.own_streams import OwnStreams
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.recovery import Recovery
 from feedline.faults import Policy
 from feedline.order.progress import Progress
@@ -82,34 +86,36 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "a stopped worker repeatedly gets tasks of another",
-        Machine,
+        Crew,
         "taken_back",
-        "self._unresponsive[worker] = None",
+        "flights.unresponsive[worker] = None",
         "pass",
         drawn=STOPPED,
     ),
     PlantedBug(
         "tasks move although batches depend on their worker",
-        Machine,
-        "_help_idle_workers",
+        Lateness,
+        "help_idle_workers",
         "self._moves and ",
         "",
         drawn={**STOPPED, "moves": False},
     ),
-    PlantedBug("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass", seed=48),
+    PlantedBug(
+        "the slot of a task whose worker died is lost", Crew, "_redo", "self._flights.drop(begun)", "pass", seed=48
+    ),
     PlantedBug(
         "the slot of a batch that failed is lost",
-        Machine,
-        "_settle",
+        Flights,
+        "accept",
         "not flight.wanted or result.kind is not ResultKind.DONE",
         "not flight.wanted",
         seed=0,
     ),
     PlantedBug(
         "an unwanted task keeps its slot",
-        Machine,
+        Crew,
         "taken_back",
-        "self._drop(flight)",
+        "flights.drop(flight)",
         "pass",
         drawn={
             "kind": MAP,
@@ -122,15 +128,15 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "a slot is released while its batch is ready",
-        Machine,
-        "_settle",
+        Flights,
+        "accept",
         "if not flight.wanted or",
         "if True or",
         seed=0,
     ),
     PlantedBug("unwanted batches keep their slots", Epoch, "leave", "list(self.ready.values())", "[]", seed=0),
     PlantedBug("a death counts twice", Recovery, "end_by", "self._left -= 1", "self._left -= 2", seed=32),
-    PlantedBug("a death is not counted", Machine, "died", "self._counters.restarts += 1", "pass", seed=2),
+    PlantedBug("a death is not counted", Crew, "died", "flights.counters.restarts += 1", "pass", seed=2),
     PlantedBug(
         "an epoch has only the rest of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ =", seed=32
     ),
@@ -152,47 +158,43 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "a late answer of a replaced worker is accepted",
-        Machine,
+        Crew,
         "_give_again",
-        "self._give(flight, flight.task.slot)",
-        "self._flights[flight.task.id] = flight; self._hand_over(flight)",
+        "self._flights.give(flight, flight.task.slot)",
+        "before = flight.task.id; self._flights.give(flight, flight.task.slot); "
+        "self._flights.of[flight.worker][before] = flight",
         seed=8,
     ),
     PlantedBug(
-        "a task that was taken back still counts", Machine, "taken_back", "self._take_from(view)", "pass", seed=5
+        "a task that was taken back still counts",
+        Crew,
+        "taken_back",
+        "flights.remove(worker, task_id)",
+        "flights.of[worker].pop(task_id)",
+        seed=5,
     ),
     PlantedBug(
         "a task that could not be sent still counts",
-        Machine,
+        Crew,
         "not_given",
-        "self._take_from(self.workers[flight.worker])",
-        "pass",
+        "self._flights.remove(worker, task_id)",
+        "self._flights.of[worker].pop(task_id)",
         seed=39,
     ),
     PlantedBug(
-        "a new worker does not count as idle",
-        Machine,
-        "started",
-        "self._idle += view.outstanding > 0 and worker < len(self.active)",
-        "pass",
-        seed=0,
-    ),
-    PlantedBug(
         "a task that waits for another worker is forgotten",
-        Machine,
-        "_hand_over",
+        Flights,
+        "give",
         "].append(flight)",
         "].copy()",
         seed=18,
     ),
-    PlantedBug(
-        "a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:", seed=8
-    ),
+    PlantedBug("a call is given again to a new worker", Crew, "_give_again", "if flight.is_call:", "if False:", seed=8),
     PlantedBug(
         "batches left over from an epoch come in the next",
         Machine,
         "leave_epoch",
-        "flight.whole.wanted = flight.wanted = flight.is_call",
+        "flight.requested.wanted = flight.wanted = flight.is_call",
         "pass",
         seed=0,
     ),
@@ -200,30 +202,30 @@ PLANTED_BUGS = [
         "the window is too large by one",
         Machine,
         "fill",
-        "epoch.done < self._window",
-        "epoch.done <= self._window",
+        "epoch.done < self.window",
+        "epoch.done <= self.window",
         seed=0,
     ),
-    PlantedBug("a batch leaves the window twice", Epoch, "pop", "self.done += 1", "self.done += 2", seed=0),
+    PlantedBug("a batch leaves the window twice", Planned, "pop", "epoch.done += 1", "epoch.done += 2", seed=0),
     PlantedBug(
         "a new worker does not get its position",
-        Machine,
-        "_give_again",
-        "flight.task.resume = self._owed.pop(worker)",
-        "self._owed.pop(worker)",
+        Flights,
+        "give",
+        "task.resume = states.owed.pop(worker)",
+        "states.owed.pop(worker)",
         seed=5,
     ),
     PlantedBug(
         "a new worker gets its position too late",
-        Machine,
+        Crew,
         "_redo",
-        "self._give_again(begun.worker, [begun])",
-        "self.epoch.owe(begun.worker, self._owed.pop(begun.worker)) if begun.worker in self._owed else None",
+        "self._give_again([begun])",
+        "self._flights.states.owed.pop(begun.worker, None)",
         drawn={"kind": OWN, "ranks": 1, "accidents": Accidents(death=0.1), "habits": Habits(call=0.3)},
     ),
     PlantedBug(
         "a new worker continues one sample too late",
-        OwnStreamsEpoch,
+        OwnStreams,
         "resume_for",
         "- origin.place, least=0",
         "- origin.place + 1, least=0",
@@ -231,15 +233,15 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "a moved task is given to both workers",
-        Machine,
+        Crew,
         "taken_back",
-        "flight.worker = target",
-        "flight.worker = target; self.decisions.append((GIVE, worker, flight.task))",
+        "flight.worker, has_moved = target, True",
+        "flight.worker, has_moved = target, True; flights.decisions.append((GIVE, worker, flight.task))",
         seed=22,
     ),
     PlantedBug(
         "a call comes after tasks that were submitted later",
-        Machine,
+        Lateness,
         "_may_move_from",
         "flight.is_call or",
         "",
@@ -247,13 +249,11 @@ PLANTED_BUGS = [
     ),
     PlantedBug("batches delivered early are not recorded", Progress, "note", "self.early.add(ordinal)", "pass", seed=4),
     PlantedBug(
-        "batches delivered early are made again", Epoch, "next", "while self._already and", "while False and", seed=2
+        "batches delivered early are made again", Planned, "next", "while self._already and", "while False and", seed=2
     ),
+    PlantedBug("streams start with the wrong turn", OwnStreams, "open", "deque(in_turn *", "deque(active *", seed=30),
     PlantedBug(
-        "streams start with the wrong turn", OwnStreamsEpoch, "open", "deque(in_turn *", "deque(active *", seed=30
-    ),
-    PlantedBug(
-        "a stream that has ended is read again", OwnStreamsEpoch, "end_stream", "flight.wanted = False", "pass", seed=6
+        "a stream that has ended is read again", OwnStreams, "_end_stream", "flight.wanted = False", "pass", seed=6
     ),
     PlantedBug(
         "the wrong sample is blamed for killing a worker",
@@ -272,25 +272,25 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "a worker that has grown too large keeps its tasks",
-        Machine,
+        Crew,
         "grown",
-        "self._parked[worker] = []",
+        "flights.parked[worker] = []",
         "pass",
         seed=2,
     ),
     PlantedBug(
         "a busy worker is replaced",
-        Machine,
-        "_replace_if_idle",
-        "if self.workers[worker].outstanding > len(self._parked[worker])",
-        "if False",
+        Crew,
+        "end_if_idle",
+        "elif flights.workers[worker].outstanding == len(flights.parked[worker])",
+        "else",
         seed=2,
     ),
     PlantedBug(
         "the place of a skipped batch is not filled",
         Machine,
         "_pass_over",
-        "epoch.pop(ordinal)",
+        "epoch.kind.pop(epoch, ordinal)",
         "None",
         seed=12,
     ),
@@ -311,38 +311,37 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "tasks waiting when a worker dies are forgotten",
-        Machine,
+        Crew,
         "started",
-        "self._give_again(worker, left.waiting)",
+        "self._give_again(left.waiting)",
         "pass",
         seed=2,
     ),
-    PlantedBug("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass", seed=4),
+    PlantedBug("a wait for a batch never ends", Lateness, "judge", "self._look_at(epoch, due)", "pass", seed=4),
     PlantedBug(
         "the position is lost with a task that cannot be sent",
-        Machine,
+        Crew,
         "not_given",
-        "self._attach_to_next_task(flight.worker, flight.task.resume)",
+        "self._attach_to_next_task(worker, flight.task.resume)",
         "pass",
         drawn={**STATEFUL, "batch_size": 2, "samples": 150, "accidents": Accidents(growth=0.3, not_sent=0.1)},
     ),
     PlantedBug(
         "a worker is retired before its tasks are done",
-        Machine,
+        Crew,
         "_retire_if_idle",
-        "self.workers[worker].outstanding",
+        "flights.workers[worker].outstanding",
         "False",
         drawn=RESIZED,
     ),
     PlantedBug(
         "a retired worker gets tasks",
-        Machine,
-        "_send_one",
-        "epoch.assign(indices, self.active)",
-        "epoch.assign(indices, self.workers)",
+        Flights,
+        "give_next",
+        "epoch.kind.next(epoch, self.active)",
+        "epoch.kind.next(epoch, self.workers)",
         drawn=RESIZED,
     ),
-    PlantedBug("idle workers are not counted again", Machine, "resize", "self._idle = sum", "_ = sum", drawn=RESIZED),
     PlantedBug(
         "an epoch that is left does not reach every worker",
         Machine,
@@ -353,23 +352,23 @@ PLANTED_BUGS = [
     ),
     PlantedBug(
         "workers that live on run ahead of the window",
-        Machine,
-        "_help_idle_workers",
-        " and epoch.limits.runs_ahead",
+        Lateness,
+        "help_idle_workers",
+        "epoch.limits.runs_ahead and ",
         "",
         drawn={**STOPPED, "moves": False, "persistent": True},
     ),
     PlantedBug(
         "a worker that resumes a stream has as long as the epoch is old",
-        Machine,
+        Crew,
         "started",
-        "view.since_s = self.now_s + self.start_up_s",
-        "view.since_s = self.now_s * 2",
+        "view.since_s = flights.now_s + flights.start_up_s",
+        "view.since_s = flights.now_s * 2",
         drawn={**STOPPED, "kind": OWN, "ranks": 1},
     ),
     PlantedBug(
         "a worker that reads its stream again is killed",
-        Machine,
+        Lateness,
         "was_alive",
         "if alive_s <= view.since_s",
         "if True",

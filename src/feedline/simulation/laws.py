@@ -65,7 +65,7 @@ class Books:
 
     def note_surplus(self) -> None:
         """Record how many batches are under way, before the number of workers changes."""
-        epoch = self.machine.epoch
+        epoch = self.machine.flights.epoch
         self.surplus = 0 if epoch is None else len(epoch.in_flight) + len(epoch.ready)
 
     def check(self) -> None:
@@ -74,7 +74,7 @@ class Books:
         Checking the bookkeeping of many workers is slow, so with many of them only every n-th event is checked.
         """
         self._skipped += 1
-        if self._skipped * _MANY < len(self.workers) + len(self.machine._flights) // 4:
+        if self._skipped * _MANY < len(self.workers) + sum(map(len, self.machine.flights.of)) // 4:
             return
         self._skipped = 0
         _check_slots(self)
@@ -84,9 +84,9 @@ class Books:
 
     def check_owner(self, worker: int, ordinal: int) -> None:
         """Check that a worker gets a batch of its own share."""
-        machine = self.machine
-        assert machine.epoch is not None
-        own = (ordinal + machine.epoch.origin.turn) % len(machine.active)
+        flights = self.machine.flights
+        assert flights.epoch is not None
+        own = (ordinal + flights.epoch.kind.origin.turn) % len(flights.active)
         if worker != own:
             raise LawBroken(f"worker {worker} is given batch {ordinal}, which belongs to worker {own}")
 
@@ -96,9 +96,9 @@ class Books:
         if not any(one.queue or one.unreported for one in waits_for):
             whom = "any worker" if worker is None else f"worker {worker}"
             raise LawBroken(f"the machine waits for {whom}, but nothing can happen")
-        epoch = self.machine.epoch
+        epoch = self.machine.flights.epoch
         timeout_s = 0.0 if epoch is None else epoch.limits.timeout_s
-        silent_s = self.machine.now_s - self.last_event_s
+        silent_s = self.machine.flights.now_s - self.last_event_s
         if timeout_s and silent_s > _MOST_TIMEOUTS * timeout_s:
             raise LawBroken(f"no worker has answered or died for {silent_s:.0f} s, but the machine still waits")
 
@@ -109,12 +109,12 @@ def _check_slots(books: Books) -> None:
         return
     owners: Counter[int] = Counter()
     seen: set[int] = set()
-    for flight in machine._flights.values():
-        whole = flight.whole
-        if id(whole) not in seen:
-            seen.add(id(whole))
-            owners[whole.task.slot] += 1
-    epoch = machine.epoch
+    for flight in machine.flights:
+        requested = flight.requested
+        if id(requested) not in seen:
+            seen.add(id(requested))
+            owners[requested.task.slot] += 1
+    epoch = machine.flights.epoch
     for result in [] if epoch is None else epoch.ready.values():
         owners[getattr(result.payload, "slot", -1)] += 1
     owners.update(slots.held.keys())
@@ -130,15 +130,12 @@ def _check_slots(books: Books) -> None:
 
 
 def _check_tasks(books: Books) -> None:
-    machine = books.machine
-    for view, worker in zip(machine.workers, books.workers, strict=True):
-        parked = machine._parked.get(view.id, ())
+    flights = books.machine.flights
+    for view, worker in zip(flights.workers, books.workers, strict=True):
+        parked = flights.parked.get(view.id, ())
         known = worker.outstanding + len(parked)
-        if view.outstanding != known:
+        if not view.outstanding == len(flights.of[view.id]) == known:
             raise LawBroken(f"worker {view.id} has {known} tasks, but the machine counts {view.outstanding}")
-    idle = sum(not view.outstanding for view in machine.active)
-    if machine._idle != idle:
-        raise LawBroken(f"{idle} workers are idle, but the machine counts {machine._idle}")
     given = Counter(task.id for worker in books.workers for task in worker.queue)
     twice = [task_id for task_id, count in given.items() if count > 1]
     if twice:
@@ -146,7 +143,7 @@ def _check_tasks(books: Books) -> None:
 
 
 def _check_window(books: Books) -> None:
-    epoch = books.machine.epoch
+    epoch = books.machine.flights.epoch
     if epoch is None or epoch.exhausted:
         return
     window = epoch.limits.window

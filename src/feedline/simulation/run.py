@@ -185,7 +185,7 @@ class _Training:
 
     def _expect(self, world: World, tally: Counter[int]) -> Expected:
         if self._scenario.kind == OWN:
-            expected: Expected = Rotation(self._scenario, len(world.machine.active))
+            expected: Expected = Rotation(self._scenario, len(world.machine.flights.active))
         else:
             expected = Planned(self._scenario, tally)
         expected.follow(world)
@@ -244,7 +244,7 @@ class _Training:
             raise _Left
         for one in expected:
             one.left()
-        ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].machine.active))
+        ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].machine.flights.active))
         self._trace.add(0.0, "move", ranks, workers)
         self._run.moves += 1
         may_change = scenario.order == IN_ORDER and not scenario.stateful and scenario.tail != "exact"
@@ -279,7 +279,7 @@ class _Training:
         self._run.looks += 1
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
         dice = random.Random(self._dice.random())
-        workers = self._workers_elsewhere(dice, len(world.machine.active))
+        workers = self._workers_elsewhere(dice, len(world.machine.flights.active))
         other = World(calm, workers, world.share, self._trace, dice)
         other.restore(number, state)
         self._trace.add(0.0, "look", workers)
@@ -378,7 +378,7 @@ class _Training:
             raise _Left
         old.close()
         self._part_from(old)
-        workers = self._workers_elsewhere(self._dice, len(old.machine.active))
+        workers = self._workers_elsewhere(self._dice, len(old.machine.flights.active))
         world = self._worlds[rank] = self._world(rank, old.share.world_size, workers)
         self._trace.add(0.0, "revived", rank, workers)
         world.restore(number, state)

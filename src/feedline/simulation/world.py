@@ -16,6 +16,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.delivery.driver.batches import new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.settings import Settings
+from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
@@ -128,7 +129,7 @@ class World(Driver):
         """Turns of the machine since time last passed."""
         self._turned_s = 0.0
         self._taken: set[int] = set()
-        """Tasks that were taken back from workers that go on."""
+        """Batches whose tasks were taken back from workers that go on."""
 
     @property
     def now_s(self) -> float:
@@ -140,9 +141,8 @@ class World(Driver):
     def begin(self, number: int, snapshot: Snapshot | None = None) -> None:
         """Start an epoch, or resume one from a snapshot."""
         machine, scenario = self.machine, self.scenario
-        if machine.epoch is not None:
+        if machine.flights.epoch is not None:
             self.leave_epoch()
-            machine.passes += 1
         fault_budget = self.fault_budget
         fault_budget.keeps_steps = self.share.world_size > 1
         fault_budget.dataset = self.dataset if scenario.kind == MAP else None
@@ -191,11 +191,11 @@ class World(Driver):
         batch: tuple[object, int] = super().next()
         return batch
 
-    def _hand_out(self, ordinal: int) -> tuple[object, int]:
+    def _hand_out(self, epoch: Epoch, ordinal: int) -> tuple[object, int]:
         self.wait_s += self.now_s - self._asked_s
-        worker = self.epoch.ready[ordinal].worker
+        worker = epoch.ready[ordinal].worker
         try:
-            batch, slot = super()._hand_out(ordinal)
+            batch, slot = super()._hand_out(epoch, ordinal)
         except LawBroken:
             raise
         except BaseException as exc:
@@ -222,21 +222,21 @@ class World(Driver):
         """Change to a random number of workers."""
         count = self.dice.randint(1, len(self.workers))
         self.trace.add(self.now_s, "resize", count)
-        self.machine.now_s = self.now_s
+        self._flights.now_s = self.now_s
         self.books.note_surplus()
-        self.machine.resize(count)
+        self.machine.crew.resize(count)
         self._perform()
 
     def state(self) -> State | None:
         """Return the state of the loader; None if workers have not reported the states in which they began."""
         epoch = self.epoch
-        if not (epoch.is_opened() or self.closed):
+        if epoch.openings.awaited and not self.closed:
             try:
                 self.await_openings()
             except (WorkerError, NotReady) as exc:  # a loader would raise it here
                 closed: bool = vars(self)["closed"]  # `await_openings` may have closed it
                 self._death = exc if closed else None
-        if not epoch.is_opened() and not epoch.assume_openings():
+        if epoch.openings.awaited and not epoch.openings.assume():
             return None
         assert self.checkpoint is not None
         return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
@@ -257,7 +257,7 @@ class World(Driver):
         self.engine.now_s += seconds
 
     def _warn_pending(self) -> None:
-        self.machine.pending_warnings.clear()
+        self.machine.crew.pending_warnings.clear()
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -271,11 +271,11 @@ class World(Driver):
         answers = self.engine.collect_with_workers(
             self.scenario.timeout_s or None if pause_s is None else pause_s, worker
         )
-        self.machine.now_s = self.now_s
+        self._flights.now_s = self.now_s
         for answer in answers:
             self.books.last_event_s = self.now_s
             self._report(*answer)
-        if self.machine.fatal is not None:
+        if self.machine.crew.fatal is not None:
             self._give_up()
         if answers and not self.machine.decisions:
             self.books.check()
@@ -287,10 +287,10 @@ class World(Driver):
             assert worker is not None
             unbegun = self._revoke(worker.number, None)
             self.trace.add(self.now_s, "died", worker.number)
-            is_missed = worker.number not in machine._absent
+            is_missed = worker.number not in machine.flights.absent
             self.books.deaths += is_missed
             self.books.epoch_deaths += is_missed
-            machine.died(worker.number, result.payload, unbegun)
+            machine.crew.died(worker.number, result.payload, unbegun)
             return
         self.trace.add(self.now_s, "answered", result.worker, result.task_id, result.kind.name)
         if worker is not None:
@@ -299,8 +299,9 @@ class World(Driver):
         growth = self.scenario.accidents.growth
         if worker is not None and growth and self.dice.random() < growth:
             self.trace.add(self.now_s, "grown", worker.number)
-            worker.has_grown = worker.number < len(machine.active)  # others will be retired, unless a resize keeps them
-            machine.grown(worker.number)
+            # Others will be retired, unless a resize keeps them.
+            worker.has_grown = worker.number < len(machine.flights.active)
+            machine.crew.grown(worker.number)
 
     def _turn(self) -> None:
         """Check that time passes."""
@@ -315,23 +316,23 @@ class World(Driver):
         self._turn()
         super()._perform()
         self.books.check()
-        waiting = {flight.task.id for flights in self.machine._parked.values() for flight in flights}
+        waiting = {flight.ordinal for flights in self._flights.parked.values() for flight in flights}
         if not self.closed and self._taken - waiting:
-            raise LawBroken(f"tasks {sorted(self._taken - waiting)} were taken back, and no other worker gets them")
+            raise LawBroken(f"batches {sorted(self._taken - waiting)} were taken back, and no other worker gets them")
 
     def _give(self, worker: int, task: Task) -> None:
         not_sent = self.scenario.accidents.not_sent
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
-            self._taken.discard(task.id)
-            self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
+            self._taken.discard(self._flights.of[worker][task.id].ordinal)
+            self.machine.crew.not_given(worker, task.id, NotSent("indices that cannot be sent"))
         else:
             super()._give(worker, task)
 
     def _given(self, worker: int, task: Task) -> int:
         """Check a task that a worker gets; return the number of its batch."""
         self.trace.add(self.now_s, "give", worker, task.id, task.slot)
-        self._taken.discard(task.id)
-        ordinal = self.machine._flights[task.id].ordinal
+        ordinal = self._flights.of[worker][task.id].ordinal
+        self._taken.discard(ordinal)
         if self._keeps_shares and type(task.indices) is not Call:
             self.books.check_owner(worker, ordinal)
         return ordinal
@@ -339,8 +340,8 @@ class World(Driver):
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         taken = super()._revoke(worker, count)
         self.workers[worker].is_leaving = self.workers[worker].has_grown
-        is_free = self.machine.epoch is not None and self.machine.epoch.limits.takes_back
+        is_free = self._flights.epoch is not None and self._flights.epoch.limits.takes_back
         if not (self.workers[worker].is_leaving or self.workers[worker].is_dead or is_free):
-            self._taken.update(taken)
+            self._taken.update(self._flights.of[worker][task_id].ordinal for task_id in taken)
         self.trace.add(self.now_s, "taken back", worker, taken)
         return taken

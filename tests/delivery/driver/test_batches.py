@@ -17,8 +17,8 @@ from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.inline_batches import InlineBatches
 from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch
-from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.own_streams import OwnStreams
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerDied
@@ -66,7 +66,7 @@ def test_restart_runs_another_epoch_with_the_same_workers() -> None:
     assert next(batches) == [0]
     batches.restart(lambda driver: begin(driver, 3))
     assert list(batches) == [[0], [1], [2]]
-    assert driver.machine.passes == 1
+    assert driver.machine.flights.states.passes == 1
     assert {task.epoch for _, task in engine.submitted} == {0, 1}
     batches.close()
 
@@ -105,12 +105,12 @@ def test_a_worker_death_is_reported_again_on_every_next_call() -> None:
     assert batches.closed
 
 
-@pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Epoch), (DatasetKind.ITERABLE, OwnStreamsEpoch)])
+@pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Planned), (DatasetKind.ITERABLE, OwnStreams)])
 def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
     driver, _ = start()
     checkpoint = bookmark_of([3] * 9 if kind is DatasetKind.MAP else StreamPlan(3, 0))
     driver.begin_epoch(new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), checkpoint, None))
-    assert type(driver.epoch) is epoch
+    assert type(driver.epoch.kind) is epoch
     driver.close()
 
 
@@ -172,7 +172,7 @@ def test_per_worker_streams_resume_and_their_states_stay_in_the_checkpoint() -> 
     checkpoint = bookmark_of(StreamPlan(1, 0), workers=2)
     checkpoint.expected = lambda: {"unit": "stream batches"}
     resume(driver, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), checkpoint)
-    assert type(driver.epoch) is OwnStreamsEpoch
+    assert type(driver.epoch.kind) is OwnStreams
     assert {worker for worker, _ in engine.submitted} == {0}, "the other stream has ended"
     assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
     assert checkpoint.snapshot().streams == streams

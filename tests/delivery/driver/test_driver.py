@@ -20,6 +20,7 @@ from feedline.abc.scheduler import WorkerView
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Epoch
 from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import DataWarning, WorkerDied, WorkerStartError, WorkerTimeout
 from feedline.loader.base import run_of
@@ -40,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def begin(driver: Driver, count: int = 4) -> Delivered:
-    driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(count))), InOrder(), Limits(4, 2), Progress()))
+    driver.begin_epoch(Epoch(Planned(ForeignPlan(iter(numbers(count)))), InOrder(), Limits(4, 2), Progress()))
     return Delivered(driver)
 
 
@@ -80,7 +81,9 @@ class Placing(SteppingEngine):
 def test_a_timeout_does_not_count_the_time_a_worker_waits_for_resources(clock: Clock) -> None:
     def started(engine: SteppingEngine) -> Delivered:
         driver = driver_of(engine, now_s=clock.now_s)
-        driver.begin_epoch(Epoch(ForeignPlan(iter(numbers(2))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress()))
+        driver.begin_epoch(
+            Epoch(Planned(ForeignPlan(iter(numbers(2)))), InOrder(), Limits(4, 2, timeout_s=5.0), Progress())
+        )
         return Delivered(driver)
 
     assert next(started(Placing(1, clock, lambda _: 52.0))) == [0]
@@ -209,7 +212,7 @@ def test_closing_twice_ends_the_workers_once(clock: Clock) -> None:
     driver.close()
     driver.close()
     assert engine.closed
-    assert not driver.machine.is_busy
+    assert not driver.machine.flights.is_busy
 
 
 def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:

@@ -122,7 +122,7 @@ def test_waiting_for_a_core_does_not_count_as_computing(monkeypatch: pytest.Monk
 
 def test_the_count_drops_to_the_active_workers_if_the_engine_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of()
-    driver.machine, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
+    driver._flights, driver.tuning = SimpleNamespace(active=[0, 1]), Tuning(4, 8)
     monkeypatch.setattr(Driver, "_collect", lambda *_: None)
     driver._collect(None, None)
     assert driver.tuning.count == 2

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from feedline.abc import Scheduler, WorkerView
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.errors import BadOption, WorkerDied, WorkerTimeout, WorkerWarning
 from feedline.memory.arena import Arena
@@ -79,15 +80,7 @@ def test_indices_that_cannot_be_sent_are_raised_in_their_place(monkeypatch: pyte
             next(bench.batches)
         with pytest.raises(StopIteration):
             next(bench.batches)
-        assert all(view.outstanding == 0 for view in bench.machine.workers)
-
-
-def test_a_death_ends_the_epoch() -> None:
-    with Bench(slow_at(3, slow_s=50.0), death=(10.0, 1, WorkerDied("worker 1 is gone"))) as bench:
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.raises(WorkerDied, match="worker 1"):
-            next(bench.batches)
-        assert bench.engine.closed
+        assert all(view.outstanding == 0 for view in bench.machine.flights.workers)
 
 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning")
@@ -112,7 +105,7 @@ def test_killing_workers_at_any_moment_does_not_change_the_batches(
         batches = bench.run()
         assert (sorted(batches) if unordered else batches) == numbers(len(table))
         assert bench.counters.restarts == len(bench.engine.replaced) <= len(deaths)
-        assert all(view.outstanding == 0 for view in bench.machine.workers)
+        assert all(view.outstanding == 0 for view in bench.machine.flights.workers)
 
 
 def test_a_death_within_the_budget_warns_with_the_next_batch() -> None:
@@ -156,14 +149,6 @@ def test_a_slow_worker_with_a_deep_queue_is_not_stuck() -> None:
         assert bench.engine.replaced == []
 
 
-def test_a_stuck_worker_is_an_error_if_no_restart_is_left() -> None:
-    cost = slow_at(3, slow_s=5000.0)
-    with Bench(cost, timeout_s=30.0, restarts=0, kills_stuck=True) as bench:
-        assert [next(bench.batches) for _ in range(3)] == numbers(3)
-        with pytest.raises(WorkerTimeout, match="worker 1"):
-            next(bench.batches)
-
-
 def test_a_timeout_names_the_worker_and_the_batch() -> None:
     with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
         assert [next(bench.batches) for _ in range(3)] == numbers(3)
@@ -180,7 +165,7 @@ def test_a_timeout_counts_from_the_last_batch() -> None:
 
 def begin(driver: Driver, batches: list[Any], timeout_s: float = 0.0) -> Delivered:
     plan = ForeignPlan(iter(batches))
-    driver.begin_epoch(Epoch(plan, InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
+    driver.begin_epoch(Epoch(Planned(plan), InOrder(), Limits(2, 2, timeout_s=timeout_s), Progress()))
     return Delivered(driver)
 
 
@@ -313,14 +298,6 @@ def test_leave_epoch_may_be_called_twice() -> None:
         bench.driver.leave_epoch()
         bench.driver.leave_epoch()
         assert bench.run() == []
-
-
-def test_tasks_in_flight_are_dropped_when_the_epoch_is_left() -> None:
-    with Bench(count=40, workers=2, depth=4) as bench:
-        next(bench.batches)
-        bench.driver.leave_epoch()
-        assert list(begin(bench.driver, numbers(5))) == numbers(5), "results of the old epoch are dropped"
-        assert all(view.outstanding == 0 for view in bench.machine.workers)
 
 
 # -- resuming ---

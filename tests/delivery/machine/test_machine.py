@@ -5,6 +5,8 @@ There is no engine; the tests play the workers. For workers that die, grow or do
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +31,7 @@ def test_an_epoch_from_its_first_task_to_its_end() -> None:
     assert came == [0, 1, 2, 3, 4]
     with pytest.raises(StopIteration):
         world.take()
-    assert (world.slots.taken, world.outstanding(), world.machine.is_busy) == (set(), [0, 0], False)
+    assert (world.slots.taken, world.outstanding(), world.machine.flights.is_busy) == (set(), [0, 0], False)
 
 
 @pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
@@ -45,7 +47,7 @@ def test_a_task_that_cannot_be_sent_holds_no_slot_and_fails_in_its_place() -> No
     world.decided()
     (first,) = world.tasks[0]
     world.tasks[0].clear()
-    world.machine.not_given(first.id, TypeError("cannot be sent"))
+    world.machine.crew.not_given(0, first.id, TypeError("cannot be sent"))
     assert (world.slots.taken, world.outstanding()) == ({1}, [0, 1])
     assert world.machine.take() == 0
     assert isinstance(world.epoch.ready[0].payload, TypeError)
@@ -56,7 +58,7 @@ def test_tasks_wait_for_a_slot_while_anything_is_in_flight() -> None:
     assert world.given() == [[[0]], []]
     world.answer(0)
     assert world.machine.take() == 0
-    world.epoch.pop(0)  # the training loop keeps the batch and its slot
+    world.epoch.kind.pop(world.epoch, 0)  # the training loop keeps the batch and its slot
     world.machine.fill()
     assert world.given() == [[], [[1]]]
     assert world.tasks[1][0].slot == -1, "nothing else is in flight, so the task goes without a slot"
@@ -97,10 +99,10 @@ def let_relieve(world: World) -> list[Decision]:
             world.answer(1)
         elif world.take() < 0:
             break
-    assert world.epoch.in_flight[world.epoch.expected].worker == 0
+    assert world.epoch.in_flight[world.epoch.numbers.delivered].worker == 0
     assert world.outstanding()[0] > 1
-    world.machine.now_s += 1000.0
-    world.machine.wait()
+    world.machine.flights.now_s += 1000.0
+    world.machine.lateness.wait()
     return world.decided()
 
 
@@ -119,7 +121,7 @@ def test_a_worker_with_nothing_to_take_back_is_not_asked_again_until_a_worker_an
     world = World(6)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
     world.take_back(0, begun=2)
-    world.machine.wait()
+    world.machine.lateness.wait()
     assert world.given() == [[[0], [2], [4]], [[5]]], "tasks beyond the window are assigned instead"
     assert (world.counters.relieved, world.counters.run_ahead) == (0, 2)
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
@@ -132,14 +134,14 @@ def test_a_worker_with_only_one_task_does_not_keep_others_from_being_relieved() 
     moves = []
     for _ in range(2):
         world.answer(2)
-        world.machine.now_s += 1000.0
+        world.machine.flights.now_s += 1000.0
         while not world.tasks[2]:
-            world.machine.wait()
+            world.machine.lateness.wait()
             (move,) = world.decided()
             world.take_back(move[1])
             world.decided()
             moves.append(move)
-    assert moves == [(TAKE_BACK, 0, 1), (TAKE_BACK, 0, 1), (TAKE_BACK, 1, 1)]
+    assert moves == [(TAKE_BACK, 0, 2), (TAKE_BACK, 0, 2), (TAKE_BACK, 1, 2)]
 
 
 def test_an_answer_of_another_worker_does_not_reopen_take_backs_from_a_late_one() -> None:
@@ -147,12 +149,12 @@ def test_an_answer_of_another_worker_does_not_reopen_take_backs_from_a_late_one(
     world = World(5, workers=3)
     assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
     world.answer(2)
-    world.machine.now_s += 1000.0
-    world.machine.wait()
-    assert world.decided() == [(TAKE_BACK, 0, 1)]
+    world.machine.flights.now_s += 1000.0
+    world.machine.lateness.wait()
+    assert world.decided() == [(TAKE_BACK, 0, 2)]
     world.take_back(0, begun=2)
     world.answer(1)
-    world.machine.wait()
+    world.machine.lateness.wait()
     assert [move for move in world.decided() if move[1] == 0] == []
 
 
@@ -163,13 +165,13 @@ def test_a_scheduler_that_found_no_late_worker_is_not_asked_again_at_once(monkey
     world.decided()
     world.answer(2)
     world.answer(2)
-    world.machine.now_s += 10.0
-    began_s = world.machine.now_s
+    world.machine.flights.now_s += 10.0
+    began_s = world.machine.flights.now_s
     for pause_s in (0.0, 0.001, 0.001, 1.0):
-        world.machine.now_s += pause_s
-        world.machine.wait()
+        world.machine.flights.now_s += pause_s
+        world.machine.lateness.wait()
         world.decided()
-    assert asked == [began_s, world.machine.now_s]
+    assert asked == [began_s, world.machine.flights.now_s]
 
 
 def test_nothing_moves_from_a_worker_that_has_yet_to_get_its_resume_state() -> None:
@@ -181,12 +183,12 @@ def test_nothing_moves_from_a_worker_that_has_yet_to_get_its_resume_state() -> N
 
 def test_a_call_does_not_move() -> None:
     world = World(2)
-    world.machine.call(Call("set_epoch", (3,)))
+    world.machine.flights.call(Call("set_epoch", (3,)))
     world.decided()
     world.answer(0)
     world.answer(1)
     assert world.take() == 0
-    world.machine.taken_back(0, [world.tasks[0].pop().id])
+    world.machine.crew.taken_back(0, None, [world.tasks[0].pop().id])
     assert world.given() == [[Call("set_epoch", (3,))]] * 2
     assert world.counters.relieved == 0
 
@@ -205,15 +207,15 @@ def stop_all(world: World, moves: int) -> list[tuple[int, int]]:
     """Let no worker start any task; return the moves of the last task, at most `moves` of them."""
     taken: list[tuple[int, int]] = []
     for _ in range(moves * 20):
-        world.machine.now_s += 0.1
-        world.machine.wait()
+        world.machine.flights.now_s += 0.1
+        world.machine.lateness.wait()
         for what, worker, *_ in world.decided():
             if what is not TAKE_BACK or len(taken) == moves:
                 return taken
             world.take_back(worker, begun=0)
             world.decided()
             taken.append((worker, next(number for number, tasks in enumerate(world.tasks) if tasks)))
-        world.machine.judge_lateness()
+        world.machine.lateness.judge()
     return taken
 
 
@@ -231,12 +233,12 @@ def test_a_task_moves_to_each_stopped_worker_once_and_its_last_holder_is_replace
     world = last_task(timeout_s=2.0, restarts=100)
     assert stop_all(world, 10) == [(0, 1), (1, 2)]
     for _ in range(100):
-        world.machine.wait()
-        world.machine.judge_lateness()
+        world.machine.lateness.wait()
+        world.machine.lateness.judge()
         looks = world.decided()
         if looks:
             break
-        world.machine.now_s += 0.1
+        world.machine.flights.now_s += 0.1
     assert looks == [(LOOK_AT, 2, True)]
 
 
@@ -250,8 +252,8 @@ def test_relieve_is_called_only_if_there_is_an_idle_worker(monkeypatch: pytest.M
 
     monkeypatch.setattr(world.epoch.scheduler, "relieve", relieve_and_note)
     assert stop_all(world, 10) == [(0, 1), (1, 2)]
-    world.machine.now_s += 1.0
-    world.machine.wait()
+    world.machine.flights.now_s += 1.0
+    world.machine.lateness.wait()
     assert {*idle} == {1, 2}, "never 0, even if the others seem to be stopped"
 
 
@@ -263,8 +265,8 @@ def test_without_a_replacement_every_stopped_worker_is_tried_again_in_turn(optio
 def test_a_worker_that_answered_may_take_over_tasks_again() -> None:
     world = World(4, workers=2, depth=1, timeout_s=2.0, restarts=100)
     world.answer(1)
-    world.machine.now_s += 1000.0
-    world.machine.wait()
+    world.machine.flights.now_s += 1000.0
+    world.machine.lateness.wait()
     assert world.decided() == [(TAKE_BACK, 0, 1)]
     world.take_back(0, begun=0)
     assert world.given() == [[], [[0]]]
@@ -272,10 +274,10 @@ def test_a_worker_that_answered_may_take_over_tasks_again() -> None:
     assert (world.take(), world.take()) == (0, 1)
     assert world.given() == [[[2]], [[3]]]
     world.answer(0)
-    world.machine.now_s += 1000.0
+    world.machine.flights.now_s += 1000.0
     assert world.take() == 2
-    world.machine.wait()
-    assert world.decided() == [(TAKE_BACK, 1, 1)]
+    world.machine.lateness.wait()
+    assert world.decided() == [(TAKE_BACK, 1, 0)]
     world.take_back(1, begun=0)
     assert world.given() == [[[3]], []]
 
@@ -302,7 +304,7 @@ def test_answers_to_started_tasks_of_an_abandoned_epoch_are_dropped(kind: Result
 
 def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
     world = World(3)
-    world.machine.call(Call("set_epoch", (3,)))
+    world.machine.flights.call(Call("set_epoch", (3,)))
     world.decided()
     world.machine.leave_epoch()
     assert world.decided() == []
@@ -316,7 +318,21 @@ def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
     world.machine.close()
     world.machine.close()
     assert world.slots.taken == set()
-    assert (world.machine.is_busy, list(world.machine.decisions)) == (False, [])
+    assert (world.machine.flights.is_busy, list(world.machine.decisions)) == (False, [])
+
+
+def test_a_machine_that_is_dropped_frees_its_slots_at_once() -> None:
+    """A cycle of references would keep the arena mapped until the garbage collector runs."""
+    world = World(4)
+    world.answer(0)
+    world.take()
+    slots = weakref.ref(world.slots)
+    gc.disable()
+    try:
+        del world
+        assert slots() is None
+    finally:
+        gc.enable()
 
 
 # -- calls ---
@@ -327,7 +343,7 @@ SET_EPOCH = Call("set_epoch", (3,))
 
 def test_a_call_goes_to_every_worker_after_its_tasks_and_needs_no_slot() -> None:
     world = World(1)
-    world.machine.call(SET_EPOCH)
+    world.machine.flights.call(SET_EPOCH)
     assert world.given() == [[[0], SET_EPOCH], [SET_EPOCH]]
     assert (world.outstanding(), world.slots.taken) == ([2, 1], {0})
     world.answer(1)
@@ -341,7 +357,7 @@ def test_a_call_goes_to_every_worker_after_its_tasks_and_needs_no_slot() -> None
 
 def test_a_call_that_fails_is_raised_once() -> None:
     world = World(0)
-    world.machine.call(SET_EPOCH)
+    world.machine.flights.call(SET_EPOCH)
     world.answer(0, ResultKind.FAILED)
     world.answer(1, ResultKind.FAILED)
     with pytest.raises(ValueError, match="torn"):
@@ -353,9 +369,9 @@ def test_a_call_that_fails_is_raised_once() -> None:
 def test_a_pending_call_of_a_dead_worker_is_not_repeated_to_the_new_one(begun: int) -> None:
     """The new worker copies the dataset of this process, which has had the call."""
     world = World(0, restarts=1)
-    world.machine.call(SET_EPOCH)
+    world.machine.flights.call(SET_EPOCH)
     world.replace(0, begun)
     assert world.given() == [[], [SET_EPOCH]]
-    assert "batch" not in world.machine.pending_warnings[0][0], "it was not making a batch"
-    world.machine.call(Call("set_epoch", (4,)))
+    assert "batch" not in world.machine.crew.pending_warnings[0][0], "it was not making a batch"
+    world.machine.flights.call(Call("set_epoch", (4,)))
     assert world.given() == [[Call("set_epoch", (4,))], [SET_EPOCH, Call("set_epoch", (4,))]]

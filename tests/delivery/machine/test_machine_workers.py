@@ -30,7 +30,7 @@ def test_a_new_worker_gets_the_tasks_of_the_dead_one_with_the_same_slots() -> No
     )
     assert world.tasks[1] == others, "the tasks of the others stay where they are"
     assert (world.outstanding(), world.counters.restarts) == ([3, 3], 1)
-    ((message, category),) = world.machine.pending_warnings
+    ((message, category),) = world.machine.crew.pending_warnings
     assert category is WorkerWarning
     assert "worker 0 is gone It was making batch 0 (sample 0)." in message
     assert "restart 1 of 2" in message
@@ -49,7 +49,7 @@ def test_a_death_over_the_budget_is_fatal() -> None:
     world.replace(0)
     death = WorkerDied("the last straw")
     world.die(1, death=death)
-    assert world.machine.fatal is death
+    assert world.machine.crew.fatal is death
     assert world.decided() == []
     world.machine.close()
     assert world.slots.taken == set()
@@ -71,8 +71,8 @@ def test_a_failed_replacement_is_fatal_and_names_its_cause() -> None:
     death = WorkerDied("worker 0 is gone")
     world.die(0, death=death)
     last = TooManyOpenFiles("starting a worker")
-    world.machine.not_started(0, last)
-    assert world.machine.fatal is last
+    world.machine.crew.not_started(0, last)
+    assert world.machine.crew.fatal is last
     assert last.__cause__ is death
     world.machine.close()
     assert world.slots.taken == set()
@@ -84,8 +84,8 @@ def test_tasks_of_an_abandoned_epoch_are_not_given_to_a_new_worker() -> None:
     world.machine.leave_epoch()
     world.decided()
     world.replace(0)
-    assert (world.given(), world.slots.taken, world.machine.is_busy) == ([[], []], set(), False)
-    assert "batch" not in world.machine.pending_warnings[0][0], "the batch was obsolete"
+    assert (world.given(), world.slots.taken, world.machine.flights.is_busy) == ([[], []], set(), False)
+    assert "batch" not in world.machine.crew.pending_warnings[0][0], "the batch was obsolete"
 
 
 def test_the_first_task_of_a_new_worker_has_its_resume_state() -> None:
@@ -110,27 +110,27 @@ def test_the_first_task_of_a_new_worker_has_its_resume_state() -> None:
 def test_a_worker_that_has_grown_is_replaced_after_the_task_it_had_started() -> None:
     world = World(6, depth=3)
     world.decided()
-    world.machine.grown(0)
+    world.machine.crew.grown(0)
     assert world.decided() == [(TAKE_BACK, 0, None)]
     world.take_back(0)
-    world.machine.call(SET_EPOCH)
+    world.machine.flights.call(SET_EPOCH)
     assert world.given()[0] == [[0], SET_EPOCH], "it gets nothing but calls"
-    world.machine.grown(0)
+    world.machine.crew.grown(0)
     assert world.given()[0] == [[0], SET_EPOCH], "a second report changes nothing"
     world.answer(0)
     assert world.decided() == [], "it still has a call to answer"
     world.answer(0)
     assert world.decided() == [(START, 0)]
-    world.machine.started(0)
+    world.machine.crew.started(0)
     assert world.given()[0] == [[2], [4]], "in the original order"
     assert (world.counters.recycled, world.counters.restarts, world.outstanding()) == (1, 0, [2, 4])
-    assert world.machine.pending_warnings == []
+    assert world.machine.crew.pending_warnings == []
 
 
 def test_tasks_assigned_to_a_retiring_worker_wait_for_its_successor() -> None:
     world = World(5)
     world.answer(0)
-    world.machine.grown(0)
+    world.machine.crew.grown(0)
     assert world.decided() == [(TAKE_BACK, 0, None)]
     world.take_back(0)
     assert world.take() == 0
@@ -138,14 +138,14 @@ def test_tasks_assigned_to_a_retiring_worker_wait_for_its_successor() -> None:
     assert world.outstanding()[0] == 2
     world.answer(0)
     assert world.decided() == [(START, 0)]
-    world.machine.started(0)
+    world.machine.crew.started(0)
     assert world.given()[0] == [[4]]
 
 
 def test_leaving_an_epoch_drops_the_waiting_tasks_of_a_retiring_worker() -> None:
     world = World(6, depth=3)
     world.decided()
-    world.machine.grown(0)
+    world.machine.crew.grown(0)
     world.decided()
     world.take_back(0)
     world.machine.leave_epoch()
@@ -157,7 +157,7 @@ def test_leaving_an_epoch_drops_the_waiting_tasks_of_a_retiring_worker() -> None
 def test_a_retiring_worker_that_dies_is_replaced_once() -> None:
     world = World(4, restarts=1)
     world.decided()
-    world.machine.grown(0)
+    world.machine.crew.grown(0)
     world.decided()
     world.take_back(0)
     world.replace(0)
@@ -172,9 +172,9 @@ def let_time_out(world: World) -> list[Decision]:
     """Let the timeout of a batch pass; return the decisions."""
     world.decided()
     world.machine.ask()
-    world.machine.wait()
-    world.machine.now_s += 31.0
-    world.machine.judge_lateness()
+    world.machine.lateness.wait()
+    world.machine.flights.now_s += 31.0
+    world.machine.lateness.judge()
     return world.decided()
 
 
@@ -185,30 +185,30 @@ def test_a_worker_that_does_not_answer_is_inspected_and_reported() -> None:
     world = World(timeout_s=30.0)
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
     with pytest.raises(WorkerTimeout, match=r"worker 0 \(pid 4001\) is still at batch 0 \(sample 0\)"):
-        world.machine.seen(0, SEEN)
+        world.machine.lateness.seen(0, SEEN)
 
 
 def test_a_worker_that_does_not_answer_is_killed_and_the_warning_says_why() -> None:
     world = World(timeout_s=30.0, restarts=1)
     assert let_time_out(world) == [], "it is still getting ready, for all that is known"
     assert let_time_out(world) == [(LOOK_AT, 0, True)]
-    world.machine.seen(0, SEEN._replace(is_killed=True))
+    world.machine.lateness.seen(0, SEEN._replace(is_killed=True))
     world.die(0, death=WorkerDied("killed by signal 9"))
     assert world.decided() == [(START, 0)]
-    world.machine.started(0)
+    world.machine.crew.started(0)
     assert world.given()[0] == [[0], [2]]
-    assert "DataLoader timed out after 30.0 seconds" in world.machine.pending_warnings[0][0]
-    assert "line 7 in read" in world.machine.pending_warnings[0][0]
+    assert "DataLoader timed out after 30.0 seconds" in world.machine.crew.pending_warnings[0][0]
+    assert "line 7 in read" in world.machine.crew.pending_warnings[0][0]
 
 
 def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
     world = World(timeout_s=30.0, restarts=1)
     let_time_out(world)
     assert let_time_out(world) == [(LOOK_AT, 0, True)]
-    world.machine.seen(0, SEEN._replace(is_killed=True))
-    world.machine.now_s += 31.0
+    world.machine.lateness.seen(0, SEEN._replace(is_killed=True))
+    world.machine.flights.now_s += 31.0
     world.die(0, death=WorkerDied("killed by signal 9"))
-    world.machine.judge_lateness()
+    world.machine.lateness.judge()
     assert world.decided() == [(START, 0)]
 
 
@@ -221,7 +221,7 @@ def test_the_timeout_error_says_if_the_task_belongs_to_an_abandoned_epoch() -> N
     assert let_time_out(world) == [], "it is still getting ready, for all that is known"
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
     with pytest.raises(WorkerTimeout, match=r"still at batch 0 .* of an iteration that was left"):
-        world.machine.seen(0, SEEN)
+        world.machine.lateness.seen(0, SEEN)
 
 
 def test_a_worker_that_answers_tasks_of_an_abandoned_epoch_is_not_stuck() -> None:
@@ -230,16 +230,16 @@ def test_a_worker_that_answers_tasks_of_an_abandoned_epoch_is_not_stuck() -> Non
     world.machine.leave_epoch()
     world.decided()  # nothing can be taken back, since all have been read
     world.begin(1)
-    world.machine.now_s += 20.0
+    world.machine.flights.now_s += 20.0
     world.machine.ask()
-    world.machine.wait()
+    world.machine.lateness.wait()
     for _ in range(3):
-        world.machine.now_s += 20.0
+        world.machine.flights.now_s += 20.0
         world.answer(0)
-        world.machine.judge_lateness()
+        world.machine.lateness.judge()
         assert world.decided() == []
-    world.machine.now_s += 31.0
-    world.machine.judge_lateness()
+    world.machine.flights.now_s += 31.0
+    world.machine.lateness.judge()
     assert world.decided() == [(LOOK_AT, 0, False)]
 
 

@@ -11,7 +11,7 @@ from tests.delivery.machine.world import World
 
 
 def is_settled(world: World) -> bool:
-    return world.machine.is_settled
+    return world.machine.crew.have_all_answered
 
 
 def deliver_rest(world: World, order: list[int]) -> list[int]:
@@ -90,36 +90,36 @@ def test_a_retiring_worker_that_dies_is_replaced_to_finish_its_tasks() -> None:
 def test_the_death_of_a_finished_surplus_worker_is_not_a_restart() -> None:
     world = World(2, workers=2, depth=1, restarts=3, most=2)
     world.given()
-    world.machine.resize(1)
+    world.machine.crew.resize(1)
     world.answer(1)
-    world.machine.died(1, RuntimeError("gone"), [])
+    world.machine.crew.died(1, RuntimeError("gone"), [])
     assert world.decided() == [(RETIRE, 1)]
     assert world.counters.restarts == 0
 
 
 def test_if_new_workers_fail_to_start_the_old_number_stays() -> None:
     world = World(8, workers=1, depth=1, most=3)
-    world.machine.resize(3)
+    world.machine.crew.resize(3)
     assert world.decided() == [(START, 1), (START, 2)]
-    world.machine.not_started(1, WorkerStartError("too many processes"))
-    world.machine.started(2)
+    world.machine.crew.not_started(1, WorkerStartError("too many processes"))
+    world.machine.crew.started(2)
     assert world.decided() == [(RETIRE, 2)]
-    assert len(world.machine.active) == 1
-    assert world.machine.fatal is None
+    assert len(world.machine.flights.active) == 1
+    assert world.machine.crew.fatal is None
     assert deliver_rest(world, [0]) == list(range(8))
 
 
 def test_a_call_reaches_only_active_workers() -> None:
     world = World(4, workers=2, depth=1, most=3)
     world.resize(1)
-    world.machine.call(Call("note"))
+    world.machine.flights.call(Call("note"))
     world.decided()
     assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [1, 1, 0]
     world.answer(1)
     assert world.decided() == []
     world.answer(1)
     assert world.decided() == [(RETIRE, 1)]
-    world.machine.call(Call("note"))
+    world.machine.flights.call(Call("note"))
     world.decided()
     assert [sum(isinstance(task.indices, Call) for task in tasks) for tasks in world.tasks] == [2, 0, 0]
 
@@ -141,22 +141,22 @@ def test_the_machine_is_settled_when_every_worker_has_answered() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_resizing_beyond_the_bounds_is_an_error(count: int) -> None:
     with pytest.raises(AssertionError):
-        World(workers=2, most=2).machine.resize(count)
+        World(workers=2, most=2).machine.crew.resize(count)
 
 
 def test_an_elastic_machine_continues_without_a_worker_that_finds_no_resources() -> None:
     world = World(12, workers=1, depth=2, slots=12, most=3)
-    world.machine.is_elastic = True
+    world.machine.crew.is_elastic = True
     world.resize(3)
     world.machine.fill()
-    world.machine.call(Call("note"))
+    world.machine.flights.call(Call("note"))
     assert world.given()[1] == [[4], Call("note")]
     world.tasks[1].clear()
-    world.machine.died(1, WorkerStartError("no place"), [])
+    world.machine.crew.died(1, WorkerStartError("no place"), [])
     assert world.decided() == [(RETIRE, 1)]
-    assert world.machine.fatal is None
+    assert world.machine.crew.fatal is None
     assert world.counters.restarts == 0
-    assert len(world.machine.active) == 1
+    assert len(world.machine.flights.active) == 1
     assert deliver_rest(world, [2, 0]) == list(range(12))
     assert world.slots.taken == set()
     assert is_settled(world)
@@ -165,7 +165,7 @@ def test_an_elastic_machine_continues_without_a_worker_that_finds_no_resources()
 def test_the_first_worker_and_a_fixed_number_of_workers_must_start() -> None:
     for worker, is_elastic in ((0, True), (1, False)):
         world = World(4, workers=2, most=2)
-        world.machine.is_elastic = is_elastic
+        world.machine.crew.is_elastic = is_elastic
         world.given()
-        world.machine.died(worker, WorkerStartError("no place"), [])
-        assert isinstance(world.machine.fatal, WorkerStartError)
+        world.machine.crew.died(worker, WorkerStartError("no place"), [])
+        assert isinstance(world.machine.crew.fatal, WorkerStartError)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.delivery.machine.stream_check import OwnStreams, SharedStream
+from feedline.delivery.machine.stream_check import StreamCheck
 from feedline.errors import DataWarning
 from feedline.types import Notes, Result, Task
 from tests.loader.epochs import Bench, numbers
 from tests.loader.stepping import SteppingEngine
 
 
-def warnings_for(streams: SharedStream | OwnStreams, *values: bytes | None) -> list[tuple[int, type[Warning]]]:
+def warnings_for(streams: StreamCheck, *values: bytes | None) -> list[tuple[int, type[Warning]]]:
     """Report first samples, one worker after the other; return which worker caused which warning."""
     messages = [streams.look_at(Notes(digest=value)) for value in values]
     return [(worker, message[1]) for worker, message in enumerate(messages) if message is not None]
@@ -19,15 +19,15 @@ def warnings_for(streams: SharedStream | OwnStreams, *values: bytes | None) -> l
 
 @pytest.mark.parametrize("values", [(b"a", b"a", b"a"), (b"a", None, b"a"), (None, None)])
 def test_workers_of_a_shared_stream_may_start_with_the_same_sample(values: tuple[bytes | None, ...]) -> None:
-    assert warnings_for(SharedStream(), *values) == []
+    assert warnings_for(StreamCheck(is_shared=True), *values) == []
 
 
 def test_workers_of_a_shared_stream_that_start_differently_warn_once() -> None:
-    assert warnings_for(SharedStream(), b"a", b"a", b"b", b"c") == [(2, DataWarning)]
+    assert warnings_for(StreamCheck(is_shared=True), b"a", b"a", b"b", b"c") == [(2, DataWarning)]
 
 
 def test_only_the_first_of_two_problems_warns() -> None:
-    stream = SharedStream()
+    stream = StreamCheck(is_shared=True)
     message = stream.look_at(Notes(shards_itself=True, digest=b"a"))
     assert message is not None
     assert message[1] is DataWarning
@@ -36,11 +36,11 @@ def test_only_the_first_of_two_problems_warns() -> None:
 
 @pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, b"a")])
 def test_workers_with_their_own_streams_may_start_differently(values: tuple[bytes | None, ...]) -> None:
-    assert warnings_for(OwnStreams(3), *values) == []
+    assert warnings_for(StreamCheck(is_shared=False), *values) == []
 
 
 def test_workers_with_their_own_streams_that_start_alike_warn_once() -> None:
-    assert warnings_for(OwnStreams(3), b"a", b"a", b"a", b"b", b"b") == [(1, DataWarning)]
+    assert warnings_for(StreamCheck(is_shared=False), b"a", b"a", b"a", b"b", b"b") == [(1, DataWarning)]
 
 
 class SplitsItself(SteppingEngine):

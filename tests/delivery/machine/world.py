@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.decisions import GIVE, START, Decision
+from feedline.delivery.machine.decisions import GIVE, START, TAKE_BACK, Decision
 from feedline.delivery.machine.epoch import Epoch, Origin
 from feedline.delivery.machine.machine import Machine
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.machine.recovery import Recovery, RecoveryOptions
 from feedline.errors import WorkerDied
@@ -69,13 +70,15 @@ class World:
         self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
         self.tasks: list[list[Task]] = [[] for _ in range(most or workers)]
         """What each worker has, oldest first."""
+        self._target: int | None = None
+        """The worker for which tasks are taken back, by the last decision."""
         self.begin(batches, resumes)
 
     def begin(self, batches: int, resumes: dict[int, Resume] | None = None) -> None:
         """Begin an epoch with the batches [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
         origin = Origin(resumes=resumes or {})
-        self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), origin=origin)
+        self.epoch = Epoch(Planned(plan, origin=origin), InOrder(), self.limits, Progress())
         self.machine.begin(self.epoch)
 
     def decided(self) -> list[Decision]:
@@ -86,6 +89,7 @@ class World:
             if decision[0] is GIVE:
                 self.tasks[decision[1]].append(decision[2])
             else:
+                self._target = decision[2] if decision[0] is TAKE_BACK else None
                 others.append(decision)
         return others
 
@@ -103,10 +107,10 @@ class World:
         return task
 
     def take_back(self, worker: int, begun: int = 1) -> None:
-        """Take back all tasks that a worker has not started, as was decided."""
+        """Take back all tasks that a worker has not started, for the worker that was decided last."""
         waiting = self.tasks[worker][begun:]
         del self.tasks[worker][begun:]
-        self.machine.taken_back(worker, [task.id for task in waiting])
+        self.machine.crew.taken_back(worker, self._target, [task.id for task in waiting])
 
     def die(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
         """Let a worker die that had started `begun` of its tasks."""
@@ -114,32 +118,32 @@ class World:
         waiting = self.tasks[worker][begun:]
         self.tasks[worker].clear()
         death = death or WorkerDied(f"worker {worker} is gone")
-        self.machine.died(worker, death, [task.id for task in waiting])
+        self.machine.crew.died(worker, death, [task.id for task in waiting])
 
     def replace(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
         """Let a worker die and start another in its place."""
         self.die(worker, begun, death)
         assert self.decided() == [(START, worker)]
-        self.machine.started(worker)
+        self.machine.crew.started(worker)
 
     def take(self) -> int:
         """Deliver the next batch and release it; negative if it is not ready."""
         ordinal = self.machine.take()
         if ordinal >= 0:
-            result = self.epoch.pop(ordinal)
+            result = self.epoch.kind.pop(self.epoch, ordinal)
             self.slots.discard(result)
             self.machine.fill()
-            self.epoch.note(ordinal, result.worker, result.notes, None)
+            self.epoch.kind.note(self.epoch, ordinal, result.worker, result.notes, None)
         return ordinal
 
     def outstanding(self) -> list[int]:
-        return [view.outstanding for view in self.machine.workers]
+        return [view.outstanding for view in self.machine.flights.workers]
 
     def resize(self, count: int) -> list[Decision]:
         """Change the number of workers and start new ones; return the decisions."""
-        self.machine.resize(count)
+        self.machine.crew.resize(count)
         decided = self.decided()
         for decision in decided:
             if decision[0] is START:
-                self.machine.started(decision[1])
+                self.machine.crew.started(decision[1])
         return decided

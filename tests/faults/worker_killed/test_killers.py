@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import random
 import re
 import resource
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +21,10 @@ from tests.faults.loaders import (
     Numbers,
     batches_of,
     indices_of,
-    kill_worker,
     make,
     mostly_dataloader,
     mostly_loader,
     outcomes_of,
-    plain,
 )
 
 pytestmark = [pytest.mark.filterwarnings("ignore::feedline.errors.WorkerWarning"), pytest.mark.sample(10)]
@@ -299,34 +293,22 @@ class Hungry(Numbers):
         return index
 
 
-class Slow(Deadly):
-    """So slow that a worker can be killed in the middle of a sample."""
+class DeadlyToo(Deadly):
+    """Sample 33 always kills, the others only once."""
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.004)
+        if index == 33:
+            die()
         return super().__getitem__(index)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", [Skip(), Policy({Exception: Retry(2, wait_s=0.0, then="skip")})])
-def test_samples_are_not_blamed_for_workers_killed_from_outside(on_error: Any) -> None:
-    """Workers are killed all the time; one sample kills too, and is found. See also `test_recovery.py`."""
-    loader = make("Loader", Slow(80, {33}), 4, workers=2, on_error=on_error, restarts=10**6)
-    batches = iter(loader)
-    over = threading.Event()
-    draw = random.Random(3)
-
-    def kill() -> None:
-        while not over.wait(draw.uniform(0.01, 0.05)):
-            with contextlib.suppress(IndexError, ValueError):  # one has just been replaced, or all have ended
-                kill_worker(batches, draw.randrange(2))
-
-    killer = threading.Thread(target=kill, name="feedline-test")
-    killer.start()
-    try:
-        samples = [int(sample[0]) for batch in batches for sample in plain(batch)]
-    finally:
-        over.set()
-        killer.join()
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_samples_are_not_blamed_for_one_death(on_error: Any, batch_size: int | None, tmp_path: Path) -> None:
+    """As if workers were killed from outside; one sample kills too, and is found. See also `test_recovery.py`."""
+    dataset = DeadlyToo(80, {7, 20, 32, 34}, once=Once(tmp_path))
+    loader = make("Loader", dataset, batch_size, workers=2, on_error=on_error, restarts=64)
+    samples = [int(sample[0]) for batch in batches_of(loader) for sample in (batch if batch_size else [batch])]
     assert sorted(samples) == [index for index in range(80) if index != 33]
     assert indices_of(loader.faults) == [33]

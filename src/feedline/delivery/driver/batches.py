@@ -15,15 +15,17 @@ from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Driver, RowParts
 from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
-from feedline.delivery.machine.epoch import Epoch, Origin, Request
+from feedline.delivery.machine.epoch import Epoch, Kind, Origin, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
 from feedline.delivery.machine.machine import Machine
-from feedline.delivery.machine.own_streams import OwnStreamsEpoch
+from feedline.delivery.machine.own_streams import OwnStreams
+from feedline.delivery.machine.planned import Planned
 from feedline.delivery.machine.prefetch import Limits
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint, notes_of, resume_of
 from feedline.errors import BadState, WorkerError
 from feedline.order.progress import Progress, StreamProgress
+from feedline.order.streams import StreamPlan
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt, twin_of
 from feedline.types import DatasetKind, ResultKind, Resume, State
@@ -49,13 +51,13 @@ def new_epoch(
     checkpoint.
     """
     if not outlives_epoch(spec.dataset):
-        machine.memory.last_notes.clear()
+        machine.flights.states.last_notes.clear()
     entry = checkpoint.entry
     depth = max(1, settings.depth)
     is_free = settings.is_free or _is_gathered(spec)
     runs_ahead = is_free or not settings.persistent  # a worker that lives on keeps what its dataset remembers
     limits = Limits(
-        depth * len(machine.active),
+        depth * len(machine.flights.active),
         depth,
         deepens=settings.deepens and runs_ahead,
         runs_ahead=runs_ahead,
@@ -67,19 +69,19 @@ def new_epoch(
         kills_stuck=bool(settings.restarts),
     )
     streams = () if snapshot is None else snapshot.streams
-    worker_count = len(machine.workers)
+    worker_count = len(machine.flights.workers)
     # Workers that have made batches, or resume where others ended, draw different random numbers than new ones.
-    awaits = machine.passes > 0 or any(stream.get("last") is not None for stream in streams)
+    awaits = machine.flights.epoch is not None or any(stream.get("last") is not None for stream in streams)
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     assert checkpoint.plan is not None
-    kind: type[Epoch] = Epoch
+    kind: Kind
     if spec.kind is DatasetKind.ITERABLE and spec.sharding is None:
-        kind = OwnStreamsEpoch
         _check_streams(spec, len(streams), worker_count)
         entry.progress.streams = [_begun(stream) for stream in streams]
         request = Request(spec.batched, checkpoint.batch_size, shared_seed, snapshot_every=settings.snapshot_every)
         resumes = {worker: resume_of(stream, checkpoint.batch_size) for worker, stream in enumerate(streams)}
-        origin = Origin(resumes=resumes, awaits_openings=awaits)
+        assert isinstance(checkpoint.plan, StreamPlan)
+        kind = OwnStreams(checkpoint.plan, request, Origin(resumes=resumes, awaits_openings=awaits))
     else:
         for worker, stream in enumerate(streams):
             if (notes := notes_of(stream)) is not None:
@@ -96,9 +98,10 @@ def new_epoch(
             entry.progress.turn,
             awaits_openings=awaits and spec.sharding is None and is_kept,
         )
+        kind = Planned(checkpoint.plan, request, origin)
     scheduler = settings.make_scheduler()
     progress = entry.progress.copy() if has_target else entry.progress
-    epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
+    epoch = Epoch(kind, scheduler, limits, progress, fault_budget, entry.key.epoch)
     epoch.checkpoint = checkpoint
     return epoch
 
@@ -244,7 +247,7 @@ class WorkerBatches(OneCallerBatches):
     def is_ready(self) -> bool:
         """True if the next batch has already arrived."""
         usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
-        return usable and self.at_first is None and self.driver.epoch.take() is not None
+        return usable and self.at_first is None and self.driver.epoch.due() is not None
 
     def ready_count(self) -> int:
         return sum(result.kind is ResultKind.DONE for result in self.driver.epoch.ready.values())
@@ -261,7 +264,6 @@ class WorkerBatches(OneCallerBatches):
         self._is_torn = True
         try:
             driver.leave_epoch()
-            driver.machine.passes += 1
             self._ended = True  # until the new epoch has begun
             self._unopened_by = self.ending = None
             begin_epoch(driver)
@@ -275,12 +277,12 @@ class WorkerBatches(OneCallerBatches):
 
     def apply_pending(self) -> None:
         super().apply_pending()
-        if self.driver.epoch.is_opened():
+        if not self.driver.epoch.openings.awaited:
             return
         is_mine = self._caller_lock.is_mine()
         if not (self.closed or self._ended or is_mine):
             self._begin_anew(self._await_openings)
-        elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
+        elif not self.driver.epoch.openings.assume() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
                 "The state is not available at this moment: state_dict() was called inside next(), for example by a "
                 "signal handler, before all workers had reported how their streams began in this epoch. Set a flag in "
@@ -304,7 +306,7 @@ class WorkerBatches(OneCallerBatches):
             if self._is_over():  # the iteration cannot continue; the next request raises this
                 self._death = twin_of(exc)
             self._is_torn = False
-            if not self.driver.epoch.assume_openings():
+            if not self.driver.epoch.openings.assume():
                 self._unopened_by = twin_of(exc)
                 raise
         self._is_torn = False

@@ -19,7 +19,7 @@ from feedline.delivery.driver.caller_lock import CallerLock
 from feedline.delivery.driver.memory_watch import MemoryWatch
 from feedline.delivery.driver.slots import Slots
 from feedline.delivery.machine.decisions import GIVE, LOOK_AT, RETIRE, START, TAKE_BACK
-from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.epoch import NOTHING, Epoch
 from feedline.delivery.machine.machine import Machine
 from feedline.delivery.machine.recovery import Seen
 from feedline.errors import WorkerWarning, warn_user
@@ -77,6 +77,7 @@ class Driver:
         # Even if the driver is dropped before its first use, no worker is left behind.
         self._last = weakref.finalize(self, interrupts.see_through, engine.close)
         self.machine = machine
+        self._flights = machine.flights
         self.counters = slots.counters
         self._observer = slots.counters.observer
         self._slots = slots
@@ -104,12 +105,12 @@ class Driver:
     @property
     def epoch(self) -> Epoch:
         """The current epoch, or the last one."""
-        assert self.machine.epoch is not None
-        return self.machine.epoch
+        assert self._flights.epoch is not None
+        return self._flights.epoch
 
     def begin_epoch(self, epoch: Epoch) -> None:
         """Begin an epoch."""
-        self.machine.now_s = self._clock()
+        self._flights.now_s = self._clock()
         self.machine.begin(epoch)
         self._perform()
 
@@ -121,10 +122,10 @@ class Driver:
 
     def broadcast(self, call: Call) -> None:
         """Call a method of the dataset in every worker, after the tasks already assigned to it."""
-        self.machine.now_s = self._clock()
-        self.machine.call(call)
+        self._flights.now_s = self._clock()
+        self._flights.call(call)
         self._perform()
-        self.machine.check_call()
+        self.machine.crew.check_call()
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -134,28 +135,29 @@ class Driver:
         Raises:
             StopIteration: there is none, or the wait was cancelled.
         """
-        machine = self.machine
+        machine, epoch = self.machine, self._flights.epoch
+        assert epoch is not None
         if self._acknowledgements.are_held:
             self._acknowledgements.acknowledge()
-        machine.now_s = self._asked_s = self._clock()
+        self._flights.now_s = self._asked_s = self._clock()
         machine.ask()
-        if machine.holds_back:
+        if epoch.held is not NOTHING:
             self._collect(0.0, None)
             self._give_held()
         while True:
-            if machine.pending_warnings:
+            if machine.crew.pending_warnings:
                 self._warn_pending()
             ordinal = machine.take()
             if ordinal >= 0:
-                return self._hand_out(ordinal)
+                return self._hand_out(epoch, ordinal)
             if not machine.decisions:
-                pause_s, worker = machine.wait()
+                pause_s, worker = machine.lateness.wait()
                 if not machine.decisions:
                     self._collect(pause_s, worker)
-                    machine.judge_lateness()
+                    machine.lateness.judge()
             if machine.decisions:
                 self._perform()
-            if machine.holds_back:
+            if epoch.held is not NOTHING:
                 self._give_held()
 
     def _give_held(self) -> None:
@@ -164,18 +166,18 @@ class Driver:
         self.machine.fill()
         self._perform()
 
-    def _hand_out(self, ordinal: int) -> Any:
-        machine, epoch = self.machine, self.epoch
-        result = epoch.pop(ordinal)
+    def _hand_out(self, epoch: Epoch, ordinal: int) -> Any:
+        machine, now_s = self.machine, self._flights.now_s
+        result = epoch.kind.pop(epoch, ordinal)
         worker, notes, read = result.worker, result.notes, result.read
         observer = self._observer
-        is_seen = observer.got or machine.now_s - self._asked_s > _LONG_S
+        is_seen = observer.got or now_s - self._asked_s > _LONG_S
         row_parts = self._row_parts_of(epoch, ordinal, result) if is_seen else None
         try:
             try:
-                warning = None if notes is None else epoch.look_at(notes)
+                warning = None if notes is None else epoch.stream_check.look_at(notes)
                 if warning is not None:
-                    machine.pending_warnings.append(warning)
+                    machine.crew.pending_warnings.append(warning)
                     self._warn_pending()
                 batch = self._unpack(result)
             except BaseException:
@@ -183,12 +185,12 @@ class Driver:
                 raise
             finally:
                 del result  # avoid a reference cycle: its exception refers to this frame
-                machine.handed_out(worker)
+                machine.handed_out()
                 if machine.decisions:
                     self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # after an interrupt the batch comes again
-                epoch.note(ordinal, worker, notes, read)
+                epoch.kind.note(epoch, ordinal, worker, notes, read)
                 epoch.progress.missing += 1
             raise
         if notes is not None:
@@ -197,14 +199,14 @@ class Driver:
         if row_parts is not None:
             self._write(row_parts)
         else:
-            observer.last_s = now_s = self._clock()
+            observer.last_s = delivered_s = self._clock()
             asked_s = self._asked_s
-            observer.waited_s += now_s - asked_s
-            if machine.now_s is not asked_s:
-                observer.late_s += machine.now_s - asked_s
+            observer.waited_s += delivered_s - asked_s
+            if now_s is not asked_s:
+                observer.late_s += now_s - asked_s
             if self.counters.batches >= observer.due:
-                observer.got = int(now_s * 1e9)
-        epoch.note(ordinal, worker, notes, read)
+                observer.got = int(delivered_s * 1e9)
+        epoch.kind.note(epoch, ordinal, worker, notes, read)
         return batch
 
     def _row_parts_of(self, epoch: Epoch, ordinal: int, result: Result) -> RowParts | None:
@@ -226,7 +228,7 @@ class Driver:
         row_parts = (ordinal, worker, epoch.sample_count(flight), size, given, *made, came)
         ready = epoch.ready
         behind = len(ready)
-        if behind and self.machine.now_s != asked_s:  # some of them may have arrived after the request
+        if behind and self._flights.now_s != asked_s:  # some of them may have arrived after the request
             asked = int(asked_s * 1e9)
             # Batches that have not arrived may have been ready too: that is determined later, from when each was
             # finished.
@@ -269,11 +271,11 @@ class Driver:
 
     def await_openings(self) -> None:
         """Wait for the first answer of every worker with a task, which contains the state in which it began."""
-        machine = self.machine
-        machine.now_s = self._clock()
-        machine.wait_anew()
-        while machine.await_openings():
-            if not machine.decisions:
+        lateness = self.machine.lateness
+        self._flights.now_s = self._clock()
+        lateness.deadline_s = None
+        while lateness.await_openings():
+            if not self.machine.decisions:
                 self._collect(None, None)
             self._perform()
             self._warn_pending()
@@ -293,7 +295,7 @@ class Driver:
         else:
             with scope.ranges("feedline: wait for workers"):
                 results = self.engine.collect(pause_s, worker)
-        now_s = machine.now_s = self._clock()
+        now_s = self._flights.now_s = self._clock()
         if not results:
             if self.leaving:
                 raise StopIteration
@@ -301,24 +303,24 @@ class Driver:
         for result in results:
             if result.kind is ResultKind.DIED:
                 death, result.payload = result.payload, None  # avoid a reference cycle with this frame
-                machine.died(result.worker, death, self._revoke(result.worker, None))
+                machine.crew.died(result.worker, death, self._revoke(result.worker, None))
                 del death
                 continue
             if result.worker not in watch.records:
                 result.first = True
                 trouble = watch.begin(result.worker)
                 if trouble is not None:
-                    machine.pending_warnings.append((trouble, WorkerWarning))
+                    machine.crew.pending_warnings.append((trouble, WorkerWarning))
             machine.answered(result)
         if len(results) > 1:
             self._slots.unpack_ahead(results)
         if now_s >= watch.next_s:
             for found in watch.look(now_s):
                 if isinstance(found, int):
-                    machine.grown(found)
+                    machine.crew.grown(found)
                 else:
-                    machine.pending_warnings.append((str(found), WorkerWarning))
-        if machine.fatal is not None:
+                    machine.crew.pending_warnings.append((str(found), WorkerWarning))
+        if machine.crew.fatal is not None:
             self._give_up()
 
     def _perform(self) -> None:
@@ -335,7 +337,8 @@ class Driver:
                 else:
                     self._give(worker, decision[2])
             elif what is TAKE_BACK:
-                machine.taken_back(worker, self._revoke(worker, decision[2]))
+                count = None if decision[2] is None else 1
+                machine.crew.taken_back(worker, decision[2], self._revoke(worker, count))
             elif what is START:
                 self._start_another(worker)
             elif what is RETIRE:
@@ -344,7 +347,7 @@ class Driver:
             else:
                 assert what is LOOK_AT
                 self._look_at(worker, kills=decision[2])
-        if machine.fatal is not None:
+        if machine.crew.fatal is not None:
             self._give_up()
 
     def _give(self, worker: int, task: Task) -> None:
@@ -353,7 +356,7 @@ class Driver:
         except Exception as exc:  # indices that cannot be sent
             if is_interrupt(exc):
                 raise
-            self.machine.not_given(task.id, exc)
+            self.machine.crew.not_given(worker, task.id, exc)
 
     def _give_together(self) -> None:
         """Send each worker its next tasks together, up to the first decision of another kind."""
@@ -393,25 +396,25 @@ class Driver:
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self.close()
                 raise
-            self.machine.not_started(worker, exc)
+            self.machine.crew.not_started(worker, exc)
             return
-        self.machine.now_s = self._clock()
-        self.machine.started(worker)
+        self._flights.now_s = self._clock()
+        self.machine.crew.started(worker)
 
     def _look_at(self, worker: int, *, kills: bool) -> None:
         """Inspect an unresponsive worker; kill it if requested."""
         self._warn_pending()  # show what led here before raising an error
-        self.machine.now_s = self._clock()
-        if self.machine.was_alive(worker, self.engine.alive_s(worker)):
+        self._flights.now_s = self._clock()
+        if self.machine.lateness.was_alive(worker, self.engine.alive_s(worker)):
             return
         pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # before the kill: a dead worker has no stack
         killed = kills and self.engine.kill(worker)
-        self.machine.now_s = self._clock()
-        self.machine.seen(worker, Seen(pid, stack, killed))
+        self._flights.now_s = self._clock()
+        self.machine.lateness.seen(worker, Seen(pid, stack, killed))
 
     def _give_up(self) -> None:
         """End the workers, and raise the exception that one of them died of."""
-        death, self.machine.fatal = self.machine.fatal, None
+        death, self.machine.crew.fatal = self.machine.crew.fatal, None
         self.close()
         assert death is not None
         try:
@@ -421,7 +424,7 @@ class Driver:
 
     def _warn_pending(self) -> None:
         """Issue the pending warnings. A warning filter may turn one into an exception."""
-        pending_warnings = self.machine.pending_warnings
+        pending_warnings = self.machine.crew.pending_warnings
         while pending_warnings:
             warn_user(*pending_warnings.pop(0))
 

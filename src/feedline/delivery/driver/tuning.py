@@ -186,8 +186,8 @@ class TunedDriver(Driver):
     def begin_epoch(self, epoch: Epoch) -> None:
         self._pause()
         depth = self.tuning.depth
-        self.machine.is_elastic = self.tuning.least < self.tuning.most
-        epoch.limits = replace(epoch.limits, window=len(self.machine.active) * depth, depth=depth)
+        self.machine.crew.is_elastic = self.tuning.least < self.tuning.most
+        epoch.limits = replace(epoch.limits, window=len(self._flights.active) * depth, depth=depth)
         super().begin_epoch(epoch)
 
     def next(self) -> object:
@@ -202,8 +202,8 @@ class TunedDriver(Driver):
             super()._collect(pause_s, worker)
         finally:
             self._waited_s += time.monotonic() - begun_s
-        if len(self.machine.active) < self.tuning.count:  # one of them could not be started
-            self.tuning.is_refused(len(self.machine.active))
+        if len(self._flights.active) < self.tuning.count:  # one of them could not be started
+            self.tuning.is_refused(len(self._flights.active))
 
     def _pause(self) -> None:
         """Measure nothing until every worker has answered, and the batches prefetched by then are used up."""
@@ -214,17 +214,17 @@ class TunedDriver(Driver):
         machine, tuning = self.machine, self.tuning
         self._due = self._asked + _EVERY
         if not self._is_warm:
-            self._is_warm = machine.is_settled
+            self._is_warm = machine.crew.have_all_answered
             if self._is_warm:
                 self._due = self._asked + 1 + tuning.count * tuning.depth
             return
         now_s = time.monotonic()
         if self._since is None:
-            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.work(), *self._scheduled_s())
+            self._start, self._since = self._asked, (now_s, self._waited_s, *machine.pace.work(), *self._scheduled_s())
             return
         begun_s, waited_s, tasks, busy_ns, computed_before_s, queued_before_s = self._since
         batches, seconds = self._asked - self._start, now_s - begun_s
-        answered, worked_ns = machine.work()
+        answered, worked_ns = machine.pace.work()
         if batches < max(_LEAST_BATCHES, 2 * tuning.count) or seconds < _LEAST_S or answered == tasks:
             return
         busy_s = (worked_ns - busy_ns) / 1e9
@@ -243,10 +243,10 @@ class TunedDriver(Driver):
         has_changed = tuning.decide(period)
         self._observer.settle(self.counters.batches, is_settled=tuning.is_settled)
         if has_changed:
-            machine.now_s = now_s
-            machine.resize(tuning.count, tuning.depth)
+            self._flights.now_s = now_s
+            machine.crew.resize(tuning.count, tuning.depth)
             self._perform()
-            tuning.is_refused(len(machine.active))
+            tuning.is_refused(len(self._flights.active))
 
     def _scheduled_s(self) -> tuple[float, float]:
         """Return how long the workers have computed so far, and how long they were ready to run but had no core.

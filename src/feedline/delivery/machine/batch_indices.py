@@ -35,6 +35,8 @@ def reusable(indices: object) -> object:
 
 def count_of(indices: Any, *, batched: bool = True) -> int:
     """Return the number of samples."""
+    if type(indices) is IndexBlock:  # checked first because it is quicker
+        return len(indices.array)
     if not batched:
         return 1
     try:

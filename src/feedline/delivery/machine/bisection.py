@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_ENOUGH = 2
+"""Workers in a row that must die over a single place before it is blamed. One may have died of another cause."""
+
 
 @dataclass(slots=True)
 class Bisection:
@@ -18,7 +21,7 @@ class Bisection:
         (4, 6)
         >>> search.died()  # of 4 and 5
         >>> search.died()  # of 4
-        >>> search.died()  # and again: that is enough, unless workers die of other causes as well
+        >>> search.died()  # and again: that is enough
         >>> search.found
         4
     """
@@ -26,8 +29,6 @@ class Bisection:
     low: int
     high: int
     """The place is one of `low` to `high - 1`."""
-    enough: int = 2
-    """How many workers in a row must die over a single place before it is blamed."""
     deaths_alone: int = 0
     """Workers that died over a single place."""
     failed: bool = False
@@ -48,7 +49,7 @@ class Bisection:
     @property
     def found(self) -> int | None:
         """The place that kills, once known."""
-        return self.low if self.deaths_alone >= self.enough else None
+        return self.low if self.deaths_alone >= _ENOUGH else None
 
     def died(self) -> None:
         """Record that the probe killed its worker."""

@@ -8,7 +8,9 @@ GIVE = "give"
 """(GIVE, worker, task): submit the task; call `not_given` if it cannot be sent."""
 
 TAKE_BACK = "take back"
-"""(TAKE_BACK, worker, count): revoke `count` tasks that it has not begun, None for all, and call `taken_back`."""
+"""(TAKE_BACK, worker, target): revoke a task that it has not begun, for the worker `target`, or all of them if that is
+None, and call `taken_back`.
+"""
 
 START = "start"
 """(START, worker): start a worker, replacing the previous one if any; call `started` or `not_started`."""

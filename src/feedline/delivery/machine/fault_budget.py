@@ -40,8 +40,6 @@ class Treated:
     """Places to leave out."""
     known: int = 0
     """How many of its samples are left out or replaced."""
-    is_entered: bool = False
-    """True once its outcome is in the log."""
     faults: tuple[Fault, ...] = ()
     """Its faults."""
     neighbours: int = 0
@@ -151,8 +149,8 @@ class FaultBudget:
             f"remove these samples from the sampler or dataset.\n{_named(empty.faults)}"
         )
         tried = empty.neighbours
-        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # no other sample would help
-        other = None if is_whole or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
+        has_failed_together = any(fault.stage == "collate" for fault in empty.faults)  # no other sample would help
+        other = None if has_failed_together or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
         while other is not None and tried < _MOST_NEIGHBOURS:
             tried += 1
             other = neighbour_of(other, self.dataset, error)
@@ -172,7 +170,6 @@ class FaultBudget:
         notes = result.notes
         faults: Iterable[Fault] = () if notes is None else notes.faults
         if treated is not None:
-            treated.is_entered = True
             treated.faults += tuple(faults)
             self._lost += treated.known if self.counts_known else 0
         if notes is not None and notes.faults:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from feedline.abc.faults import Fault
 from feedline.delivery.machine.bisection import Bisection
+from feedline.delivery.machine.fault_budget import Treated
 from feedline.types import Task
 
 
@@ -16,8 +17,6 @@ class Trouble:
 
     deaths: int = 0
     """Workers that died over this task."""
-    unexplained: int = 0
-    """Deaths over this task or its probes for which no sample has been blamed."""
     attempts: dict[Hashable, int] = field(default_factory=dict)
     """How often each sample was found to kill, by the key of its index."""
     last_death: BaseException | None = None
@@ -29,22 +28,26 @@ class Trouble:
 
 @dataclass(slots=True)
 class Flight:
-    """A task in flight."""
+    """A task in flight: assigned to a worker, and not answered yet."""
 
     ordinal: int
     worker: int
     task: Task
     stays: bool = False
     """True if no other worker can do it, as with a batch of a stream."""
-    wanted: bool = True
-    """False once the epoch that requested it was left."""
+    treated: Treated | None = None
+    """What was requested, if failed samples are not just raised."""
     is_call: bool = False
     """True for a method call, which belongs to no epoch."""
     suspect: Flight | None = None
     """For a probe: the task whose part it makes, to find the sample that kills."""
-    turn: int = 0
-    """Its place in the sequence of all assignments."""
+    wanted: bool = True
+    """False once the epoch that requested it was left."""
     trouble: Trouble | None = None
+    samples: int | None = None
+    """Samples that its answer covers, if these are not the samples of a full batch."""
+    is_entered: bool = False
+    """True once the faults of its answer are in the log."""
     given_s: float = 0.0
     """When it was assigned, on the machine's clock."""
     came_s: float = 0.0
@@ -53,6 +56,6 @@ class Flight:
     """True if it was assigned late, because the program holds batches and no slot was free."""
 
     @property
-    def whole(self) -> Flight:
-        """The wanted task: for a probe, the task it is a part of."""
+    def requested(self) -> Flight:
+        """The task that was requested: for a probe, the one whose part it makes."""
         return self if self.suspect is None else self.suspect

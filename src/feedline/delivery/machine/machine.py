@@ -1,53 +1,80 @@
 """The machine that assigns tasks, accepts answers, replaces workers and decides which batch comes next.
 
-It never waits, reads no clock, and touches no process, socket or shared memory. Method calls report events to it: the
-training loop asks for a batch (`ask`, `take`, `wait`); a worker answered, died, outgrew its memory limit, was started
-or could not be; tasks were taken back; the time is `now_s`; a method must be called in all workers; the epoch was left.
-It appends its responses to `decisions`, in order (see `decisions.py`). A driver performs all of them and reports the
-result of each before it reports anything else. The same machine runs live, with an engine, and in a simulated world.
+It never waits, reads no clock, and touches no process, socket or shared memory. Method calls report events to it, such
+as the answer of a worker; the time is `flights.now_s`. It appends its responses to `decisions`, in order (see
+`decisions.py`). A driver performs all of them and reports the result of each before it reports anything else. The same
+machine runs live, with an engine, and in a simulated world.
 
-It has three layers, each built on the one before: `Tasks` knows which worker has which task and who owns each slot,
-`Workers` replaces workers and handles the tasks they leave, and `Machine` runs an epoch with the training loop. Every
-batch of the epoch is in flight, ready, done, or not requested yet; `Epoch.note`, which the driver calls last, records
-it as delivered.
+This file is the way of a batch that nothing happens to: `ask`, `take`, `handed_out`, `fill`, `answered`. Every batch of
+the epoch is in flight, ready, done, or not requested yet; `Kind.note`, which the driver calls last, records it as
+delivered. What happens to one batch in a million is in the parts: `crew` has workers that die, grow, or are added,
+`lateness` has batches that are late. All of them share `flights`: who has which task and which slot.
 """
 
 from __future__ import annotations
 
-import math
-
-from feedline.abc.scheduler import WorkerView
-from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.crew import Crew
+from feedline.delivery.machine.decisions import TAKE_BACK
 from feedline.delivery.machine.epoch import NOTHING, Epoch
-from feedline.delivery.machine.flight import Flight
-from feedline.delivery.machine.prefetch import RUN_AHEAD, window_size
-from feedline.delivery.machine.recovery import Seen
-from feedline.delivery.machine.workers import Workers
-from feedline.errors import BadOption, EmptyBatch, WorkerTimeout
+from feedline.delivery.machine.flights import Flights, SlotSource
+from feedline.delivery.machine.lateness import Lateness
+from feedline.delivery.machine.prefetch import Pace, window_size
+from feedline.delivery.machine.recovery import Recovery
+from feedline.errors import BadOption, EmptyBatch
+from feedline.order.progress import has_state
 from feedline.system.failures import is_interrupt, without_frames
-from feedline.types import Result, ResultKind
+from feedline.types import Call, Result, ResultKind
 
 _NOT_READY = -1
 
 
-class Machine(Workers):
-    """Make decisions, without waiting or touching a worker. One thread at a time; constructed like `Workers`."""
+class Machine:
+    """Make decisions, without waiting or touching a worker. One thread at a time.
 
-    _window = 0
-    """Batches that may be in flight."""
-    _deadline_s: float | None = None
-    """Deadline of the batch that the training loop waits for; other batches do not extend it."""
-    _settled_s = -math.inf
-    """Do not ask the scheduler for a worker to relieve before this time."""
-    _late: Flight | None = None
-    """The task of an unresponsive worker that is being inspected."""
+    Args:
+        worker_count: number of workers.
+        slots: where batches are written.
+        recovery: decides what to do about deaths.
+        counters: records what happened.
+        moves: True if any worker may make any batch: with a seed, and on threads, which share one dataset.
+        now_s: the current time.
+        most: maximum number of workers; None if the number is fixed.
+    """
+
+    def __init__(
+        self,
+        worker_count: int,
+        slots: SlotSource,
+        recovery: Recovery,
+        counters: Counters,
+        *,
+        moves: bool = True,
+        now_s: float = 0.0,
+        most: int | None = None,
+    ) -> None:
+        self.flights = Flights(worker_count, slots, counters, now_s=now_s, most=most)
+        self.decisions = self.flights.decisions
+        self.pace = Pace()
+        self.window = 0
+        """Batches that may be in flight."""
+        self.crew = Crew(self.flights, recovery, worker_count)
+        self.lateness = Lateness(self.flights, self.crew, recovery, self.pace, moves=moves)
+        self._slots = slots
+        self._failed_call: BaseException | None = None
+        """What a call raised in a worker; the next `ask` raises it."""
+        self._reported_call: Call | None = None
 
     def begin(self, epoch: Epoch) -> None:
         """Begin an epoch; the previous one must have been left."""
-        self.epoch, self.memory.passes = epoch, self.passes
-        self._recovery.begin_epoch()
-        epoch.open(len(self.active), self.memory)
+        flights = self.flights
+        flights.states.passes += flights.epoch is not None
+        flights.epoch = epoch
+        self.crew.begin_epoch()
+        epoch.open(len(flights.active), flights.states)
         self.fill()
+
+    # -- the training loop asks for a batch --------------------------------------------------------------------------
 
     def ask(self) -> None:
         """Handle a request of the training loop for the next batch.
@@ -55,18 +82,14 @@ class Machine(Workers):
         Raises:
             Exception: what a method call raised in a worker, or the scheduler after the last batch.
         """
-        self.wait_anew()
+        self.lateness.deadline_s = None
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed
-        epoch = self.epoch
+        epoch = self.flights.epoch
         if epoch is not None and epoch.unraised is not None:
             failed, epoch.unraised = epoch.unraised, None
             raise failed
-
-    def wait_anew(self) -> None:
-        """Restart the timeout for the next wait."""
-        self._deadline_s = None
 
     def take(self) -> int:
         """Return the number of the batch to deliver now; negative if it is not ready yet.
@@ -76,20 +99,22 @@ class Machine(Workers):
             BadOption: the scheduler made an impossible choice.
             TooManyBadSamples: the budget of the error policy is spent.
         """
-        epoch = self.epoch
+        epoch = self.flights.epoch
         assert epoch is not None
         while True:
-            ordinal = epoch.take()
+            ordinal = epoch.due()
             if ordinal is not None:
                 result = epoch.ready[ordinal]
                 kind = result.kind
-                epoch.note_faults(ordinal, result)
+                if epoch.guards or result.notes is not None:
+                    epoch.note_faults(result)
                 if kind is ResultKind.DONE or kind is ResultKind.FAILED:
                     return ordinal
                 del result
                 if kind is ResultKind.ENDED:
-                    for unwanted in epoch.end_stream(ordinal):
-                        self._slots.discard(unwanted)
+                    epoch.kind.pop(epoch, ordinal)
+                    while epoch.unwanted:
+                        self._slots.discard(epoch.unwanted.pop())
                 else:
                     self._pass_over(epoch, ordinal)
                 continue
@@ -98,112 +123,117 @@ class Machine(Workers):
             if epoch.in_flight:
                 return _NOT_READY
             is_through, before = epoch.sent == epoch.done, epoch.sent
-            if is_through or not self._flights:
+            if is_through or not self.flights.is_busy:
                 self.fill()
             if epoch.sent > (epoch.done if is_through else before):
                 continue
-            if self._flights and not (is_through and epoch.exhausted):
+            if self.flights.is_busy and not (is_through and epoch.exhausted):
                 return _NOT_READY  # until unwanted tasks whose slots are needed are done
             if is_through and epoch.held is NOTHING:
                 break
-            raise self._refused(epoch, holds_back=is_through)
+            raise _refused(epoch, holds_back=is_through)
         self.leave_epoch()
         epoch.fault_budget.check(ended=True)
         raise StopIteration
 
-    def _refused(self, epoch: Epoch, *, holds_back: bool) -> BadOption:
-        """Return the error for a scheduler that would make everything wait forever."""
-        if holds_back:
-            return BadOption(
-                f"{epoch.scheduler!r} holds back batch {epoch.sent} although every worker is idle: "
-                "`assign` must choose a worker when none has anything to do."
-            )
-        return BadOption(
-            f"{epoch.scheduler!r} delivers none of the finished batches {sorted(epoch.ready)[:8]} although "
-            "nothing else is under way: `take` must choose one of them."
-        )
-
     def _pass_over(self, epoch: Epoch, ordinal: int) -> None:
-        """Skip a batch that has no samples left, unless ranks would get out of step."""
+        """Pass over a batch that has no samples left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
-        worker, notes = result.worker, result.notes
+        worker, notes, flight = result.worker, result.notes, result.flight
         if epoch.fault_budget.keeps_steps:
-            worker = worker if worker not in self._absent else 0
+            worker = worker if worker not in self.flights.absent else 0
             del epoch.ready[ordinal]
             try:
-                treated = epoch.instead_of(ordinal)
+                treated = epoch.fault_budget.instead_of(flight.treated, batched=epoch.kind.request.batched)
             except EmptyBatch as exc:
                 epoch.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             else:
-                self._begin(epoch, ordinal, epoch.task(ordinal, treated.indices, worker, treated), worker)
+                other = epoch.in_flight[ordinal] = epoch.kind.flight(epoch, ordinal, treated.indices, worker, treated)
+                self.flights.give(other, self._slots.acquire(worker))
             return
-        warning = None if notes is None else epoch.look_at(notes)
+        warning = None if notes is None else epoch.stream_check.look_at(notes)
         if warning is not None:
-            self.pending_warnings.append(warning)
-        epoch.pop(ordinal)
-        epoch.note(ordinal, worker, notes, result.read)
+            self.crew.pending_warnings.append(warning)
+        epoch.kind.pop(epoch, ordinal)
+        epoch.kind.note(epoch, ordinal, worker, notes, result.read)
         epoch.progress.missing += 1
-        epoch.ask_again(worker)
         self.fill()
 
-    def handed_out(self, worker: int) -> None:
-        """Request more after a worker's batch was taken. The next `ask` raises what the scheduler raises here."""
-        epoch = self.epoch
-        assert epoch is not None
-        epoch.ask_again(worker)
+    # -- tasks are assigned ------------------------------------------------------------------------------------------
+
+    def handed_out(self) -> None:
+        """Request more after a batch was taken. The next `ask` raises what the scheduler raises here."""
         try:
             self.fill()
         except Exception as exc:
             if is_interrupt(exc):
                 raise
-            epoch.unraised = without_frames(exc)
+            assert self.flights.epoch is not None
+            self.flights.epoch.unraised = without_frames(exc)
+
+    def fill(self) -> None:
+        """Assign tasks until the window is full. A deep window is refilled only after a quarter of it is used up."""
+        flights, slots, epoch = self.flights, self._slots, self.flights.epoch
+        assert epoch is not None
+        limits, in_flight = epoch.limits, epoch.sent - epoch.done
+        if not epoch.deepens:
+            self.window = limits.window
+        elif self.window > limits.window and in_flight > self.window * 3 // 4:
+            return
+        elif self.window > limits.window or not epoch.sent & 15:
+            self.window = window_size(limits, self.pace.typical_s(), slots.fit_messages())
+        left = 0
+        while epoch.sent - epoch.done < self.window:
+            left = left or slots.left()
+            must = not limits.waits_for_slots or (epoch.kind.stays and epoch.sent < len(flights.active))
+            if not left and not must:
+                flights.lacks_slots = True
+                if flights.is_busy:
+                    return
+            if not flights.give_next(epoch):
+                break
+            left -= left > 0
+        flights.lacks_slots = False
 
     @property
     def are_short(self) -> bool:
         """True if tasks are so short that several are assigned at once."""
-        return self.epoch is not None and self._window > self.epoch.limits.window
+        return self.flights.epoch is not None and self.window > self.flights.epoch.limits.window
 
-    def fill(self) -> None:
-        """Assign tasks until the window is full. A deep window is refilled only after a quarter of it is used up."""
-        epoch = self.epoch
-        assert epoch is not None
-        limits, in_flight = epoch.limits, epoch.sent - epoch.done
-        if not epoch.deepens:
-            self._window = limits.window
-        elif self._window > limits.window and in_flight > self._window * 3 // 4:
-            return
-        elif self._window > limits.window or not epoch.sent & 15:
-            self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
-        left = 0
-        while epoch.sent - epoch.done < self._window:
-            left = left or self._slots.left()
-            must = not limits.waits_for_slots or (epoch.stays and epoch.sent < len(self.active))
-            if not left and not must:
-                self._lacks_slots = True
-                if self._flights:
-                    return
-            if not self._send_one(epoch):
-                break
-            left = max(0, left - 1)
-        self._lacks_slots = False
+    # -- workers answer ----------------------------------------------------------------------------------------------
 
-    @property
-    def holds_back(self) -> bool:
-        """True if the scheduler holds back a batch that fits in the window, until a worker has answered."""
-        return self.epoch is not None and self.epoch.held is not NOTHING
+    def answered(self, result: Result) -> None:
+        """Handle the answer of a worker."""
+        flights, crew, worker = self.flights, self.crew, result.worker
+        flight = flights.of[worker].pop(result.task_id, None)
+        if flight is None:
+            return  # from a worker that was replaced, or that lost the task to another
+        view = flights.workers[worker]
+        view.outstanding -= 1
+        view.since_s = flights.now_s
+        if crew.silent and worker in crew.silent:
+            crew.first_answered(worker)
+        if flights.unresponsive:
+            flights.unresponsive.pop(worker, None)
+        if result.busy_ns:
+            self.pace.note(result.busy_ns)
+        notes = result.notes
+        if notes is not None and has_state(notes):
+            has_ended = result.kind is ResultKind.ENDED
+            flights.states.last_notes[worker] = notes.outlasting() if has_ended else notes
+            flights.states.noted_in[worker] = flight.task.epoch + has_ended
+        if flight.suspect is not None:
+            crew.survived(flight.suspect)
+        elif flight.is_call:
+            if result.kind is ResultKind.FAILED and flight.task.indices is not self._reported_call:
+                self._reported_call = flight.task.indices  # the other workers will report the same
+                self._failed_call = result.payload
+        else:
+            flights.accept(flight, result)
+        if worker in flights.parked or (not view.outstanding and worker >= len(flights.active)):
+            crew.end_if_idle(worker)
 
-    def _send_one(self, epoch: Epoch) -> bool:
-        """Assign the next task; False if there is none or no worker may have it."""
-        indices = epoch.next()
-        if indices is NOTHING:
-            return False
-        worker = epoch.assign(indices, self.active)
-        if worker is None:
-            return False
-        ordinal = epoch.sent
-        self._begin(epoch, ordinal, epoch.task(ordinal, indices, worker), worker)
-        epoch.sent = ordinal + 1
-        return True
+    # -- the epoch ends ----------------------------------------------------------------------------------------------
 
     def leave_epoch(self) -> None:
         """Leave the epoch. Workers finish the tasks that they were given; the results are dropped when they arrive.
@@ -211,157 +241,37 @@ class Machine(Workers):
         So every epoch that began reaches every worker, and a dataset that counts its epochs or its samples sees what
         the program did, not how fast it was. Only where nobody can see it are tasks that have not begun taken back.
         """
-        if self.epoch is None:
+        flights, epoch = self.flights, self.flights.epoch
+        if epoch is None:
             return
-        for unwanted in self.epoch.leave():
+        for unwanted in epoch.leave():
             self._slots.discard(unwanted)
-        for flight in self._flights.values():
-            flight.whole.wanted = flight.wanted = flight.is_call
-        if self.epoch.limits.takes_back:
-            for worker in {flight.worker for flight in self._flights.values() if not flight.wanted}:
+        for flight in flights:
+            flight.requested.wanted = flight.wanted = flight.is_call
+        if epoch.limits.takes_back:
+            for worker in {flight.worker for flight in flights if not flight.wanted}:
                 self.decisions.append((TAKE_BACK, worker, None))
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Forget everything: the workers are gone."""
+        for flight in [*self.flights, *self.crew.left_behind()]:
+            self.flights.drop(flight)
+        for tasks in self.flights.of:
+            tasks.clear()
+        self.decisions.clear()
+        if self.flights.epoch is not None:
+            for unwanted in self.flights.epoch.leave():
+                self._slots.discard(unwanted)
 
-    def wait(self) -> tuple[float | None, int | None]:
-        """Return how long to wait, and for which worker; None means without limit, and for any worker.
 
-        If the next batch is late, this finds work for other workers meanwhile: perform `decisions`, then call it again.
-        """
-        epoch = self.epoch
-        assert epoch is not None
-        now_s, limits, scheduler = self.now_s, epoch.limits, epoch.scheduler
-        worker: int | None = None
-        pause_s: float | None = None
-        due = epoch.in_flight.get(epoch.expected) if scheduler.in_order and epoch.awaits_one else None
-        if due is not None:
-            pause_s = self.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
-            if pause_s > 0:
-                worker = due.worker
-            else:
-                pause_s = self._help_idle_workers(epoch)
-        if limits.timeout_s:
-            if self._deadline_s is None:
-                self._deadline_s = now_s + limits.timeout_s
-            left_s = max(0.0, self._deadline_s - now_s)
-            pause_s = left_s if pause_s is None else min(pause_s, left_s)
-        return pause_s, worker
-
-    def _help_idle_workers(self, epoch: Epoch) -> float | None:
-        """Find work for idle workers; return after how many seconds to check again, None if there is no need."""
-        scheduler = epoch.scheduler
-        typical_s = self._pace.typical_s()
-        if self._idle and self._moves and epoch.can_move and self.now_s >= self._settled_s:
-            views = self._views_for_relief(epoch)
-            has_idle = any(not view.outstanding for view in views)
-            move = scheduler.relieve(views, self.now_s, typical_s) if has_idle else None
-            if move is None:  # relieve() scans all workers, and lateness develops slowly
-                self._settled_s = self.now_s + typical_s / 4
-            else:
-                self._check_move(epoch, *move)
-                if move[0] not in self._has_begun_all and self._may_move_from(move[0]):
-                    self._moving = move
-                    self.decisions.append((TAKE_BACK, move[0], 1))
-                    return scheduler.grace_s(typical_s)
-        while self._idle and epoch.limits.runs_ahead:
-            is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
-            if is_full or not (self._slots.left() or not self._flights):
-                return None
-            if not self._send_one(epoch):
-                break
-            self._counters.run_ahead += 1
-        return scheduler.grace_s(typical_s)
-
-    def _views_for_relief(self, epoch: Epoch) -> list[WorkerView]:
-        """Return the workers between which work may move.
-
-        A worker that lost all its tasks unanswered gets no tasks of others until it has answered. So a task visits each
-        stopped worker at most once, and the timeout replaces its last holder. Without such a timeout, the worker that
-        was passed over for longest is tried again.
-        """
-        unresponsive, begun = self._unresponsive, self._has_begun_all
-        if not unresponsive and not begun:
-            return self.active
-        idle = [view.id for view in self.active if not view.outstanding]
-        is_replaced = epoch.limits.kills_stuck and epoch.limits.timeout_s > 0
-        if not is_replaced and unresponsive.keys() >= set(idle):
-            del unresponsive[next(worker for worker in unresponsive if worker in idle)]
-        return [view for view in self.active if view.id not in (begun if view.outstanding else unresponsive)]
-
-    def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
-        """Reject a move from a worker without work or to a busy worker: such moves would never end."""
-        workers = self.active
-        exist = 0 <= source < len(workers) and 0 <= target < len(workers)
-        if not exist or not workers[source].outstanding or workers[target].outstanding:
-            raise BadOption(
-                f"{epoch.scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "
-                f"workers 0 to {len(workers) - 1}. The first must have work, and the second must have nothing to do."
-            )
-
-    def judge_lateness(self) -> None:
-        """Check whether the batch that the training loop waits for has missed its deadline; if so, inspect its worker.
-
-        Raises:
-            WorkerTimeout: the batch is late, and no worker has a task.
-        """
-        epoch = self.epoch
-        if self._deadline_s is None or self.now_s < self._deadline_s or epoch is None or epoch.take() is not None:
-            return
-        if self.decisions:
-            return  # already being handled, such as by replacing a worker that died
-        due = epoch.in_flight.get(epoch.expected) or next(iter(epoch.in_flight.values()), None)
-        self._look_at(epoch, due)
-
-    def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
-        limits = epoch.limits
-        late = self._oldest_of(None if due is None else due.worker)  # may belong to an epoch that was left
-        if late is None:
-            raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
-        since_s = self.workers[late.worker].since_s
-        is_elsewhere = late.stays or not late.whole.wanted  # busy with tasks before the one waited for
-        if (limits.kills_stuck or is_elsewhere) and self.now_s - since_s < limits.timeout_s:
-            self._deadline_s = since_s + limits.timeout_s  # the worker is new, or has answered since and is merely slow
-            return
-        self._late = late
-        self._deadline_s = self.now_s + limits.timeout_s
-        self.decisions.append((LOOK_AT, late.worker, limits.kills_stuck and self._recovery.may_restart))
-
-    def seen(self, worker: int, seen: Seen) -> None:
-        """Handle the inspection of an unresponsive worker; if it was killed, its death is reported next.
-
-        Raises:
-            WorkerTimeout: it was not killed.
-        """
-        late, self._late = self._late, None
-        assert late is not None
-        assert self.epoch is not None
-        elapsed_s = self.now_s - self.workers[worker].since_s
-        error = self._recovery.stuck_error(late, self.epoch.limits, elapsed_s, seen)
-        if not seen.is_killed:
-            raise error
-        self._stuck[worker] = error
-
-    def was_alive(self, worker: int, alive_s: float) -> bool:
-        """Record when an unresponsive worker last showed a sign of life; True if that excuses the delay."""
-        view, alive_s = self.workers[worker], min(alive_s, self.now_s)
-        if alive_s <= view.since_s:
-            return False
-        assert self.epoch is not None
-        view.since_s, self._late = alive_s, None
-        self._deadline_s = alive_s + self.epoch.limits.timeout_s
-        return True
-
-    def await_openings(self) -> bool:
-        """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
-        epoch = self.epoch
-        assert epoch is not None
-        awaited = epoch.unopened()
-        timeout_s = epoch.limits.timeout_s
-        if awaited is None:
-            epoch.assume_openings()
-            self._deadline_s = None  # nothing waits for a batch
-        elif timeout_s and self._deadline_s is None:
-            self._deadline_s = self.now_s + timeout_s
-        elif self._deadline_s is not None and self.now_s >= self._deadline_s:
-            self._look_at(epoch, awaited)
-        return awaited is not None
+def _refused(epoch: Epoch, *, holds_back: bool) -> BadOption:
+    """Return the error for a scheduler that would make everything wait forever."""
+    if holds_back:
+        return BadOption(
+            f"{epoch.scheduler!r} holds back batch {epoch.sent} although every worker is idle: "
+            "`assign` must choose a worker when none has anything to do."
+        )
+    return BadOption(
+        f"{epoch.scheduler!r} delivers none of the finished batches {sorted(epoch.ready)[:8]} although "
+        "nothing else is under way: `take` must choose one of them."
+    )

@@ -1,13 +1,10 @@
 """Recover from the death of a worker: replace it, redo its work, and find samples that kill.
 
-After two workers have died over a task, it is made in halves until one sample is left that kills by itself. The user's
-policy decides what to do with that sample, as with any sample that fails.
+After two workers have died over a task, it is made in halves until one sample is left; if that sample alone kills two
+workers in a row, it is blamed. The user's policy decides what to do with it, as with any sample that fails.
 
-Workers also die of causes unrelated to their samples: another process kills them, or the system runs out of memory.
-Such a death is recognizable: the worker had no task, or the batch is made later with all its samples. These accidents
-are counted. The more there are, the more workers in a row must die before a batch is searched, and then over the sample
-alone before it is blamed: so many that accidents would cause the first once in a hundred times, and the second once in
-ten thousand.
+Workers also die of causes unrelated to their samples: another process kills them, or the system runs out of memory. So
+one death, or one death per worker, never blames a sample.
 """
 
 from __future__ import annotations
@@ -32,6 +29,9 @@ from feedline.types.indices import index_key
 from feedline.workers.fetch.failure_notes import origin_text
 from feedline.workers.fetch.guard import neighbour_of
 
+_DEATHS_BEFORE_SEARCH = 2
+"""Workers that must die over a task before its samples are tried separately."""
+
 _MOST_STREAM_DEATHS = 4
 """Workers that may die over the same batch of a stream."""
 
@@ -44,17 +44,6 @@ _MOST_STARTS_KILLED = 9
 """The same for one that was killed, or that ended for an unknown reason (`WorkerDied.was_killed`). If it was killed
 and the user set `restarts`, that is the only limit.
 """
-
-_DOUBT = 1e-4
-"""Accepted probability that a sample is blamed for accidents."""
-
-_SUSPICION = 0.2
-"""Number of accidents assumed before any happened. A guess: with a smaller number, samples are blamed for the first
-accidents; with a larger one, a sample that kills at the beginning of an epoch takes many workers with it.
-"""
-
-_DOUBT_OF_BATCH = 1e-2
-"""Accepted probability that a batch is searched because of accidents. A search costs only time."""
 
 _DOING = "What it is doing (most recent call first):\n"
 
@@ -80,34 +69,23 @@ class RecoveryOptions:
     """A random number below 1, for policies that spread their pauses."""
 
 
-class Doubts(NamedTuple):
-    """What is known about accidents when a task is judged."""
-
-    others: int
-    """Other tasks in flight over which workers have died: these deaths may turn out to be accidents too."""
-    answers: int
-    """Tasks answered so far."""
-
-
 Redone = Task | Result | None
-"""What to do with a task over which a worker died: send a probe, settle it with a result, or (None) assign it again."""
+"""What to do with a task over which a worker died: send a probe, answer it with a result, or (None) assign it again."""
 
 
 class Recovery:
     """Decide what to do with tasks over which workers died, and whether another worker may be started."""
 
-    def __init__(self, care: RecoveryOptions) -> None:
-        self._care = care
-        self._left = care.restarts
+    def __init__(self, options: RecoveryOptions) -> None:
+        self._options = options
+        self._left = options.restarts
         self._starts_failed: dict[int, int] = {}
-        self._accidents = 0
-        """Workers killed while idle, or that died over batches later made with all their samples."""
         self._shown: set[str] = set()
         """Stacks of stuck workers that warnings have shown."""
 
     def begin_epoch(self) -> None:
         """Reset the budget."""
-        self._left = self._care.restarts
+        self._left = self._options.restarts
         self._starts_failed.clear()
 
     @property
@@ -115,39 +93,26 @@ class Recovery:
         """True while another worker may be replaced."""
         return self._left > 0
 
-    def made(self, trouble: Trouble) -> None:
-        """Record that a task with unexplained deaths was done after all: these deaths were accidents."""
-        self._accidents += trouble.unexplained
-        trouble.unexplained = 0
-
-    def _enough(self, doubts: Doubts, doubt: float = _DOUBT) -> int:
-        """How many workers must die over the same samples of a task to rule out an accident."""
-        doubtful = self._accidents + doubts.others + _SUSPICION
-        share = doubtful / (doubtful + doubts.answers + 1)
-        return max(2, math.ceil(math.log(doubt) / math.log(share)))
-
     # -- workers that died -------------------------------------------------------------------------------------------
 
     def is_ready(self, death: BaseException) -> bool:
         """True if a worker died at work; otherwise `death` is the exception that kept it from getting ready."""
         return isinstance(death, WorkerError)
 
-    def end_by(self, worker: int, death: BaseException, begun: Flight | None, doubts: Doubts) -> BaseException | None:
+    def end_by(self, worker: int, death: BaseException, begun: Flight | None) -> BaseException | None:
         """Count a death; return the exception that ends the epoch, None if the worker is to be replaced.
 
         Args:
             worker: the worker that died.
             death: why it died.
             begun: the task that it was working on.
-            doubts: what is known about accidents.
         """
         failed = not self.is_ready(death) or not getattr(death, "was_ready", True)
         starts = self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
         was_killed = getattr(death, "was_killed", False)
-        self._accidents += bool(was_killed) if failed else begun is None and was_killed is not False
-        stays = begun is not None and (begun.stays or not self._care.searches)
+        stays = begun is not None and (begun.stays or not self._options.searches)
         deaths = 0 if begun is None or begun.trouble is None else begun.trouble.deaths
-        stays_stuck = stays and deaths >= max(_MOST_STREAM_DEATHS, self._enough(doubts)) - 1
+        stays_stuck = stays and deaths + 1 >= _MOST_STREAM_DEATHS
         if stays_stuck:
             death.args = (
                 f"{death} {deaths + 1} workers have died at this place. The samples of a stream, or of a dataset that "
@@ -164,7 +129,7 @@ class Recovery:
 
     def _most_starts(self, was_killed: bool | None) -> float:
         """How often in a row to restart a worker that ended this way before it was ready."""
-        if was_killed and self._care.sets_restarts:
+        if was_killed and self._options.sets_restarts:
             return math.inf
         return _MOST_STARTS if was_killed is False else _MOST_STARTS_KILLED
 
@@ -174,11 +139,12 @@ class Recovery:
 
     def with_budget_note(self, last: BaseException) -> BaseException:
         """Add to the last death's message that the budget is spent, if it is; return the exception."""
-        if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
+        if self._left <= 0 < self._options.restarts and isinstance(last, WorkerError):
+            count = self._options.restarts
             last.args = (
-                f"{last} This is one death too many: {self._care.restarts} workers were replaced in this epoch, and "
-                f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
-                "`faults`, and are not tried again.",
+                f"{last} This is one death too many: {count} workers were replaced in this epoch, and "
+                f"restarts={count} allows no more. Samples that were found to kill are in the loader's `faults`, and "
+                "are not tried again.",
             )
         return last
 
@@ -201,12 +167,12 @@ class Recovery:
             else (f"Worker {worker} could not get ready: {type(death).__name__}: {death}.")
         )
         what = ""
-        if begun is not None and begun.whole.wanted and not begun.is_call:
-            task = begun.whole
+        if begun is not None and begun.requested.wanted and not begun.is_call:
+            task = begun.requested
             samples = "" if task.stays else f" ({samples_text(self._samples_of(task))})"
             doing = "making" if begun.suspect is None else "searching for the sample that kills workers, in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
-        restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
+        restart = f"restart {self._options.restarts - self._left} of {self._options.restarts} in this epoch"
         if isinstance(death, WorkerTimeout):  # it ends with a stack, which only the first warning shows
             start, _, frames = text.partition(_DOING)
             if frames in self._shown:
@@ -218,77 +184,69 @@ class Recovery:
 
     # -- tasks over which workers died -------------------------------------------------------------------------------
 
-    def redo(self, begun: Flight, death: BaseException, doubts: Doubts) -> Redone:
+    def redo(self, begun: Flight, death: BaseException) -> Redone:
         """Decide how to redo a task over which a worker died; if it killed before, search for the sample."""
         if begun.suspect is not None:
             trouble = begun.suspect.trouble
             assert trouble is not None
             assert trouble.search is not None
-            trouble.unexplained += 1
             trouble.search.died()
-            return self._search_on(begun.suspect, death, doubts)
+            return self._search_on(begun.suspect, death)
         trouble = begun.trouble = begun.trouble or Trouble()
         trouble.deaths += 1
-        trouble.unexplained += 1
-        # A single sample cannot be searched, so the evidence must suffice at once.
-        enough = self._enough(doubts, _DOUBT_OF_BATCH * (1 if self._care.batched else _DOUBT))
-        if trouble.deaths < enough or begun.stays or not self._care.searches:
+        if trouble.deaths < _DEATHS_BEFORE_SEARCH or begun.stays or not self._options.searches:
             return None
-        if not self._care.batched:
-            return self._found(begun, 0, death, doubts)
         trouble.search = Bisection(0, len(self._samples_of(begun)))
-        return self._search_on(begun, death, doubts)
+        return self._search_on(begun, death)
 
-    def survived(self, suspect: Flight, doubts: Doubts) -> Redone:
+    def survived(self, suspect: Flight) -> Redone:
         """Record that a part of a task that kills was made without harm."""
         assert suspect.trouble is not None
         assert suspect.trouble.search is not None
         suspect.trouble.search.survived()
-        return self._search_on(suspect, None, doubts)
+        return self._search_on(suspect, None)
 
-    def _search_on(self, suspect: Flight, death: BaseException | None, doubts: Doubts) -> Redone:
+    def _search_on(self, suspect: Flight, death: BaseException | None) -> Redone:
         trouble = suspect.trouble
         assert trouble is not None
         search = trouble.search
         assert search is not None
         trouble.last_death = death or trouble.last_death
-        search.enough = self._enough(doubts)
         if search.failed:  # each sample can be made: it was an accident, or they are too much together
             trouble.search, trouble.deaths = None, 0
             return None
         if search.found is not None:
             trouble.search = None
             assert trouble.last_death is not None
-            return self._found(suspect, search.found, trouble.last_death, doubts)
+            return self._found(suspect, search.found, trouble.last_death)
         first, stop = search.probe
         task, draw = suspect.task, suspect.task.draw
         return Task(
             0,
-            rows_of(task.indices, first, stop),
+            rows_of(task.indices, first, stop) if self._options.batched else task.indices,
             draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
             resume=task.resume,
             skip=tuple(place - first for place in task.skip if first <= place < stop),
         )
 
     def _samples_of(self, flight: Flight) -> list[object]:
-        return as_list(flight.task.indices, batched=self._care.batched and not flight.stays)
+        return as_list(flight.task.indices, batched=self._options.batched and not flight.stays)
 
     def _decide(self, failure: Failure) -> Verdict:
-        policy = self._care.policy
+        policy = self._options.policy
         if policy is None or policy.never_catches:
             return Verdict("raise")
-        return policy.decide(failure, self._care.chance())
+        return policy.decide(failure, self._options.chance())
 
-    def _found(self, suspect: Flight, place: int, death: BaseException, doubts: Doubts) -> Redone:
+    def _found(self, suspect: Flight, place: int, death: BaseException) -> Redone:
         """Apply the policy's verdict to a sample that kills."""
         trouble, task = suspect.trouble, suspect.task
         assert trouble is not None
         index = self._samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        origin = origin_text(self._care.dataset, index)
+        origin = origin_text(self._options.dataset, index)
         origin += "," if origin else ""
         error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
-        trouble.unexplained = 0
         known = index_key(index)
         trouble.attempts[known] = trouble.attempts.get(known, 0) + 1
         failure = Failure(index, error, "worker", trouble.attempts[known], suspect.worker)
@@ -299,20 +257,19 @@ class Recovery:
                 raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
             return Result(ResultKind.FAILED, suspect.worker, task.id, exc)
-        action, now_s = verdict.action, self._care.wall_s()
+        action, now_s = verdict.action, self._options.wall_s()
         other = None
         if action == "replace":
-            other = neighbour_of(index, self._care.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
+            other = neighbour_of(index, self._options.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
         if action == "raise" or (action == "replace" and other is None):
             notes = Notes(faults=[Fault.of(failure, "raise", time=now_s)])
             return Result(ResultKind.FAILED, suspect.worker, task.id, error, notes=notes)
-        # One more death starts the search for the next sample of a batch; one death is never enough to blame a sample.
-        trouble.deaths = self._enough(doubts, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
+        trouble.deaths = _DEATHS_BEFORE_SEARCH - 1  # one more death starts the search for the next sample
         if action == "skip":
             task.skip = (*task.skip, place)
             trouble.faults.append(Fault.of(failure, "skip", time=now_s))
         elif action == "replace":
-            task.indices = with_item(task.indices, place, other, batched=self._care.batched)
+            task.indices = with_item(task.indices, place, other, batched=self._options.batched)
             trouble.faults.append(Fault.of(failure, "replace", time=now_s, replacement=other))
         return None
 
@@ -323,7 +280,7 @@ class Recovery:
         timeout_s = limits.timeout_s
         who = f"worker {late.worker}" + ("" if seen.pid is None else f" (pid {seen.pid})")
         samples = "" if late.stays else f" ({samples_text(self._samples_of(late))})"
-        samples += "" if late.whole.wanted else " of an iteration that was left"
+        samples += "" if late.requested.wanted else " of an iteration that was left"
         doing = "Its stack is not available."
         if seen.stack is not None:
             doing = f"{_DOING}{users_frames(seen.stack)}"
@@ -336,10 +293,8 @@ class Recovery:
 
     def _why_not_killed(self, limits: Limits, seen: Seen) -> str:
         if limits.kills_stuck and not self.may_restart:
-            return (
-                f" It is not replaced: {self._care.restarts} workers were replaced in this epoch, and restarts= allows "
-                "no more."
-            )
+            count = self._options.restarts
+            return f" It is not replaced: {count} workers were replaced in this epoch, and restarts= allows no more."
         if limits.kills_stuck:
             return " It is not replaced: this engine cannot end a worker that is busy; engine='process' can."
         how = "restarts=" if seen.pid is not None else "engine='process' and restarts="

@@ -1,0 +1,171 @@
+"""The table of flights: which worker has which task, and who owns its slot.
+
+These hold whenever a method of the machine or of its parts has returned:
+
+- A task is in the table from the moment it is assigned to a worker until it is answered or dropped. Whenever it is
+  assigned it gets a new id, so a late answer of a replaced worker cannot be mistaken for that of another task.
+- A slot belongs to a task in flight, to a ready batch, or to the training loop; the last owner releases it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from feedline.abc.scheduler import WorkerView
+from feedline.delivery.machine.counters import Counters
+from feedline.delivery.machine.decisions import GIVE, Decision
+from feedline.delivery.machine.epoch import Epoch, WorkerStates
+from feedline.delivery.machine.flight import Flight
+from feedline.types import Call, Notes, Result, ResultKind, Task
+
+
+class SlotSource(Protocol):
+    """Source of slots: the part of the arena's bookkeeping that the machine needs; a counter in the simulation."""
+
+    def left(self) -> int:
+        """Return how many more tasks can be assigned now."""
+
+    def acquire(self, worker: int) -> int:
+        """Return a slot for a task of a worker; -1 if the task must do without."""
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        """Take back an empty slot."""
+
+    def discard(self, result: Result) -> None:
+        """Take back the slot of an unwanted batch."""
+
+    def fit_messages(self) -> int:
+        """Return how many batches of one worker can wait for the training loop in messages."""
+
+
+class Flights:
+    """The tasks of a set of workers.
+
+    Args:
+        worker_count: number of workers.
+        slots: where batches are written.
+        counters: records what happened.
+        now_s: the current time.
+        most: maximum number of workers; None if the number is fixed.
+    """
+
+    start_up_s = 2.0
+    """Start-up time before a worker can count as late; importing torch takes about one second."""
+
+    def __init__(
+        self, worker_count: int, slots: SlotSource, counters: Counters, *, now_s: float = 0.0, most: int | None = None
+    ) -> None:
+        self.now_s = now_s
+        """The time, on any monotonic clock. Set it before you report an event to the machine."""
+        max_workers = max(worker_count, most or 0)
+        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(max_workers)]
+        """All workers by number, including those that do not get tasks yet or any more."""
+        self.active = self.workers[:worker_count]
+        """The workers that get tasks."""
+        self.absent = set(range(worker_count, max_workers))
+        """Numbers of workers that were not started, or have been retired."""
+        self.of: list[dict[int, Flight]] = [{} for _ in self.workers]
+        """The tasks of each worker by their ids, the earliest assigned first."""
+        self.parked: dict[int, list[Flight]] = {}
+        """Workers to replace once they are idle, with those of their tasks that wait for the new worker."""
+        self.unresponsive: dict[int, None] = {}
+        """Workers that lost all their tasks to others and have answered nothing since, the earliest first. They may be
+        stopped.
+        """
+        self.begun: dict[int, tuple[int, ...]] = {}
+        """The ids of the tasks of workers that had begun all their tasks at the last check."""
+        self.states = WorkerStates()
+        self.decisions: deque[Decision] = deque()
+        self.epoch: Epoch | None = None
+        self.lacks_slots = False
+        """True while tasks that fit in the window are not assigned because no slot is free."""
+        self.slots = slots
+        self.counters = counters
+        self._last_id = 0
+
+    def __iter__(self) -> Iterator[Flight]:
+        for flights in self.of:
+            yield from flights.values()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while tasks are in flight."""
+        return any(self.of)
+
+    def give_next(self, epoch: Epoch) -> bool:
+        """Assign the next task of an epoch; False if there is none or no worker may have it."""
+        request = epoch.kind.next(epoch, self.active)
+        if request is None:
+            return False
+        indices, worker = request
+        ordinal = epoch.sent
+        flight = epoch.in_flight[ordinal] = epoch.kind.flight(epoch, ordinal, indices, worker)
+        self.give(flight, self.slots.acquire(worker))
+        epoch.sent = ordinal + 1
+        return True
+
+    def give(self, flight: Flight, slot: int) -> None:
+        """Assign a task to its worker under a new id."""
+        task, worker, states = flight.task, flight.worker, self.states
+        self._last_id = task.id = self._last_id + 1
+        task.slot, task.epoch = slot, states.passes
+        if states.owed and worker in states.owed and not flight.is_call:
+            task.resume = states.owed.pop(worker)
+        flight.given_s = self.now_s
+        if self.lacks_slots:
+            flight.is_held_up = True
+        if self.parked and worker in self.parked and not flight.is_call:
+            self.parked[worker].append(flight)
+        else:
+            self.decisions.append((GIVE, worker, task))
+        self.of[worker][task.id] = flight
+        view = self.workers[worker]
+        if not view.outstanding and view.since_s < self.now_s:
+            view.since_s = self.now_s
+        view.outstanding += 1
+
+    def remove(self, worker: int, task_id: int) -> Flight:
+        """Remove a task that its worker will not answer."""
+        self.workers[worker].outstanding -= 1
+        return self.of[worker].pop(task_id)
+
+    def accept(self, flight: Flight, result: Result) -> None:
+        """Accept an answer; release its slot unless it holds a wanted batch."""
+        if not flight.wanted or result.kind is not ResultKind.DONE:
+            self.slots.release(flight.task.slot)
+        if not flight.wanted:
+            return
+        epoch = self.epoch
+        assert epoch is not None
+        del epoch.in_flight[flight.ordinal]
+        result.flight, flight.came_s = flight, self.now_s
+        if flight.trouble is not None and flight.trouble.faults:
+            result.notes = result.notes or Notes()
+            result.notes.faults = [*flight.trouble.faults, *result.notes.faults]
+        if epoch.openings.awaited:
+            epoch.openings.answered(result)
+        epoch.kind.arrived(epoch, flight, result)
+
+    def drop(self, flight: Flight) -> None:
+        """Take back the slot of a task that will not be answered."""
+        flight = flight.requested
+        flight.wanted = False
+        self.slots.release(flight.task.slot)
+
+    def call(self, call: Call) -> None:
+        """Call a method of the dataset in every worker, after the tasks already assigned to it."""
+        for view in self.workers:
+            if view.id not in self.absent:  # those will start with the current dataset
+                self.give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
+
+    def oldest(self, worker: int | None) -> Flight | None:
+        """Return the earliest assigned task of a worker, or of all workers; None if there is none."""
+        if worker is not None:
+            return next(iter(self.of[worker].values()), None)
+        return min((next(iter(flights.values())) for flights in self.of if flights), key=_given_s, default=None)
+
+
+def _given_s(flight: Flight) -> float:
+    return flight.given_s

@@ -1,0 +1,219 @@
+"""Batches that are late: how long to wait, work for idle workers meanwhile, and workers that do not answer."""
+
+from __future__ import annotations
+
+import math
+
+from feedline.abc.scheduler import WorkerView
+from feedline.delivery.machine.crew import Crew
+from feedline.delivery.machine.decisions import LOOK_AT, TAKE_BACK
+from feedline.delivery.machine.epoch import Epoch
+from feedline.delivery.machine.flight import Flight
+from feedline.delivery.machine.flights import Flights
+from feedline.delivery.machine.prefetch import RUN_AHEAD, Pace
+from feedline.delivery.machine.recovery import Recovery, Seen
+from feedline.errors import BadOption, WorkerTimeout
+
+
+class Lateness:
+    """Decide what to do while the training loop waits.
+
+    Args:
+        flights: the tasks.
+        crew: the workers.
+        recovery: says whether a worker may be replaced, and reports one that does not answer.
+        pace: how long tasks take.
+        moves: True if any worker may make any batch.
+    """
+
+    def __init__(
+        self,
+        flights: Flights,
+        crew: Crew,
+        recovery: Recovery,
+        pace: Pace,
+        *,
+        moves: bool,
+    ) -> None:
+        self.deadline_s: float | None = None
+        """Deadline of the batch that the training loop waits for; other batches do not extend it."""
+        self._flights = flights
+        self._crew = crew
+        self._recovery = recovery
+        self._pace = pace
+        self._moves = moves
+        self._ask_again_s = -math.inf
+        """Do not ask the scheduler for a worker to relieve before this time."""
+        self._late: Flight | None = None
+        """The task of an unresponsive worker that is being inspected."""
+
+    def wait(self) -> tuple[float | None, int | None]:
+        """Return how long to wait, and for which worker; None means without limit, and for any worker.
+
+        If the next batch is late, this finds work for other workers meanwhile: perform `decisions`, then call it again.
+        """
+        flights, epoch = self._flights, self._flights.epoch
+        assert epoch is not None
+        now_s, limits, scheduler = flights.now_s, epoch.limits, epoch.scheduler
+        worker: int | None = None
+        pause_s: float | None = None
+        due = None
+        if scheduler.in_order and epoch.kind.awaits_one:
+            due = epoch.in_flight.get(epoch.numbers.delivered)
+        if due is not None:
+            pause_s = flights.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
+            if pause_s > 0:
+                worker = due.worker
+            else:
+                pause_s = self.help_idle_workers(epoch)
+        if limits.timeout_s:
+            if self.deadline_s is None:
+                self.deadline_s = now_s + limits.timeout_s
+            left_s = max(0.0, self.deadline_s - now_s)
+            pause_s = left_s if pause_s is None else min(pause_s, left_s)
+        return pause_s, worker
+
+    # -- idle workers ------------------------------------------------------------------------------------------------
+
+    def help_idle_workers(self, epoch: Epoch) -> float | None:
+        """Find work for idle workers; return after how many seconds to check again, None if there is no need."""
+        flights, scheduler, typical_s = self._flights, epoch.scheduler, self._pace.typical_s()
+        idle = [view.id for view in flights.active if not view.outstanding]
+        if idle and self._moves and epoch.kind.can_move and flights.now_s >= self._ask_again_s:
+            views = self._views_for_relief(epoch, idle)
+            has_idle = any(not view.outstanding for view in views)
+            move = scheduler.relieve(views, flights.now_s, typical_s) if has_idle else None
+            if move is None:  # relieve() scans all workers, and lateness develops slowly
+                self._ask_again_s = flights.now_s + typical_s / 4
+            else:
+                source, target = move
+                self._check_move(epoch, source, target)
+                if not self._has_begun_all(source) and self._may_move_from(source):
+                    flights.decisions.append((TAKE_BACK, source, target))
+                    return scheduler.grace_s(typical_s)
+        while epoch.limits.runs_ahead and any(not view.outstanding for view in flights.active):
+            is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
+            if is_full or not (flights.slots.left() or not flights.is_busy):
+                return None
+            if not flights.give_next(epoch):
+                break
+            flights.counters.run_ahead += 1
+        return scheduler.grace_s(typical_s)
+
+    def _views_for_relief(self, epoch: Epoch, idle: list[int]) -> list[WorkerView]:
+        """Return the workers between which work may move.
+
+        A worker that lost all its tasks unanswered gets no tasks of others until it has answered. So a task visits each
+        stopped worker at most once, and the timeout replaces its last holder. Without such a timeout, the worker that
+        was passed over for longest is tried again.
+        """
+        flights, unresponsive = self._flights, self._flights.unresponsive
+        if not unresponsive and not flights.begun:
+            return flights.active
+        is_replaced = epoch.limits.kills_stuck and epoch.limits.timeout_s > 0
+        if not is_replaced and unresponsive.keys() >= set(idle):
+            del unresponsive[next(worker for worker in unresponsive if worker in idle)]
+        return [
+            view
+            for view in flights.active
+            if not (self._has_begun_all(view.id) if view.outstanding else view.id in unresponsive)
+        ]
+
+    def _has_begun_all(self, worker: int) -> bool:
+        """True if a worker had begun all its tasks at the last check, and has got and answered none since."""
+        begun = self._flights.begun.get(worker)
+        if begun is not None and begun != tuple(self._flights.of[worker]):
+            del self._flights.begun[worker]
+            return False
+        return begun is not None
+
+    def _may_move_from(self, source: int) -> bool:
+        """True if work may move away from a worker.
+
+        Work must stay while the worker has a call to make or a state to resume from: tasks that must stay are assigned
+        again behind the rest, and later tasks must not overtake them.
+        """
+        flights = self._flights.of[source].values()
+        return not any(flight.is_call or flight.task.resume is not None for flight in flights)
+
+    def _check_move(self, epoch: Epoch, source: int, target: int) -> None:
+        """Reject a move from a worker without work or to a busy worker: such moves would never end."""
+        workers = self._flights.active
+        exist = 0 <= source < len(workers) and 0 <= target < len(workers)
+        if not exist or not workers[source].outstanding or workers[target].outstanding:
+            raise BadOption(
+                f"{epoch.scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "
+                f"workers 0 to {len(workers) - 1}. The first must have work, and the second must have nothing to do."
+            )
+
+    # -- workers that do not answer ----------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Check whether the batch that the training loop waits for has missed its deadline; if so, inspect its worker.
+
+        Raises:
+            WorkerTimeout: the batch is late, and no worker has a task.
+        """
+        epoch = self._flights.epoch
+        if self.deadline_s is None or self._flights.now_s < self.deadline_s or epoch is None or epoch.due() is not None:
+            return
+        if self._flights.decisions:
+            return  # already being handled, such as by replacing a worker that died
+        due = epoch.in_flight.get(epoch.numbers.delivered) or next(iter(epoch.in_flight.values()), None)
+        self._look_at(epoch, due)
+
+    def _look_at(self, epoch: Epoch, due: Flight | None) -> None:
+        limits, flights = epoch.limits, self._flights
+        late = flights.oldest(None if due is None else due.worker)  # may belong to an epoch that was left
+        if late is None:
+            raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
+        since_s = flights.workers[late.worker].since_s
+        is_elsewhere = late.stays or not late.requested.wanted  # busy with tasks before the one waited for
+        if (limits.kills_stuck or is_elsewhere) and flights.now_s - since_s < limits.timeout_s:
+            self.deadline_s = since_s + limits.timeout_s  # the worker is new, or has answered since and is merely slow
+            return
+        self._late = late
+        self.deadline_s = flights.now_s + limits.timeout_s
+        flights.decisions.append((LOOK_AT, late.worker, limits.kills_stuck and self._recovery.may_restart))
+
+    def seen(self, worker: int, seen: Seen) -> None:
+        """Handle the inspection of an unresponsive worker; if it was killed, its death is reported next.
+
+        Raises:
+            WorkerTimeout: it was not killed.
+        """
+        late, self._late = self._late, None
+        epoch = self._flights.epoch
+        assert late is not None
+        assert epoch is not None
+        elapsed_s = self._flights.now_s - self._flights.workers[worker].since_s
+        error = self._recovery.stuck_error(late, epoch.limits, elapsed_s, seen)
+        if not seen.is_killed:
+            raise error
+        self._crew.stuck[worker] = error
+
+    def was_alive(self, worker: int, alive_s: float) -> bool:
+        """Record when an unresponsive worker last showed a sign of life; True if that excuses the delay."""
+        flights, view = self._flights, self._flights.workers[worker]
+        alive_s = min(alive_s, flights.now_s)
+        if alive_s <= view.since_s:
+            return False
+        assert flights.epoch is not None
+        view.since_s, self._late = alive_s, None
+        self.deadline_s = alive_s + flights.epoch.limits.timeout_s
+        return True
+
+    def await_openings(self) -> bool:
+        """True while a task is in flight whose answer contains the state in which its worker began the epoch."""
+        epoch, now_s = self._flights.epoch, self._flights.now_s
+        assert epoch is not None
+        awaited = epoch.openings.awaited_flight()
+        timeout_s = epoch.limits.timeout_s
+        if awaited is None:
+            epoch.openings.assume()
+            self.deadline_s = None  # nothing waits for a batch
+        elif timeout_s and self.deadline_s is None:
+            self.deadline_s = now_s + timeout_s
+        elif self.deadline_s is not None and now_s >= self.deadline_s:
+            self._look_at(epoch, awaited)
+        return awaited is not None
