@@ -75,6 +75,7 @@ class Run:
     def copy(self, view: LoaderView) -> Run:
         """Return the run for a copy of the loader. It has no workers yet."""
         twin = copy.copy(self)
+        twin.resources = Resources(self.resources.settings, self.resources.framework)
         twin.epochs, twin.fault_budget = self.epochs.copy(), self.fault_budget.copy()
         twin.broadcast, twin.running, twin.listener = _broadcast_to(view), Running(), None
         twin.tuning = None if self.tuning is None else self.tuning.copy()
