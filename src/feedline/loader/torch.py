@@ -76,6 +76,10 @@ class _View:
         return view
 
 
+_iterating = threading.local()
+"""While `_iterate` calls `_get_iterator`, which takes no arguments: the loader, and the order for its iteration."""
+
+
 # Any: a class of loaders, and a loader without its attributes.
 def _new(kind: Any) -> Any:
     _parts()  # the first loader of this process, which frameworks may rebuild
@@ -183,8 +187,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     device_transform: Callable[[Any], Any] | None
     device_buffers: Literal["fresh", "static"]
     snapshot_every_n_steps: int | None
-    _iterated_order: Order | None = None
-    """The order for `_get_iterator`, while `_iterate` calls it."""
 
     @overload
     def __init__(
@@ -401,7 +403,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     # Any: an iterator; subclasses may wrap it.
     def _iterate(self, order: Order) -> Any:
         """Start an iteration as torch's loader does: subclasses override `_get_iterator`."""
-        self._iterated_order = order
+        outer = vars(_iterating).get("order")
+        _iterating.order = self, order
         try:
             if not self.persistent_workers or self.num_workers == 0:
                 return self._get_iterator()
@@ -412,7 +415,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iterator._reset(self)
             return iterator
         finally:
-            self._iterated_order = None
+            _iterating.order = outer
 
     def _get_iterator(self) -> Any:
         try:
@@ -431,7 +434,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
         view = run.refresh(self._feedline_view(self))
-        order = self._iterated_order or run.epochs.order_of(run.order(view))
+        asked = vars(_iterating).get("order")
+        order = run.epochs.order_of(run.order(view)) if asked is None or asked[0] is not self else asked[1]
         if run.skips and view.is_map:
             order.skips, run.skips = order.skips + run.skips, 0
         return view, order
