@@ -130,7 +130,8 @@ def test_transforms_are_timed_and_the_dataset_stays_unchanged(engine: str) -> No
 
 
 def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("feedline.workers.runner.TaskCpu", KnownCpu)
+    for module in ("workers.runner", "delivery.driver.resources"):
+        monkeypatch.setattr(f"feedline.{module}.TaskCpu", KnownCpu)
     loader = loader_of(Slow(), engine)
     with feedline.record(loader, tmp_path / "run.json"):
         assert len(list(loader)) == 6

@@ -13,15 +13,15 @@ from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.batches import ended_by
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Prepare, RowParts
+from feedline.delivery.driver.resources import Resources
 from feedline.delivery.machine.batch_indices import count_of
-from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
-from feedline.memory.arena import Arena
-from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.memory.local_buffers import WORTH_A_SLOT, LocalBuffers
+from feedline.memory.reading import Bytes
 from feedline.randomness import scope as randomness
 from feedline.randomness.stages import TRANSFORM
 from feedline.system import interrupts
@@ -42,8 +42,7 @@ class InlineBatches(OneCallerBatches):
         spec: WorkerSpec,
         checkpoint: Checkpoint,
         snapshot: Snapshot | None,
-        arena: Arena | None,
-        counters: Counters,
+        resources: Resources,
         prepare: Prepare | None,
         fault_budget: FaultBudget | None = None,
         *,
@@ -52,12 +51,10 @@ class InlineBatches(OneCallerBatches):
         super().__init__()
         self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
-        self._arena = arena
-        self._buffer = None if arena is None else LocalBuffers(arena)
-        if arena is not None:
-            arena.serve(self)  # the loader may be dropped while its iterator is in use
-        self.counters = counters
-        self._observer = counters.observer
+        self._resources = resources
+        self._buffer = _Buffer(resources)
+        self.counters = resources.counters
+        self._observer = self.counters.observer
         self.keeps_rows = False
         """See `Driver.keeps_rows`."""
         self.row_parts: RowParts | None = None
@@ -67,6 +64,7 @@ class InlineBatches(OneCallerBatches):
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
         """Begin an epoch, or the rest of one; call it again only before the first request."""
         runner = Runner(spec, None)
+        runner.cpu = self._resources.cpu
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -96,7 +94,8 @@ class InlineBatches(OneCallerBatches):
         self._quick = runner.quick
         """A faster way to make small batches than a task, if there is one."""
         self._plan = checkpoint.plan
-        weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
+        if checkpoint.live is not None or not checkpoint.plan.goes_ahead:  # else it keeps nothing of the user's open
+            weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress.copy() if self._has_target else progress
         """The position of this iteration; the checkpoint has that of the training loop."""
@@ -133,8 +132,8 @@ class InlineBatches(OneCallerBatches):
                 try:
                     batch = None
                     if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        arena = self._arena  # closing a buffer gives back the memory that it keeps for large batches
-                        batch = quick(indices.array) if arena is None or not arena.is_warm else None
+                        # Closing a buffer gives back the memory that it keeps for large batches.
+                        batch = None if self._buffer.is_warm else quick(indices.array)
                     if batch is None:
                         batch = self._make(ordinal, indices)
                     self._made = batch
@@ -184,8 +183,7 @@ class InlineBatches(OneCallerBatches):
     def _end(self) -> None:
         if not self.keeps_rows:
             self._observer.end(self.counters.batches, time.monotonic_ns())
-        if self._arena is not None:
-            self._arena.rest()
+        self._buffer.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: object) -> None:
         """Handle an exception in place of a batch: log it and count the batch as delivered, unless it is made again."""
@@ -261,11 +259,10 @@ class InlineBatches(OneCallerBatches):
         """Make a batch; return `_VOID` if it has no samples left."""
         if not self._guards:
             buffer = self._buffer
-            try:  # what `in_local_buffers` does, but cheaper
+            try:
                 return self._runner.make(indices, partial(self._plan.draw, ordinal), buffer)
             finally:
-                if buffer is not None:
-                    buffer.close()
+                buffer.close()
         draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
@@ -275,7 +272,10 @@ class InlineBatches(OneCallerBatches):
 
     def _make_guarded(self, treated: Treated, draw: Draw) -> object:
         task = Task(0, treated.indices, draw=draw, skip=treated.skip)
-        result = in_local_buffers(self._buffer, self._runner.serve, task, -1)
+        try:
+            result = self._runner.serve(task, -1, self._buffer)
+        finally:
+            self._buffer.close()
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
         if result.notes is not None:
@@ -306,6 +306,40 @@ class InlineBatches(OneCallerBatches):
 
     def _close(self) -> None:
         """Do nothing, as nothing is running."""
+
+
+class _Buffer:
+    """The `Memory` of batches: ordinary memory until the first large array, and the loader's own from then on."""
+
+    crosses = False
+    has_space = True
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._buffers: LocalBuffers | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        """True if closing it gives back memory that is kept for large batches."""
+        return self._buffers is not None and self._buffers.is_warm
+
+    def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        if self._buffers is None:
+            arena = self._resources.arena() if size >= WORTH_A_SLOT else None
+            if arena is None:
+                return None
+            self._buffers = LocalBuffers(arena)
+        return self._buffers.allocate(size)
+
+    def close(self) -> None:
+        """End a batch; see `LocalBuffers.close`."""
+        if self._buffers is not None:
+            self._buffers.close()
+
+    def rest(self) -> None:
+        """End an epoch; see `Arena.rest`."""
+        if self._buffers is not None:
+            self._buffers.rest()
 
 
 _NOTHING = object()

@@ -26,6 +26,7 @@ from feedline.insight.stats import Stats
 from feedline.memory.arena import Arena
 from feedline.system import interrupts
 from feedline.system.limits import memory_limit, usable_cores
+from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind
 from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
@@ -53,6 +54,8 @@ class Resources:
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
         """Memory to close once no other thread is starting workers with it."""
+        self.cpu = TaskCpu()
+        """CPU time of batches that are made in the training loop itself."""
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """The watch of the workers that were started last, while they exist."""
         self._tuning: Tuning | None = None

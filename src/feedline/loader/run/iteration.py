@@ -92,15 +92,13 @@ class Iteration(Iterator[Any]):
         resources = run.resources
         if not view.worker_count:
             checkpoint = self._checkpoint(run, view, order, start)
-            arena, counters, fault_budget = resources.arena(), resources.counters, run.fault_budget
             self._batches = InlineBatches(
                 self.spec,
                 checkpoint,
                 start.snapshot,
-                arena,
-                counters,
+                resources,
                 prepare,
-                fault_budget,
+                run.fault_budget,
                 has_target=self._has_target,
             )
             run.epochs.begun(start, order, checkpoint)
