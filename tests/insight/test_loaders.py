@@ -23,7 +23,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, Stats
-from feedline.loader.base import run_of, view_of
+from feedline.loader.base import run_of
 from feedline.loader.recorder import Recorder
 from feedline.randomness import scope
 from tests.tries import try_again
@@ -524,7 +524,7 @@ def test_a_recording_says_that_tasks_move_only_if_there_is_a_seed(seed: int | No
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_the_settings_found_by_auto_are_recorded(is_gone: bool) -> None:
     loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
-    run_of(loader).refresh(view_of(loader))
+    run_of(loader).refresh(loader)
     recorder = Recorder(loader)
     list(loader)
     loader.tuning.count, loader.tuning.depth = 5, 8

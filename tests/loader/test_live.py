@@ -248,7 +248,7 @@ def test_nothing_is_shown_if_disabled_or_on_other_ranks(name: str, value: str, m
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
     loader = feedline.Loader(list(range(4)), 2)
-    live.begins(loader, run_of(loader).resources.counters, 0)
+    live.begins(loader, run_of(loader).resources.counters, 0, is_asked_for=run_of(loader).is_shown)
     assert not threads()
 
 

@@ -161,20 +161,22 @@ def test_a_state_can_be_resumed_with_other_workers_and_epoch_lengths(other: dict
 
 
 def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:
+    plain: list[int] = []
+
     class Interrupted(DataLoader[Any]):
-        plain: list[int] | None = None
+        is_first = True
 
         def _get_iterator(self) -> Any:
-            if self.plain is None:
-                self.plain = []
-                other = threading.Thread(target=lambda: self.plain.extend(len(batch) for batch in self))
+            if self.is_first:
+                self.is_first = False
+                other = threading.Thread(target=lambda: plain.extend(len(batch) for batch in self))
                 other.start()
                 other.join()
             return super()._get_iterator()
 
     loader = Interrupted(list(range(10)), 4, shuffle=True, seed=2)
     assert len([batch for epoch in islice(loader.virtual_epochs(7), 1) for batch in epoch]) == 7
-    assert loader.plain == [4, 4, 2], "an epoch that ends"
+    assert plain == [4, 4, 2], "an epoch that ends"
 
 
 def test_a_distant_position_is_reached_at_once() -> None:

@@ -164,6 +164,11 @@ class Observer:
         self._settled_at = 0
         _observers.add(self)
 
+    @property
+    def is_recording(self) -> bool:
+        """True if every batch gets a row that is kept."""
+        return bool(self._kept)
+
     # -- called by the code that delivers batches --------------------------------------------------------------------
 
     def begin(self, epoch: int, begun: int, batches: int) -> None:

@@ -26,12 +26,11 @@ from typing import Any, Protocol, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
+from feedline.loader.arguments import LIVE
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
 from feedline.types.terminal import has_rich
 
-VARIABLE = "FEEDLINE_LIVE"
-"""1 to show all loaders of a program; "lines" to write lines even on a terminal."""
 _EVERY_S = 1.0
 _LINES_EVERY = 5
 """Readings per line, if the view writes lines."""
@@ -357,7 +356,7 @@ _held: list[LiveView] = []
 def _view() -> LiveView:
     pid = os.getpid()
     if pid not in _views:
-        in_place = False if os.environ.get(VARIABLE) == "lines" else None
+        in_place = False if os.environ.get(LIVE) == "lines" else None
         _views[pid] = LiveView(sys.stderr, in_place=in_place)
         atexit.register(_views[pid].close)
         _register_fork_hooks()
@@ -399,9 +398,8 @@ def live(loader: _Loader, counters: Counters, worker_count: int) -> Iterator[Non
         view.remove(loader)
 
 
-def begins(loader: _Loader, counters: Counters, worker_count: int) -> None:
-    """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
-    is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
+def begins(loader: _Loader, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
+    """Show a loader that starts an iteration, if it is shown already or `is_asked_for` (only on rank 0)."""
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
         is_asked_for = False
     if is_asked_for or (_views and _view().shows(loader)):

@@ -6,6 +6,7 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import inspect
@@ -42,7 +43,7 @@ from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.run.torch_batches import TorchBatches
-    from feedline.loader.run.torch_view import TorchView
+    from feedline.loader.run.torch_config import TorchConfig
     from feedline.order.order import Order
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
@@ -68,12 +69,12 @@ _kept: list[type] = []
 """`DataLoader`, once frameworks keep it when they rebuild loaders."""
 
 
-class _View:
-    """Stands for the class of the loader's view, until there is a loader."""
+class _Config:
+    """Stands for the class of the loader's config, until there is a loader."""
 
-    def __get__(self, loader: object, kind: type) -> type[TorchView]:
-        view: type[TorchView] = _parts().TorchView
-        return view
+    def __get__(self, loader: object, kind: type) -> type[TorchConfig]:
+        config: type[TorchConfig] = _parts().TorchConfig
+        return config
 
 
 _iterating = threading.local()
@@ -173,7 +174,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _feedline_view = _View()
+    _feedline_config = _Config()
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -386,10 +387,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     def __len__(self) -> int:
         run = self._feedline_run
-        view = self._feedline_view(self)
+        config = run.config_of(self)
         try:
-            order = run.order(view)
-            if view.is_map:
+            order = run.order(config)
+            if config.is_map:
                 length = order.length()
             else:
                 length = None if run.stream_sharding is None else _parts().steps_of(self.dataset, run.stream_sharding)
@@ -425,20 +426,21 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iter(self.sampler)  # type: ignore[call-overload]
             run = self._feedline_run
             with run.running.beginning(run.give_back) as last_close:
-                return run.running.begun(_parts().TorchBatches(run, *self._next_order()), last_close)
+                return run.running.begun(_parts().TorchBatches(run, *self._next_order(), self), last_close)
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
-    def _next_order(self) -> tuple[TorchView, Order]:
+    def _next_order(self) -> tuple[TorchConfig, Order]:
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
-        view = run.refresh(self._feedline_view(self))
+        config: Any = run.refresh(self)  # Any: of this kind of loader
         asked = vars(_iterating).get("order")
-        order = run.epochs.order_of(run.order(view)) if asked is None or asked[0] is not self else asked[1]
-        if run.skips and view.is_map:
+        order = run.epochs.order_of(run.order(config)) if asked is None or asked[0] is not self else asked[1]
+        if run.skips and config.is_map:
+            order = copy.copy(order)  # the next epoch may have the same
             order.skips, run.skips = order.skips + run.skips, 0
-        return view, order
+        return config, order
 
     @property
     def num_workers(self) -> int:

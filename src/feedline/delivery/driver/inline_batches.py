@@ -27,7 +27,6 @@ from feedline.randomness.stages import TRANSFORM
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
-from feedline.workers.runner import Runner
 
 
 class InlineBatches(OneCallerBatches):
@@ -63,8 +62,7 @@ class InlineBatches(OneCallerBatches):
 
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
         """Begin an epoch, or the rest of one; call it again only before the first request."""
-        runner = Runner(spec, None)
-        runner.cpu = self._resources.cpu
+        runner = self._resources.runner(spec, self)
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -73,7 +71,8 @@ class InlineBatches(OneCallerBatches):
                 f"but there are none now. Use {len(streams)} workers."
             )
         assert checkpoint.plan is not None
-        runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
+        if streams or not runner.is_begun:
+            runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
@@ -107,7 +106,7 @@ class InlineBatches(OneCallerBatches):
         self._made: object = _NOTHING
         """The finished batch, until it is delivered."""
         self._acknowledgements = Acknowledgements(spec.dataset)
-        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
+        self._wants_receipts = runner.streams and isinstance(spec.dataset, Acknowledged)
 
     def _next(self) -> object:
         if self.leaving:
@@ -118,6 +117,8 @@ class InlineBatches(OneCallerBatches):
             self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
+        # Epochs of one batch do not read the thread's clock, which some systems need milliseconds for.
+        has_clock = is_seen > 0 or (is_seen < 0 and observer.is_recording)
         quick = self._quick
         began = finished = 0
         cpu = (-1, 0)
@@ -126,7 +127,8 @@ class InlineBatches(OneCallerBatches):
             if is_seen:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
-                self._runner.cpu.begin()
+                if has_clock:
+                    self._runner.cpu.begin()
             batch = self._made
             if batch is _NOTHING:
                 try:
@@ -142,7 +144,8 @@ class InlineBatches(OneCallerBatches):
                     raise
             if is_seen:
                 finished = time.monotonic_ns()
-                cpu = self._runner.cpu.spent(finished - began)
+                if has_clock:
+                    cpu = self._runner.cpu.spent(finished - began)
             if batch is _VOID:
                 self.progress.missing += 1
                 self._note(ordinal)
