@@ -95,10 +95,14 @@ def _of_sampler(
     origin = origin_of(sampler)
     options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share()}
     if index_blocks(sampler, {}) is not None:
-        twin = samplers.RandomSampler(
-            sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator
-        )
-        options["twin"] = SampleOrder(twin, batch_size, drop_last=drop_last)
+
+        def twin() -> Order:
+            own = samplers.RandomSampler(
+                sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator
+            )
+            return SampleOrder(own, batch_size, drop_last=drop_last)
+
+        options["make_twin"] = twin
         return ForeignOrder(whole, functools.partial(_blocks, sampler, batch_size, drop_last), **options)
     if origin is not None:
         return ForeignOrder(whole, functools.partial(remembering, sampler, whole), **options)
