@@ -88,7 +88,11 @@ def test_two_iterations_without_workers_share_no_scratch_space() -> None:
     assert taken == [[0, 1], [0, 1], [2, 3], [2, 3], [4, 5], [4, 5], [6, 7], [6, 7]]
     resources = run_of(loader).resources
     spec = iter(loader).spec
-    users = [Snapshot(0), Snapshot(1)]  # anything that can be referred to weakly
-    runner = resources.runner(spec, users[0])
-    assert resources.runner(spec, users[0]) is runner
-    assert resources.runner(spec, users[1]) is not runner, "while the first user lives"
+    user, other = Snapshot(0), Snapshot(1)  # anything that can be referred to weakly
+    runner = resources.take_runner(spec, user)
+    for next_user, is_free in ((user, True), (other, False)):
+        resources.keep_runner(spec, runner, user)
+        assert (resources.take_runner(spec, next_user) is runner) is is_free
+    resources.keep_runner(spec, runner, user)
+    del user, next_user
+    assert resources.take_runner(spec, other) is runner, "the iteration that used it is gone"

@@ -62,7 +62,7 @@ class InlineBatches(OneCallerBatches):
 
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
         """Begin an epoch, or the rest of one; call it again only before the first request."""
-        runner = self._resources.runner(spec, self)
+        runner = self._resources.take_runner(spec, self)
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -88,6 +88,8 @@ class InlineBatches(OneCallerBatches):
         # The checkpoint refers to the runner only if its state is needed: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             checkpoint.live = runner.states
+        elif not (streams or runner.streams):
+            self._resources.keep_runner(spec, runner, self)
         assert checkpoint.plan is not None
         self._runner = runner
         self._quick = runner.quick

@@ -100,8 +100,8 @@ class Resources:
                 self._arena = arena
         return arena
 
-    def runner(self, spec: WorkerSpec, user: object) -> Runner:
-        """Return what makes batches in the training loop itself: the last one if nobody uses it any more.
+    def take_runner(self, spec: WorkerSpec, user: object) -> Runner:
+        """Return what makes batches in the training loop itself: the one that was kept, if nobody else uses it now.
 
         Args:
             spec: what it needs to know.
@@ -114,8 +114,11 @@ class Resources:
         if last_spec is not spec or last_user() not in (None, user):
             runner = Runner(spec, None)
             runner.cpu = self._cpu
-        self._runners[:] = [(spec, runner, weakref.ref(user))]
         return runner
+
+    def keep_runner(self, spec: WorkerSpec, runner: Runner, user: object) -> None:
+        """Keep a runner that remembers nothing of its epoch, for the next one."""
+        self._runners[:] = [(spec, runner, weakref.ref(user))]
 
     def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
         """Start workers; with `tuning`, as many as it decides, now and later."""

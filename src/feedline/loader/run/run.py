@@ -182,7 +182,7 @@ class Run:
             on_error=fault_budget.policy if fault_budget.guards else None,
             placement=placement,
         )
-        self._spec = made_of, spec
+        self._spec = None if config.worker_count else (made_of, spec)
         return spec
 
     def stats(self, config: Config) -> Stats:
