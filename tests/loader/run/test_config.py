@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import pickle
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -79,6 +82,27 @@ def test_a_dataset_that_changes_is_read_in_every_epoch() -> None:
     assert next(iter(loader))[0].sum() == 0
     dataset.tensors = (torch.ones(4),)
     assert next(iter(loader))[0].sum() == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loader_is_sent_without_its_config(kind: Any) -> None:
+    loader = kind(list(range(6)), 2)
+    before = len(pickle.dumps(loader))
+    list(loader)
+    config_of(loader).__dict__["lock"] = threading.Lock()  # cannot be pickled
+    assert len(pickle.dumps(loader)) < before + 100
+    assert [batch.tolist() for batch in pickle.loads(pickle.dumps(loader))] == [[0, 1], [2, 3], [4, 5]]
+
+
+class Counting(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_a_state_before_the_first_iteration_needs_no_length() -> None:
+    loader: Any = DataLoader(Counting(), 2)
+    loader.state_dict()
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
 
 
 def test_two_iterations_without_workers_share_no_scratch_space() -> None:

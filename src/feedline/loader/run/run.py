@@ -75,7 +75,7 @@ class Run:
         self.skips = 0
         """Batches that the next epoch leaves out, if a framework has delivered them before."""
         self._is_probed = False
-        self._config = config
+        self._config: Config | None = config
         self._spec: tuple[tuple[object, ...], WorkerSpec] | None = None
         """The spec of the last epoch, and what it was made of."""
 
@@ -89,6 +89,9 @@ class Run:
         twin.tuning = config.tuning
         return twin
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_config": None, "_spec": None}  # what is made from the loader anyway
+
     def rebuilt(self, config: Config, rank_watch: RankWatch | None = None) -> None:
         """Apply a dataset, samplers and other arguments that a framework has replaced in the loader."""
         self._config = config
@@ -101,9 +104,10 @@ class Run:
 
     def config_of(self, loader: Any) -> Config:
         """Return the loader's current config."""
-        if not self._config.holds(loader, self.options, self.tuning):
-            self._config = loader._feedline_config(loader, self.options, self.tuning)
-        return self._config
+        config = self._config  # a local copy: another thread may replace it
+        if config is None or not config.holds(loader, self.options, self.tuning):
+            config = self._config = loader._feedline_config(loader, self.options, self.tuning)
+        return config
 
     def _stream_sharding(self, config: Config) -> StreamSharding | None:
         """Return how an iterable dataset is split over the current ranks."""
@@ -205,7 +209,7 @@ class Run:
     def next_epoch(self, loader: Any, config: Config) -> Iterator[object]:
         """Return a new iteration, or the one that `state` already started to find out its initial state."""
         early, self.running.early = self.running.early, None
-        return early or loader._iterate(self.epochs.order_of(self.order(config)))
+        return loader._iterate(self.epochs.order_of(self.order(config))) if early is None else early
 
     def close(self) -> None:
         """Stop all iterations."""
