@@ -17,7 +17,7 @@ from feedline.datasets.source import Source
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
-from feedline.loader.run.numpy_view import NumpyView
+from feedline.loader.run.numpy_config import NumpyConfig
 from tests.images.files import files
 
 
@@ -105,7 +105,7 @@ def test_sources_that_cannot_defer_decoding_decode_themselves_or_raise(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = images.Compose([images.Resize((6, 8))])
-    monkeypatch.setattr(NumpyView, "device_placement", Placement.DECODE)
+    monkeypatch.setattr(NumpyConfig, "device_placement", Placement.DECODE)
     (batch,) = feedline.Loader(of_kind(kind, pipeline, tmp_path), 4)
     if kind == "database":
         assert type(batch) is DeferredImages

@@ -125,6 +125,14 @@ def test_handover(capsys: pytest.CaptureFixture[str]) -> None:
     assert "auto: data-bound" in out or "auto: compute-bound" in out
 
 
+def test_first_batch(tmp_path: Path) -> None:
+    rows = rows_of("first_batch", ["--count", "2"], tmp_path)
+    assert [(row["dataset"], row["shuffle"]) for row in rows] == [
+        (name, shuffle) for name in ("list", "TensorDataset") for shuffle in (False, True)
+    ]
+    assert all(row["torch"] > 0 and row["feedline"] > 0 for row in rows)
+
+
 def test_worker_cost(tmp_path: Path) -> None:
     found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
     for row in found.values():

@@ -53,10 +53,10 @@ def finished(images: DeferredImages) -> NDArray[Any]:
 def placed(kind: Any, where: Placement) -> Any:
     """Return a loader class that finishes images in a given place, with or without a device."""
 
-    class View(kind._feedline_view):  # type: ignore[misc]  # of either loader
+    class Config(kind._feedline_config):  # type: ignore[misc]  # of either loader
         placement = where
 
     class Placed(kind):  # type: ignore[misc]
-        _feedline_view = View
+        _feedline_config = Config
 
     return Placed

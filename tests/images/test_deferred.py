@@ -16,7 +16,7 @@ from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, collate_images
 from feedline.images.finish import Finish
 from feedline.images.steps.tables import brightness
-from feedline.loader.base import view_of
+from feedline.loader.base import config_of
 from tests.images.pictures import encoded, finished, photo, placed
 
 pytestmark = pytest.mark.sample(3)
@@ -77,7 +77,7 @@ def arrays(loader: Any) -> NDArray[Any]:
 def test_images_do_not_depend_on_where_they_are_finished(make: Any, engine: str, workers: int) -> None:
     by_dataset = arrays(make(place_at=Placement.DATASET, engine=engine, workers=workers))
     loader = make(engine=engine, workers=workers)
-    assert view_of(loader).placement is Placement.COLLATE
+    assert config_of(loader).placement is Placement.COLLATE
     by_collate = arrays(loader)
     assert by_collate.shape == (12, 3, 64, 64)
     assert by_collate.dtype == np.float32
@@ -215,7 +215,7 @@ class Own:
 
 def test_a_user_dataset_can_pass_on_deferred_images() -> None:
     loader = feedline.Loader(Own(), 4, seed=7)
-    assert view_of(loader).placement is Placement.COLLATE
+    assert config_of(loader).placement is Placement.COLLATE
     assert arrays(loader).shape == (12, 3, 64, 64)
     assert isinstance(Own()[0][0], np.ndarray)
 

@@ -23,7 +23,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.recording import Recording
 from feedline.insight.stats import Period, Stats
-from feedline.loader.base import run_of, view_of
+from feedline.loader.base import run_of
 from feedline.loader.recorder import Recorder
 from feedline.randomness import scope
 from tests.tries import try_again
@@ -116,7 +116,8 @@ def test_transforms_are_timed(engine: str) -> None:
 
 
 def test_the_cpu_time_of_every_batch_is_known(engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("feedline.workers.runner.TaskCpu", KnownCpu)
+    for module in ("workers.runner", "delivery.driver.resources"):
+        monkeypatch.setattr(f"feedline.{module}.TaskCpu", KnownCpu)
     loader = loader_of(Slow(), engine)
     with feedline.record(loader, tmp_path / "run.json"):
         assert len(list(loader)) == 6
@@ -509,7 +510,7 @@ def test_a_recording_says_that_tasks_move_only_if_there_is_a_seed(seed: int | No
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_the_settings_found_by_auto_are_recorded(is_gone: bool) -> None:
     loader: Any = feedline.DataLoader(Slow(), 4, num_workers="auto", prefetch_factor="auto", engine="thread")
-    run_of(loader).refresh(view_of(loader))
+    run_of(loader).refresh(loader)
     recorder = Recorder(loader)
     list(loader)
     loader.tuning.count, loader.tuning.depth = 5, 8

@@ -20,6 +20,8 @@ from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver import driver
 from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.driver.resources import Resources
+from feedline.delivery.driver.settings import Settings
 from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.epoch import Epoch, Origin, Request
 from feedline.delivery.machine.fault_budget import FaultBudget
@@ -281,7 +283,9 @@ class Run:
         return samples
 
     def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
-        return InlineBatches(self._spec(), self._checkpoint, snapshot, None, self.counters, None, self.fault_budget)
+        resources = Resources(Settings(), NumpyFramework())
+        resources.counters = self.counters
+        return InlineBatches(self._spec(), self._checkpoint, snapshot, resources, None, self.fault_budget)
 
     def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
         case, spec, plan = self.case, self._spec(), self._checkpoint.plan

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -114,6 +115,22 @@ def test_the_state_describes_the_iteration_started_last(kind: Any) -> None:
     next(first)
     next(second)
     assert (loader.state_dict()["epoch"], loader.state_dict()["order"]["consumed"]) == (1, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_has_memory_and_statistics_of_its_own(kind: Any) -> None:
+    workers = {"workers" if kind is Loader else "num_workers": 1}
+    loader = kind([np.zeros(20_000)] * 40, 2, engine="thread", **workers)
+    rest = iter(loader)
+    next(rest)
+    twin = copy.copy(loader)
+    assert sum(1 for _ in twin) == 20
+    twin.close()
+    assert sum(1 for _ in rest) == 19
+    for one in (loader, twin):
+        assert one.stats().total.batches == 20
+        assert one.stats()["overflowed_batches"] == 0, "the epoch goes on in the memory in which it began"
+    loader.close()
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)

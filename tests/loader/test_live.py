@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import re
 import sys
 import threading
@@ -91,6 +92,7 @@ def drawn(stream: io.StringIO, readings: int) -> str:
             next(batches)
             with view.lock:
                 view.draw(second * S)
+            view._write()
     finally:
         view.close()
     assert not threads()
@@ -137,11 +139,64 @@ def test_a_closed_stream_ends_the_view() -> None:
     view, loader = LiveView(stream), feedline.Loader([1, 2], 1)
     view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
     stream.close()
-    with view.lock:
-        for second in range(5):
+    for second in range(5):
+        with view.lock:
             view.draw(second * S)
-        assert not view.shows(loader)
+        view._write()
+    assert not view.shows(loader)
     view.close()
+
+
+def test_a_stopped_terminal_keeps_no_fork_and_no_loader_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(io.StringIO):
+        is_written, goes_on = threading.Event(), threading.Event()
+
+        def write(self, text: str) -> int:
+            self.is_written.set()
+            self.goes_on.wait()
+            return super().write(text)
+
+    monkeypatch.setattr(live, "_EVERY_S", 0.001)
+    stream = Stopped()
+    view, loader = LiveView(stream), feedline.Loader(list(range(100)), 1)
+    batches = iter(loader)
+    view.add(loader, run_of(loader).resources.counters, 0, is_asked_for=True)
+    try:
+        while not stream.is_written.is_set():
+            next(batches, None)
+        is_free = view.lock.acquire(blocking=False)
+        if is_free:
+            view.lock.release()
+    finally:
+        stream.goes_on.set()
+        view.close()
+    assert is_free
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="for forks")
+def test_writing_takes_no_lock_of_the_stream() -> None:
+    class Raw(io.RawIOBase):
+        def fileno(self) -> int:
+            return end
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: object) -> int:
+            raise AssertionError("a forked process would wait for the lock of this stream")
+
+    begin, end = os.pipe()
+    try:
+        with io.TextIOWrapper(io.BufferedWriter(Raw()), encoding="ascii") as stream:
+            screen = live._Screen(stream)
+            with screen.drawing():
+                screen.write("ready ")
+                screen.write("█")
+            screen.show()
+        assert os.read(begin, 100) == b"ready ?"
+    finally:
+        os.close(begin)
+        os.close(end)
 
 
 # -- when it is shown ------------------------------------------------------------------------------------------------
@@ -193,7 +248,7 @@ def test_nothing_is_shown_if_disabled_or_on_other_ranks(name: str, value: str, m
     monkeypatch.setenv("WORLD_SIZE", "2" if name == "RANK" else "1")
     monkeypatch.setenv(name, value)
     loader = feedline.Loader(list(range(4)), 2)
-    live.begins(loader, run_of(loader).resources.counters, 0)
+    live.begins(loader, run_of(loader).resources.counters, 0, is_asked_for=run_of(loader).is_shown)
     assert not threads()
 
 

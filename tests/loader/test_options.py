@@ -20,7 +20,7 @@ from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 from feedline import DataLoader, DataLoader2, Loader, record  # noqa: E402
 from feedline.faults.policy import OnError  # noqa: E402
 from feedline.loader.arguments import name_options  # noqa: E402
-from feedline.loader.base import run_of, view_of  # noqa: E402
+from feedline.loader.base import config_of, run_of  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
 from feedline.schedulers import InOrder  # noqa: E402
 
@@ -116,7 +116,7 @@ def test_a_loader_can_be_rebuilt_from_its_attributes(given: dict[str, Any], kind
     again = type(loader)(**arguments)
     rebuilt = public(again, only_vars=False)
     assert {name: rebuilt[name] for name in arguments} == arguments
-    assert view_of(again).settings() == view_of(loader).settings()
+    assert config_of(again).settings == config_of(loader).settings
     assert run_of(again).options == run_of(loader).options
     for name in set(given) - {"shuffle"}:
         assert getattr(again, name) == getattr(loader, name)

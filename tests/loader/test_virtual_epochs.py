@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -159,6 +160,25 @@ def test_a_state_can_be_resumed_with_other_workers_and_epoch_lengths(other: dict
     resumed.load_state_dict(state)
     rest = [batch.tolist() for epoch in islice(resumed.virtual_epochs(2), 2) for batch in epoch]
     assert rest == chain(make(), 7)[4:]
+
+
+def test_an_iteration_that_another_thread_starts_meanwhile_keeps_its_own_order() -> None:
+    plain: list[int] = []
+
+    class Interrupted(DataLoader[Any]):
+        is_first = True
+
+        def _get_iterator(self) -> Any:
+            if self.is_first:
+                self.is_first = False
+                other = threading.Thread(target=lambda: plain.extend(len(batch) for batch in self))
+                other.start()
+                other.join()
+            return super()._get_iterator()
+
+    loader = Interrupted(list(range(10)), 4, shuffle=True, seed=2)
+    assert len([batch for epoch in islice(loader.virtual_epochs(7), 1) for batch in epoch]) == 7
+    assert plain == [4, 4, 2], "an epoch that ends"
 
 
 def test_a_distant_position_is_reached_at_once() -> None:

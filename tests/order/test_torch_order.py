@@ -32,7 +32,17 @@ NUMBERS: Any = range(10)
 
 
 def order_of(dataset: Any = NUMBERS, *, sharding: StreamSharding | None = None, **options: Any) -> Order:
-    return torch_order(DataLoader(dataset, **options), sharding)
+    return order_in(DataLoader(dataset, **options), sharding)
+
+
+def order_in(loader: DataLoader[Any], sharding: StreamSharding | None = None) -> Order:
+    return torch_order(
+        loader._index_sampler,
+        loader.batch_size,
+        is_map=loader._dataset_kind == torch.utils.data._DatasetKind.Map,
+        batched=loader._auto_collation,
+        sharding=sharding,
+    )
 
 
 def listed(order: Order, key: Key = Key(3, 0)) -> list[Any]:  # noqa: B008  frozen
@@ -116,7 +126,7 @@ def test_the_length_of_a_growing_dataset_is_read_when_iteration_starts(shuffle: 
     data: Any = Growing()
     loader: Any = DataLoader(data, batch_size=2, shuffle=shuffle)
     data.count = 5
-    indices = [index for batch in listed(torch_order(loader, None)) for index in batch]
+    indices = [index for batch in listed(order_in(loader)) for index in batch]
     assert sorted(indices) == [0, 1, 2, 3, 4]
 
 
@@ -142,7 +152,7 @@ def test_torchs_random_samplers_are_obeyed(name: str, own: bool, size: int | Non
     theirs = list(sampler) if size is None else list(BatchSampler(sampler, size, False))
     state_after = torch.get_rng_state()
     loader: Any = DataLoader(NUMBERS, size, sampler=begin())
-    assert listed(torch_order(loader, None)) == theirs
+    assert listed(order_in(loader)) == theirs
     assert torch.equal(torch.get_rng_state(), state_after), "the program's own generator ends in the same state"
 
 

@@ -16,7 +16,7 @@ import feedline
 from feedline import images
 from feedline.abc.deferred import Placement
 from feedline.datasets import ArrayDataset, HDF5Dataset, ImageFolder, LMDBDataset, ParquetDataset, TarDataset
-from feedline.loader.base import view_of
+from feedline.loader.base import config_of
 from tests.images.pictures import encoded, photo
 
 COUNT = 8
@@ -114,12 +114,12 @@ def images_of(loader: Any) -> Any:
 def test_every_source_gives_the_same_images(make: Callable[[Path], Any], tmp_path: Path) -> None:
     source = make(tmp_path)
     loader = feedline.Loader(source, 4, seed=3)
-    assert view_of(loader).placement is (Placement.DATASET if make is hugging_face else Placement.COLLATE)
+    assert config_of(loader).placement is (Placement.DATASET if make is hugging_face else Placement.COLLATE)
     batches = images_of(loader)
     assert batches.shape == (COUNT, 3, 32, 32)
     assert batches.dtype == np.float32
     by_hand = feedline.Loader(source, 4, seed=3, collate_fn=feedline.collate.drop_none())
-    assert view_of(by_hand).placement is Placement.DATASET
+    assert config_of(by_hand).placement is Placement.DATASET
     assert np.array_equal(images_of(by_hand), batches)
     if hasattr(source, "close"):
         source.close()

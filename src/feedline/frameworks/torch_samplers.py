@@ -107,20 +107,24 @@ class SeedSource:
             _unpack(found, text)
             self._copy = found.get_state()
 
-    @contextlib.contextmanager
-    def drawing(self) -> Iterator[None]:
+    def drawing(self) -> contextlib.AbstractContextManager[None]:
         """Set torch's default generator to the restored state while the start of an epoch is drawn."""
-        if self._copy is None:
-            yield
-            return
+        return _NOTHING_TO_RESTORE if self._copy is None else self._restored()
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
         default = torch.default_generator
         now = default.get_state()
+        assert self._copy is not None
         default.set_state(self._copy)
         try:
             yield
         finally:
             self._copy = default.get_state()
             default.set_state(now)
+
+
+_NOTHING_TO_RESTORE = contextlib.nullcontext()
 
 
 def origin_of(sampler: Any) -> GeneratorOrigin | None:

@@ -78,7 +78,13 @@ class _Epoch:
     number: int
     before: int
     """Number of batches delivered before it."""
-    totals: Totals
+    begun: int
+    """When it began; it has lasted until `last` at least."""
+    last: int
+    opened: int
+    """How long `iter(loader)` and ending the epoch took."""
+    folded: Totals | None = None
+    """Sums of the rows that were added up, and of what is not in rows; None in a short epoch, which has none."""
     rows: list[Row] = field(default_factory=list)
     """Rows that are not added up yet."""
     named: list[tuple[int, str, int]] = field(default_factory=list)
@@ -88,9 +94,22 @@ class _Epoch:
     rest: tuple[int, int, int] = (0, 0, 0)
     """For an epoch that was followed by another: the waits of its batches without a row; see `Totals.rest`."""
 
+    def sums(self) -> Totals:
+        """Return the sums to add to."""
+        if self.folded is None:
+            self.folded = Totals(self.begun)
+        return self.folded
+
+    def totals(self) -> Totals:
+        """Return a copy of the sums, with the duration of the epoch."""
+        totals = Totals(self.begun) if self.folded is None else copy.deepcopy(self.folded)
+        totals.opened += self.opened
+        totals.last = max(totals.last, self.last)
+        return totals
+
     def so_far(self, batches: int, rest: tuple[int, int, int], *, in_order: bool) -> Totals:
         """Return the sums of all rows so far, without removing any."""
-        totals = copy.deepcopy(self.totals)
+        totals = self.totals()
         columns = columns_of(self.rows[:])
         settle_order(columns)
         totals.fold(columns, in_order=in_order)
@@ -126,7 +145,7 @@ class Observer:
         """True from the beginning of an epoch to its end."""
         self._lock = threading.Lock()
         """Held while rows are added up, and while sums are read."""
-        self._epoch = _Epoch(0, 0, Totals())
+        self._epoch = _Epoch(0, 0, 0, 0, 0)
         self._earlier: list[_Epoch] = []
         """Past epochs whose rows are not added up yet. The last of them can still be requested by itself."""
         self._earlier_size = 0
@@ -145,6 +164,11 @@ class Observer:
         self._settled_at = 0
         _observers.add(self)
 
+    @property
+    def is_recording(self) -> bool:
+        """True if every batch gets a row that is kept."""
+        return bool(self._kept)
+
     # -- called by the code that delivers batches --------------------------------------------------------------------
 
     def begin(self, epoch: int, begun: int, batches: int) -> None:
@@ -160,8 +184,7 @@ class Observer:
         with self._lock:
             self._leave(batches)
             now = time.monotonic_ns()
-            self._epoch = _Epoch(epoch, batches, Totals(begun))
-            self._epoch.totals.open(now - begun)
+            self._epoch = _Epoch(epoch, batches, begun, begun, now - begun)
             self.waited_s = self.late_s = self.last_s = 0.0
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
@@ -175,7 +198,8 @@ class Observer:
             return
         now = time.monotonic_ns()
         with self._lock:
-            self._epoch.totals.end(asked, now)
+            self._epoch.opened += now - asked
+            self._epoch.last = now
             self._epoch.batches = batches - self._epoch.before
             self.is_under_way = False
             self.due, self.got = _NEVER, 0
@@ -220,8 +244,9 @@ class Observer:
         number = len(epoch.rows)
         epoch.named.extend((number, name, spent) for name, spent in notes.stages.items())
         tokens, places = notes.packed
-        epoch.totals.packed_tokens += tokens
-        epoch.totals.packed_places += places
+        if places:
+            epoch.sums().packed_tokens += tokens
+            epoch.sums().packed_places += places
         slowest = self._slowest
         for spent, index in notes.slow:
             key = repr(index)
@@ -335,10 +360,19 @@ class Observer:
             for _, name, spent in epoch.named:
                 together.add_stage(name, spent)
             if epoch.rows:
-                epoch.totals.span(epoch.rows[0][_GOT], max(epoch.rows[-1][_GOT], epoch.rest[2]))
-        batches = sum(epoch.batches - epoch.totals.batches for epoch in done)
+                epoch.last = max(epoch.last, epoch.rows[-1][_GOT], epoch.rest[2])
+        folded = [epoch.folded for epoch in done if epoch.folded is not None]
+        batches = sum(epoch.batches for epoch in done) - sum(totals.batches for totals in folded)
         together.rest(batches, sum(epoch.rest[0] for epoch in done), sum(epoch.rest[1] for epoch in done))
-        for totals in (together, *(epoch.totals for epoch in done)):
+        for epoch in done:
+            together.opened += epoch.opened
+            first = epoch.rows[0][_GOT] if epoch.rows else epoch.begun
+            if epoch.folded is not None:
+                epoch.folded.span(first, epoch.last)
+            else:
+                together.elapsed += epoch.last - epoch.begun
+                together.started += first - epoch.begun
+        for totals in (together, *folded):
             self._past.merge(totals)
 
     def _fold(self, *, keep: int = 0) -> None:
@@ -351,10 +385,10 @@ class Observer:
         columns = columns_of(rows)
         settle_order(columns)
         columns = {name: column[:count] for name, column in columns.items()}
-        epoch.totals.fold(columns, in_order=self._in_order)
+        epoch.sums().fold(columns, in_order=self._in_order)
         done = [one for one in named if one[0] < count]
         for _, name, spent in done:
-            epoch.totals.add_stage(name, spent)
+            epoch.sums().add_stage(name, spent)
         del epoch.rows[:count]  # but not the rows that another thread has added meanwhile
         epoch.named = [(number - count, name, spent) for number, name, spent in named if number >= count]
         for kept in self._kept:

@@ -193,7 +193,7 @@ class Recording:
         try:
             return cls._of(content)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-            raise _damaged(path, f"{type(exc).__name__}: {exc!s:.200}") from exc
+            raise _damaged(Path(path), f"{type(exc).__name__}: {exc!s:.200}") from exc
 
     @classmethod
     def _of(cls, content: JsonObject) -> Recording:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
+LIVE = "FEEDLINE_LIVE"
+"""The environment variable that shows all loaders of a program: 1, or "lines" to write lines even on a terminal."""
+
 _OTHER_NAME = {
     "generator": "seed",
     "multiprocessing_context": "start_method",

@@ -19,8 +19,8 @@ from feedline.types import State
 if TYPE_CHECKING:
     from feedline.delivery.driver.tuning import Tuning
     from feedline.insight.stats import Stats
+    from feedline.loader.run.config import Config
     from feedline.loader.run.run import Run
-    from feedline.loader.run.view import LoaderView
     from feedline.loader.virtual_epochs import VirtualEpochs
     from feedline.order.order import Order
 
@@ -39,24 +39,26 @@ class LoaderBase:
     # Any: an iterator of either loader.
     _iterator: Any
     """The iterator of persistent workers."""
-    _feedline_view: type[LoaderView]
+    _feedline_config: type[Config]
 
     def _set_up(self, options: Options, on_error: OnError, framework: Framework, tuning: Tuning | None) -> None:
         """Create the run, once the arguments are known."""
         from feedline.loader.run.run import Run  # loads engines and memory: not before there is a loader
 
-        view = self._feedline_view(self, options)
+        config = self._feedline_config(self, options, tuning)
         policy = policy_of(on_error)
-        check_policy(policy, is_map=view.is_map)
+        check_policy(policy, is_map=config.is_map)
         if type(self).on_error is LoaderBase.on_error:
             vars(self)["on_error"] = on_error  # frameworks look for it here; the property is for changing it
-        self._feedline_run = Run(view, options, policy, framework, tuning)
+        self._feedline_run = Run(config, options, policy, framework, tuning)
         self._iterator = None
 
     def __copy__(self: L) -> L:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, _iterator=None)
-        twin._feedline_run = self._feedline_run.copy(self._feedline_view(twin))
+        run = self._feedline_run
+        tuning = None if run.tuning is None else run.tuning.copy()
+        twin._feedline_run = run.copy(self._feedline_config(twin, run.options, tuning))
         return twin
 
     @property
@@ -72,7 +74,7 @@ class LoaderBase:
         if "_feedline_run" not in vars(self):  # a subclass sets it before calling our constructor, which sets it too
             return
         policy = policy_of(on_error)
-        check_policy(policy, is_map=view_of(self).is_map)
+        check_policy(policy, is_map=config_of(self).is_map)
         vars(self)["on_error"] = on_error
         self._feedline_run.fault_budget.use(policy)
         self._iterator = None  # its workers use the old policy; a loop that is under way finishes with them
@@ -102,7 +104,7 @@ class LoaderBase:
             >>> sorted(stats.epoch.waits)
             ['collate', 'deliver', 'fetch', 'start']
         """
-        return self._feedline_run.stats(view_of(self))
+        return self._feedline_run.stats(config_of(self))
 
     def on_stats(self, callback: Callable[[Stats], object] | None, *, every_s: float = 10.0) -> None:
         """Call `callback` with `stats()` about every `every_s` seconds during iteration.
@@ -147,7 +149,7 @@ class LoaderBase:
         """
         from feedline.loader.live import live  # imported by few programs
 
-        return live(self, self._feedline_run.resources.counters, view_of(self).worker_count)
+        return live(self, self._feedline_run.resources.counters, config_of(self).worker_count)
 
     def close(self) -> None:
         """Stop iterations and workers, and free their memory. You can iterate over the loader again afterwards.
@@ -187,7 +189,7 @@ class LoaderBase:
         return self._feedline_run.fault_budget.log
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        return self._feedline_run.begin(view_of(self))
+        return self._feedline_run.begin(self)
 
     def _iterate(self, order: Order) -> Iterator[object]:
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
@@ -213,7 +215,7 @@ class LoaderBase:
         """
         from feedline.loader.virtual_epochs import VirtualEpochs  # imported by few programs
 
-        return VirtualEpochs(self._feedline_run, view_of(self), steps_per_epoch, rank, world_size)
+        return VirtualEpochs(self._feedline_run, self, steps_per_epoch, rank, world_size)
 
     def state_dict(self) -> State:
         """Return the training loop's position: after the batches it has received, not those prefetched.
@@ -233,7 +235,7 @@ class LoaderBase:
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        return self._feedline_run.state(view_of(self))
+        return self._feedline_run.state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume the next iteration where `state_dict` was taken.
@@ -250,7 +252,7 @@ class LoaderBase:
                 "loader's state_dict(), and check that you use the right key of the checkpoint.",
                 StateWarning,
             )
-        self._feedline_run.load(view_of(self), state_dict)
+        self._feedline_run.load(config_of(self), state_dict)
         if state_dict:
             self._iterator = None  # new workers, as with torchdata: the existing ones have moved on
 
@@ -260,7 +262,7 @@ class LoaderBase:
         Without this call, epochs count up from 0.
         """
         check_count("epoch", epoch, least=0)
-        self._feedline_run.set_epoch(view_of(self), epoch)
+        self._feedline_run.set_epoch(config_of(self), epoch)
 
     def broadcast(self, name: str, *args: object) -> None:
         """Call a method of the dataset in this process and in every worker.
@@ -289,6 +291,6 @@ def run_of(loader: LoaderBase) -> Run:
     return loader._feedline_run
 
 
-def view_of(loader: LoaderBase) -> LoaderView:
-    """Return a view of a loader's current arguments."""
-    return loader._feedline_view(loader)
+def config_of(loader: LoaderBase) -> Config:
+    """Return a loader's current arguments."""
+    return loader._feedline_run.config_of(loader)

@@ -2,13 +2,15 @@
 
 A separate thread draws, because the figures matter most while the training loop waits inside `next()`. It exists only
 while a loader is shown. It reads the observers, which any thread may do, and changes nothing in loaders. It draws while
-holding a lock that a fork waits for, so that no process is forked while rich holds locks of its own.
+holding a lock that a fork waits for, so that no process is forked while rich holds locks of its own. It writes to the
+terminal, which may be stopped for hours, after it has released that lock.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import io
 import multiprocessing
 import os
 import sys
@@ -24,12 +26,11 @@ from typing import Any, Protocol, TextIO
 from feedline.delivery.machine.counters import Counters
 from feedline.faults.log import FaultLog
 from feedline.insight.batch_rows import Totals
+from feedline.loader.arguments import LIVE
 from feedline.system.screen import has_rich, plain_console
 from feedline.types.ranks import share_if_known
 from feedline.types.shown import printable
 
-VARIABLE = "FEEDLINE_LIVE"
-"""1 to show all loaders of a program; "lines" to write lines even on a terminal."""
 _EVERY_S = 1.0
 _LINES_EVERY = 5
 """Readings per line, if the view writes lines."""
@@ -164,6 +165,54 @@ class _Loader(Protocol):
     def faults(self) -> FaultLog: ...
 
 
+class _Screen:
+    """The stream of a view. What the view draws is kept, and written once the view's lock is free.
+
+    Other threads write at once: rich sends the program's own output through here.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawing: int | None = None
+        """The thread that is drawing."""
+        self._drawn: list[str] = []
+
+    # Any: what rich asks a stream for.
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if self._drawing != threading.get_ident():
+            return self._stream.write(text)
+        self._drawn.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._drawing != threading.get_ident():
+            self._stream.flush()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Keep what this thread writes inside the context."""
+        self._drawing = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._drawing = None
+
+    def show(self) -> None:
+        """Write what was drawn."""
+        text, self._drawn = "".join(self._drawn), []
+        if text and type(self._stream) is io.TextIOWrapper and hasattr(os, "fork"):
+            # Not by the stream, whose own lock a process that is forked meanwhile could never take.
+            data = text.encode(self._stream.encoding, "replace")
+            while data:
+                data = data[os.write(self._stream.fileno(), data) :]
+        elif text:
+            self._stream.write(text)
+            self._stream.flush()
+
+
 class LiveView:
     """Draws loaders: in place with rich if the stream is a terminal, else one line each every few seconds.
 
@@ -174,6 +223,7 @@ class LiveView:
 
     def __init__(self, stream: TextIO, *, in_place: bool | None = None) -> None:
         self._stream = stream
+        self._screen = _Screen(stream)
         self._in_place = stream.isatty() and has_rich() if in_place is None else in_place
         self._shown: list[_Shown] = []
         self._looks = 0
@@ -227,15 +277,18 @@ class LiveView:
             thread.join()
         with self.lock:
             self._clear()
+        self._write()
 
     def _work(self, ending: threading.Event) -> None:
-        while not ending.wait(_EVERY_S):
+        is_over = False
+        while not (is_over or ending.wait(_EVERY_S)):
             with self.lock:
                 self.draw(time.monotonic_ns())
-                if not self._shown and self._thread is threading.current_thread():
+                is_over = not self._shown and self._thread is threading.current_thread()
+                if is_over:
                     self._thread = None
                     self._clear()
-                    return
+            self._write()
 
     def draw(self, now: int) -> None:
         """Draw the current figures, and remove loaders that are over. The caller holds the lock."""
@@ -243,14 +296,19 @@ class LiveView:
         self._shown = [shown for shown in self._shown if not shown.is_over]
         figures = [one for one in looked if one is not None]
         self._looks += 1
-        try:
+        with self._screen.drawing():
             if self._in_place:
                 self._draw_in_place(figures)
             elif self._looks % _LINES_EVERY == 0 and figures:
-                self._stream.write("".join(printable(f"feedline: {one.line}\n") for one in figures))
-                self._stream.flush()
+                self._screen.write("".join(printable(f"feedline: {one.line}\n") for one in figures))
+
+    def _write(self) -> None:
+        """Write what was drawn. Nobody holds the lock: a stopped terminal keeps only this thread waiting."""
+        try:
+            self._screen.show()
         except (OSError, ValueError):  # the terminal is gone or the stream is closed
-            self._shown.clear()
+            with self.lock:
+                self._shown.clear()
 
     def _draw_in_place(self, figures: list[Figures]) -> None:
         from rich.live import Live
@@ -259,7 +317,7 @@ class LiveView:
         if self._display is None:
             # The program's own output goes above the view, unless it goes elsewhere.
             self._display = Live(
-                console=plain_console(file=self._stream),
+                console=plain_console(file=self._screen),
                 auto_refresh=False,
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),
@@ -277,7 +335,7 @@ class LiveView:
     def _clear(self) -> None:
         display, self._display = self._display, None
         if display is not None:
-            with suppress(OSError, ValueError):  # see draw
+            with self._screen.drawing(), suppress(OSError, ValueError):  # see _write
                 display.stop()
 
     def leave_to_parent(self) -> None:
@@ -296,7 +354,7 @@ _held: list[LiveView] = []
 def _view() -> LiveView:
     pid = os.getpid()
     if pid not in _views:
-        in_place = False if os.environ.get(VARIABLE) == "lines" else None
+        in_place = False if os.environ.get(LIVE) == "lines" else None
         _views[pid] = LiveView(sys.stderr, in_place=in_place)
         atexit.register(_views[pid].close)
         _register_fork_hooks()
@@ -338,9 +396,8 @@ def live(loader: _Loader, counters: Counters, worker_count: int) -> Iterator[Non
         view.remove(loader)
 
 
-def begins(loader: _Loader, counters: Counters, worker_count: int) -> None:
-    """Show a loader that starts an iteration, if it is shown already or `FEEDLINE_LIVE` is set (only on rank 0)."""
-    is_asked_for = os.environ.get(VARIABLE, "0") not in ("", "0")
+def begins(loader: _Loader, counters: Counters, worker_count: int, *, is_asked_for: bool = False) -> None:
+    """Show a loader that starts an iteration, if it is shown already or `is_asked_for` (only on rank 0)."""
     if is_asked_for and (multiprocessing.parent_process() is not None or share_if_known().rank):
         is_asked_for = False
     if is_asked_for or (_views and _view().shows(loader)):

@@ -30,8 +30,8 @@ from feedline.loader.arguments import (
     named,
     tuning_of,
 )
-from feedline.loader.base import LoaderBase
-from feedline.loader.run.numpy_view import NumpyView
+from feedline.loader.base import LoaderBase, config_of
+from feedline.loader.run.numpy_config import NumpyConfig
 from feedline.order.order import Order
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler, SequentialSampler
@@ -100,7 +100,7 @@ class Loader(LoaderBase):
         [[0, 10, 20, 30], [40, 50]]
     """
 
-    _feedline_view: type[NumpyView] = NumpyView
+    _feedline_config: type[NumpyConfig] = NumpyConfig
 
     @named
     def __init__(
@@ -186,7 +186,7 @@ class Loader(LoaderBase):
         self._own_sampler = self._make_sampler()
         self._set_up(given, on_error, NumpyFramework(), tuning)
         _iterator_class()  # import it now, not while the training loop waits for the first batch
-        NumpyView(self).target()  # raises its errors now rather than later
+        config_of(self).target()  # raises its errors now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler for `shuffle`; None if the user gave one or there is nothing to sample."""
@@ -229,20 +229,20 @@ class Loader(LoaderBase):
         """Start an iteration, or continue with the workers of the last one if they are persistent."""
         run = self._feedline_run
         with run.running.beginning(run.give_back) as last_close:
-            view = run.refresh(self._feedline_view(self))
+            config = run.refresh(self)
             iterator = self._iterator  # a local copy: `close` in another thread clears it
             if iterator is not None and not iterator.closed:
-                iterator.begin_again(run, view, order)
+                iterator.begin_again(run, config, order)
             else:
-                iterator = _iterator_class()(run, view, order, target=view.target())
+                iterator = _iterator_class()(run, config, order, self, target=config.target())
                 if run.resources.settings.persistent:
                     self._iterator = iterator
             return run.running.begun(iterator, last_close)
 
     def __len__(self) -> int:
         run = self._feedline_run
-        view = self._feedline_view(self)
-        length = run.order(view).length() if view.is_map else None
+        config = run.config_of(self)
+        length = run.order(config).length() if config.is_map else None
         if length is None and run.stream_sharding is not None and hasattr(type(self.dataset), "__len__"):
             length = steps_of(self.dataset, run.stream_sharding)
         if length is not None:
@@ -256,7 +256,7 @@ class Loader(LoaderBase):
 
     def __repr__(self) -> str:
         run = self._feedline_run
-        workers = self._feedline_view(self).worker_count
+        workers = config_of(self).worker_count
         parts = [repr(self.dataset) if isinstance(self.dataset, Columnar) else type(self.dataset).__name__]
         options = {**{name: getattr(self, name) for name in _SHOWN}, "seed": run.options.seed}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]

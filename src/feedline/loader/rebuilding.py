@@ -16,8 +16,7 @@ from feedline import samplers
 from feedline.abc.rebuilding import Rebuilding, TorchLoader
 from feedline.abc.sampler import Ordered
 from feedline.frameworks import accelerate, lightning, ray_train, speechbrain
-from feedline.loader.base import LoaderBase, run_of
-from feedline.loader.run.torch_view import TorchView
+from feedline.loader.base import LoaderBase, config_of, run_of
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import warn_of_two_shares
 from feedline.order.torch_order import sampler_of
@@ -38,7 +37,8 @@ class TorchRebuilding(Rebuilding):
     """The operations on a `feedline.DataLoader` that frameworks need beyond its public methods."""
 
     def is_sharded(self, loader: LoaderBase) -> bool:
-        return TorchView(loader).is_sharded(run_of(loader).stream_sharding)
+        config: Any = config_of(loader)  # Any: of a torch loader
+        return bool(config.is_sharded(run_of(loader).stream_sharding))
 
     def with_torch_parts(self, loader: L, other: torch.utils.data.DataLoader[object]) -> L:
         own = _torch_parts(loader.__class__)
@@ -95,7 +95,7 @@ def _with(loader: L, parts: dict[str, object], rank_watch: RankWatch | None = No
     twin = copy.copy(loader)
     # Not by setattr: torch forbids it for most of these, since its own loader could not handle it.
     twin.__dict__.update(parts, _iterator=None)
-    run_of(twin).rebuilt(TorchView(twin), rank_watch)
+    run_of(twin).rebuilt(twin._feedline_config(twin, run_of(twin).options, run_of(twin).tuning), rank_watch)
     adopt_samplers(twin)
     return twin
 

@@ -15,7 +15,7 @@ from feedline.errors import BadOption
 from feedline.insight.machine_figures import MachineFigures
 from feedline.insight.period import Period, period_of
 from feedline.insight.recording import Recording
-from feedline.loader.base import LoaderBase, run_of, view_of
+from feedline.loader.base import LoaderBase, run_of
 from feedline.system.failures import add_note, words
 from feedline.system.output_folder import make_folder_for
 
@@ -54,7 +54,7 @@ def record(loader: object, path: str | os.PathLike[str]) -> Iterator[None]:
     if Path(path).is_dir():
         raise BadOption(f"The recording cannot be written to {path}: that is a folder. Give another file.")
     make_folder_for(Path(path))
-    run_of(loader).refresh(view_of(loader))  # changed settings replace the counters
+    run_of(loader).refresh(loader)  # changed settings replace the counters
     resources = run_of(loader).resources
     figures = MachineFigures(lambda: resources.worker_pids)
     recorder = Recorder(loader)

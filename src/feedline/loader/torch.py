@@ -6,6 +6,7 @@ torch's own. Iteration is feedline's.
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import functools
 import inspect
@@ -42,7 +43,7 @@ from feedline.workers.ray.options import RayOptions
 
 if TYPE_CHECKING:
     from feedline.loader.run.torch_batches import TorchBatches
-    from feedline.loader.run.torch_view import TorchView
+    from feedline.loader.run.torch_config import TorchConfig
     from feedline.order.order import Order
 
 P = TypeVar("P", bound=torch.Tensor | str | bytes | float)
@@ -68,12 +69,16 @@ _kept: list[type] = []
 """`DataLoader`, once frameworks keep it when they rebuild loaders."""
 
 
-class _View:
-    """Stands for the class of the loader's view, until there is a loader."""
+class _Config:
+    """Stands for the class of the loader's config, until there is a loader."""
 
-    def __get__(self, loader: object, kind: type) -> type[TorchView]:
-        view: type[TorchView] = _parts().TorchView
-        return view
+    def __get__(self, loader: object, kind: type) -> type[TorchConfig]:
+        config: type[TorchConfig] = _parts().TorchConfig
+        return config
+
+
+_iterating = threading.local()
+"""While `_iterate` calls `_get_iterator`, which takes no arguments: the loader, and the order for its iteration."""
 
 
 # Any: a class of loaders, and a loader without its attributes.
@@ -167,7 +172,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     """
 
     _default_engine = "auto"
-    _feedline_view = _View()
+    _feedline_config = _Config()
     sampler: Any
     batch_sampler: Any
     seed: int | None
@@ -180,8 +185,6 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     device: torch.device | None
     device_transform: Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
-    _iterated_order: Order | None = None
-    """The order for `_get_iterator`, while `_iterate` calls it."""
 
     @overload
     def __init__(
@@ -375,10 +378,10 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
 
     def __len__(self) -> int:
         run = self._feedline_run
-        view = self._feedline_view(self)
+        config = run.config_of(self)
         try:
-            order = run.order(view)
-            if view.is_map:
+            order = run.order(config)
+            if config.is_map:
                 length = order.length()
             else:
                 length = None if run.stream_sharding is None else _parts().steps_of(self.dataset, run.stream_sharding)
@@ -392,7 +395,8 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
     # Any: an iterator; subclasses may wrap it.
     def _iterate(self, order: Order) -> Any:
         """Start an iteration as torch's loader does: subclasses override `_get_iterator`."""
-        self._iterated_order = order
+        outer = vars(_iterating).get("order")
+        _iterating.order = self, order
         try:
             if not self.persistent_workers or self.num_workers == 0:
                 return self._get_iterator()
@@ -403,7 +407,7 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iterator._reset(self)
             return iterator
         finally:
-            self._iterated_order = None
+            _iterating.order = outer
 
     def _get_iterator(self) -> Any:
         try:
@@ -413,19 +417,21 @@ class DataLoader(LoaderBase, torch.utils.data.DataLoader[S_co], Generic[S_co, B_
                 iter(self.sampler)  # type: ignore[call-overload]
             run = self._feedline_run
             with run.running.beginning(run.give_back) as last_close:
-                return run.running.begun(_parts().TorchBatches(run, *self._next_order()), last_close)
+                return run.running.begun(_parts().TorchBatches(run, *self._next_order(), self), last_close)
         except (TypeError, ValueError) as exc:
             explain(exc, vars(self))
             raise
 
-    def _next_order(self) -> tuple[TorchView, Order]:
+    def _next_order(self) -> tuple[TorchConfig, Order]:
         """Return the arguments and the order for an iteration that starts now, after applying reassigned attributes."""
         run = self._feedline_run
-        view = run.refresh(self._feedline_view(self))
-        order = self._iterated_order or run.epochs.order_of(run.order(view))
-        if run.skips and view.is_map:
+        config: Any = run.refresh(self)  # Any: of this kind of loader
+        asked = vars(_iterating).get("order")
+        order = run.epochs.order_of(run.order(config)) if asked is None or asked[0] is not self else asked[1]
+        if run.skips and config.is_map:
+            order = copy.copy(order)  # the next epoch may have the same
             order.skips, run.skips = order.skips + run.skips, 0
-        return view, order
+        return config, order
 
     @property
     def num_workers(self) -> int:

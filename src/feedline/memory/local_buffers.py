@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _PAGE = mmap.PAGESIZE
 
-_WORTH_A_SLOT = 128 << 10
+WORTH_A_SLOT = 128 << 10
 """Smaller arrays come from the ordinary heap, which keeps memory of this size warm by itself (glibc maps larger
 requests anew each time, and every page of them faults)."""
 
@@ -36,7 +36,7 @@ class LocalBuffers:
         self._used = 0
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        if size < _WORTH_A_SLOT or self._is_refused:
+        if size < WORTH_A_SLOT or self._is_refused:
             return None
         if self._slot < 0:
             self._slot = self._arena.acquire()
@@ -50,6 +50,15 @@ class LocalBuffers:
         self._used = start + size
         self._arena.note_use(self._slot, self._used)
         return self._arena.lease(self._slot, start, size), 0
+
+    @property
+    def is_warm(self) -> bool:
+        """True if the arena keeps memory for large batches, which `close` gives back after enough small ones."""
+        return self._arena.is_warm
+
+    def rest(self) -> None:
+        """End an epoch; see `Arena.rest`."""
+        self._arena.rest()
 
     def close(self) -> None:
         """End the task: its slot becomes free when the last of its arrays is dropped. May be called twice."""

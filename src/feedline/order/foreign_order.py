@@ -63,7 +63,8 @@ class ForeignOrder(Order):
         origin: notes and restores what an order begins with, if that is possible; `iterate` is called with the notes.
         batch_size: samples of a batch, as far as the loader knows.
         share: this rank.
-        twin: the same kind of order by one of feedline's samplers, which can be endless.
+        make_twin: returns the same kind of order by one of feedline's samplers, which can be endless. None if there is
+            none; given only for samplers of torch's own.
     """
 
     unit = "own batches"
@@ -77,10 +78,10 @@ class ForeignOrder(Order):
         origin: Origin | None = None,
         batch_size: int | None = None,
         share: Share | None = None,
-        twin: Order | None = None,
+        make_twin: Callable[[], Order] | None = None,
     ) -> None:
         self._sampler = sampler
-        self._twin = twin
+        self._make_twin = make_twin
         self._iterate = iterate
         self._origin = origin
         self._batch_size = batch_size
@@ -118,6 +119,8 @@ class ForeignOrder(Order):
         return None
 
     def followers(self) -> list[Sampler | BatchSampler]:
+        if self._make_twin is not None:
+            return []
         layers = layers_of(self._sampler)
         return [one for one in layers if isinstance(one, (Sampler, BatchSampler)) and one.loader_seed is not None]
 
@@ -213,11 +216,11 @@ class ForeignOrder(Order):
         return entries
 
     def without_end(self, share: Share) -> Order | None:
-        return None if self._twin is None else self._twin.without_end(share)
+        return None if self._make_twin is None else self._make_twin().without_end(share)
 
     def check(self, order: State) -> None:
-        if order.get("endless") and self._twin is not None:
-            self._twin.check(order)
+        if order.get("endless") and self._make_twin is not None:
+            self._make_twin().check(order)
             return
         super().check(order)
         begun = order.get("consumed", 0) > 0

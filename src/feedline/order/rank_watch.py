@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from feedline.errors import DataWarning, warn_user
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.order.sharding import layers_of, rank_count
-from feedline.types.ranks import share_if_known
+from feedline.types import Share
 
 _KNOWS_RANKS = re.compile(
     "(^|_)(rank|ranks|world|replicas?|num_shards|shard_id|shard_index|process_index|num_processes|distributed"
@@ -60,18 +60,19 @@ class RankWatch:
         self._has_ended = False
         """True if an epoch was completed."""
 
-    def begin(self, dataset: object, sharing: Sharing, *, has_ended: bool) -> None:
+    def begin(self, dataset: object, sharing: Sharing, share: Callable[[], Share], *, has_ended: bool) -> None:
         """Warn if an iteration that begins now delivers the same samples on every rank.
 
         Args:
             dataset: the loader's.
             sharing: what decides which rank gets which samples.
+            share: returns the share of this process.
             has_ended: True if the last iteration was completed.
         """
         self._has_ended = self._has_ended or has_ended
         if self.is_over or self._has_warned_of_repeats or sharing.is_settled:
             return
-        count = share_if_known().world_size
+        count = share().world_size
         if count == 1:
             return
         layers = layers_of(sharing.sampler)

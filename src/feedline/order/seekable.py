@@ -82,8 +82,9 @@ class SamplePlan(Plan):
         count = min((_BLOCK if number else _FIRST_BLOCK) // size, steps.even - number)
         if count >= 1:
             first = number * size
-            own = np.arange(first, first + int(count) * size, dtype=np.int64)
-            self._block = self._indices(own * self._share.world_size + self._share.rank)
+            rank, ranks = self._share.rank, self._share.world_size
+            stop = first + int(count) * size
+            self._block = self._indices(np.arange(first * ranks + rank, stop * ranks + rank, ranks, dtype=np.int64))
             self._cursor = 0
             return next(self)
         self._number += 1
@@ -91,9 +92,10 @@ class SamplePlan(Plan):
         return int(indices[0]) if self._single else IndexBlock(indices)
 
     def _indices(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        places = places + self._consumed
+        if self._consumed:
+            places = places + self._consumed
         if self._size is not None and len(places) and places[-1] >= self._size:
-            places %= self._size  # the tail is padded with the beginning
+            places = places % self._size  # the tail is padded with the beginning
         return self._whole.at(places, self._key).copy()  # a user's own sampler may reuse the array
 
     def draw(self, ordinal: int) -> Draw:

@@ -3,58 +3,67 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import torch.utils.data
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from feedline import abc, samplers
-from feedline.errors import BadOption
 from feedline.frameworks.accelerate import sampler_behind, skipped_by
 from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.samplers import SequentialSampler
 from feedline.samplers.distributed import BatchIndices, DistributedBatches
-from feedline.types import IndexBlock, StreamSharding
+from feedline.types import IndexBlock, Share, StreamSharding
 from feedline.types.ranks import share_if_known
 
 
-def torch_order(loader: torch.utils.data.DataLoader[object], sharding: StreamSharding | None) -> Order:
-    """Return the order that a loader's arguments define."""
-    # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
-    index_sampler: Any = loader._index_sampler
-    if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
-        if index_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
-            raise BadOption(
-                f"{type(loader).__name__} overrides _index_sampler or _auto_collation, but its dataset is iterable: "
-                "batches are cut from its stream, without a sampler. Cut them in the dataset's __iter__ (with "
-                "batch_size=None), or drop the override."
-            )
-        return StreamOrder(loader.batch_size) if sharding is None else SpanOrder(sharding)
+def torch_order(
+    index_sampler: Any,
+    batch_size: int | None,
+    *,
+    is_map: bool = True,
+    batched: bool = True,
+    sharding: StreamSharding | None = None,
+    share: Callable[[], Share] = share_if_known,
+) -> Order:
+    """Return the order that a loader's arguments define.
+
+    Args:
+        index_sampler: what torch's loader would iterate over: its batch sampler, or its sampler if there is none.
+        batch_size: samples in a batch of an iterable dataset; None for single samples.
+        is_map: False for an iterable dataset.
+        batched: True for a batch sampler.
+        sharding: how an iterable dataset is split; None if every worker has a stream of its own.
+        share: returns the share of this process.
+    """
+    if not is_map:
+        return StreamOrder(batch_size) if sharding is None else SpanOrder(sharding)
     index_sampler, skips = skipped_by(index_sampler)
-    batched = loader._auto_collation
-    order = _of_batches(index_sampler) if batched else _of_sampler(index_sampler, index_sampler, None, drop_last=False)
+    if batched:
+        order = _of_batches(index_sampler, share)
+    else:
+        order = _of_sampler(index_sampler, index_sampler, None, share, drop_last=False)
     order.skips = skips
     return order
 
 
-def _of_batches(batch_sampler: Any) -> Order:
+def _of_batches(batch_sampler: Any, share: Callable[[], Share]) -> Order:
     # The second is feedline's own, around a third-party sampler; around feedline's it would be an abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
-            batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
+            batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, share, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or _of_foreign(batch_sampler)
+    return order or _of_foreign(batch_sampler, share())
 
 
-def _of_foreign(batch_sampler: Iterable[object]) -> ForeignOrder:
+def _of_foreign(batch_sampler: Iterable[object], share: Share) -> ForeignOrder:
     """Return the order of an unknown batch sampler; the sampler behind it may be known."""
-    inner, share = sampler_behind(batch_sampler), share_if_known()
+    inner = sampler_behind(batch_sampler)
     if origin_of(inner) is None:
         return ForeignOrder(batch_sampler, inner=inner, share=share)
     return ForeignOrder(
@@ -74,7 +83,9 @@ def sampler_of(batch_sampler: object) -> object:
     return inner if isinstance(inner, abc.Sampler) else None
 
 
-def _of_sampler(sampler: Any, whole: Iterable[object], batch_size: int | None, *, drop_last: bool) -> Order:
+def _of_sampler(
+    sampler: Any, whole: Iterable[object], batch_size: int | None, share: Callable[[], Share], *, drop_last: bool
+) -> Order:
     """Return the order of a sampler that is cut into batches; torch would iterate over `whole`."""
     order = order_of(sampler, batch_size, drop_last=drop_last)
     if order is not None:
@@ -82,12 +93,16 @@ def _of_sampler(sampler: Any, whole: Iterable[object], batch_size: int | None, *
     if is_sequential(sampler):
         return SampleOrder(SequentialSampler(sampler.data_source), batch_size, drop_last=drop_last)
     origin = origin_of(sampler)
-    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share_if_known()}
+    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share()}
     if index_blocks(sampler, {}) is not None:
-        twin = samplers.RandomSampler(
-            sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator
-        )
-        options["twin"] = SampleOrder(twin, batch_size, drop_last=drop_last)
+
+        def twin() -> Order:
+            own = samplers.RandomSampler(
+                sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator
+            )
+            return SampleOrder(own, batch_size, drop_last=drop_last)
+
+        options["make_twin"] = twin
         return ForeignOrder(whole, functools.partial(_blocks, sampler, batch_size, drop_last), **options)
     if origin is not None:
         return ForeignOrder(whole, functools.partial(remembering, sampler, whole), **options)

@@ -78,6 +78,12 @@ def share_if_known() -> Share:
         return _WHOLE
 
 
+def share_of_group() -> Share | None:
+    """Return the share of this process by its process group; None if there is none (yet)."""
+    found = _from_group()
+    return None if found is None else Share(*found)
+
+
 def rank_if_known() -> tuple[int, int] | None:
     """Return rank and number of ranks; None if neither a process group nor the environment defines them.
 

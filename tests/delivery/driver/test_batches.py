@@ -15,13 +15,14 @@ from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
 from feedline.delivery.driver.driver import Driver
 from feedline.delivery.driver.inline_batches import InlineBatches
+from feedline.delivery.driver.resources import Resources
 from feedline.delivery.driver.settings import Settings
-from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.own_streams import OwnStreams
 from feedline.delivery.machine.planned import Planned
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint
 from feedline.errors import BadState, WorkerDied
+from feedline.frameworks.numpy import NumpyFramework
 from feedline.order.order import Entry
 from feedline.order.streams import SpanPlan, StreamPlan
 from feedline.types import DatasetKind, EngineName, Key, Resume, Share, StreamSharding
@@ -119,8 +120,9 @@ def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch:
 
 def test_states_of_several_workers_need_as_many_workers() -> None:
     streams = ({"dataset": {"asked": 1}}, {"dataset": {"asked": 2}})
+    resources = Resources(Settings(), NumpyFramework())
     with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
-        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), None, Counters(), None)
+        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), resources, None)
     driver, _ = start()
     for dataset, kind, message in [
         (Remembering(), DatasetKind.MAP, "saved with 3 workers, but there are 2 now"),

@@ -20,7 +20,7 @@ from feedline.abc.target import Target
 from feedline.delivery.driver.device_batches import _Line
 from feedline.delivery.driver.driver import Driver
 from feedline.errors import WorkerError
-from feedline.loader.run.torch_view import TorchView
+from feedline.loader.run.torch_config import TorchConfig
 from feedline.randomness.scope import is_in_loader, rng
 from feedline.types import EngineName
 from tests.tries import try_again
@@ -59,16 +59,20 @@ class Wrapping(Target):
         self.closed += 1
 
 
-class FedView(TorchView):
+class FedConfig(TorchConfig):
+    # Any: a `Fed` and its options.
+    def __init__(self, loader: Any, *options: Any) -> None:
+        super().__init__(loader, *options)
+        self._target: Target | None = loader.target
+
     def target(self) -> Target | None:
-        target: Target | None = self.loader.target
-        return target
+        return self._target
 
 
 class Fed(DataLoader[Any]):
     """A loader whose batches go through a target of this file."""
 
-    _feedline_view = FedView
+    _feedline_config = FedConfig
     target: Wrapping | None = None
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.datasets import TarDataset, mix
 from feedline.errors import BadState
 from feedline.types import EngineName
+from feedline.workers.threads import ThreadEngine
 from tests.datasets.tar.writing import write_shards
 from tests.delivery.state.rank_worlds import BATCH, COUNT, Make, Place, World, flat, sources_in
 from tests.sampling import examples
@@ -329,6 +331,32 @@ def test_other_datasets_that_split_themselves_need_the_same_number_of_ranks(
     assert world.rest((2, 0), state)
     with pytest.raises(BadState, match=r"2 ranks.*only streams of tar shards"):
         world.rest((3, 0), state)
+
+
+def test_a_start_that_failed_may_be_repeated_with_another_number_of_workers(
+    sources: dict[str, Make], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(sources["tar"], monkeypatch)
+    found, state = world.go((3, 1), None, lambda _: 3)
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        loader = DataLoader(sources["tar"](), BATCH, num_workers=2, engine="thread")
+        loader.load_state_dict(state)
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadEngine, "open", raising(OSError("no thread can be started")))
+            with pytest.raises(OSError, match="no thread"):
+                iter(loader)
+        loader.num_workers = 3
+        found.append([int(number) for batch in loader for number in batch])
+    assert sorted(flat(found)) == list(range(COUNT))
+
+
+def raising(exc: Exception) -> Callable[..., None]:
+    def act(*_: object) -> None:
+        raise exc
+
+    return act
 
 
 def test_ranks_of_one_order_have_one_state() -> None:

@@ -13,21 +13,20 @@ from feedline.delivery.driver.acknowledgements import Acknowledgements
 from feedline.delivery.driver.batches import ended_by
 from feedline.delivery.driver.caller_lock import OneCallerBatches
 from feedline.delivery.driver.driver import Prepare, RowParts
+from feedline.delivery.driver.resources import Resources
 from feedline.delivery.machine.batch_indices import count_of
-from feedline.delivery.machine.counters import Counters
 from feedline.delivery.machine.fault_budget import FaultBudget, Treated
 from feedline.delivery.state import Snapshot
 from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
-from feedline.memory.arena import Arena
-from feedline.memory.local_buffers import LocalBuffers, in_local_buffers
+from feedline.memory.local_buffers import WORTH_A_SLOT, LocalBuffers
+from feedline.memory.reading import Bytes
 from feedline.randomness import scope as randomness
 from feedline.randomness.stages import TRANSFORM
 from feedline.system import interrupts
 from feedline.system.failures import is_interrupt
 from feedline.types import DatasetKind, Draw, IndexBlock, Result, ResultKind, Span, Task
-from feedline.workers.runner import Runner
 
 
 class InlineBatches(OneCallerBatches):
@@ -42,8 +41,7 @@ class InlineBatches(OneCallerBatches):
         spec: WorkerSpec,
         checkpoint: Checkpoint,
         snapshot: Snapshot | None,
-        arena: Arena | None,
-        counters: Counters,
+        resources: Resources,
         prepare: Prepare | None,
         fault_budget: FaultBudget | None = None,
         *,
@@ -52,12 +50,10 @@ class InlineBatches(OneCallerBatches):
         super().__init__()
         self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
-        self._arena = arena
-        self._buffer = None if arena is None else LocalBuffers(arena)
-        if arena is not None:
-            arena.serve(self)  # the loader may be dropped while its iterator is in use
-        self.counters = counters
-        self._observer = counters.observer
+        self._resources = resources
+        self._buffer = _Buffer(resources)
+        self.counters = resources.counters
+        self._observer = self.counters.observer
         self.keeps_rows = False
         """See `Driver.keeps_rows`."""
         self.row_parts: RowParts | None = None
@@ -66,7 +62,7 @@ class InlineBatches(OneCallerBatches):
 
     def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
         """Begin an epoch, or the rest of one; call it again only before the first request."""
-        runner = Runner(spec, None)
+        runner = self._resources.take_runner(spec, self)
         self._epoch = checkpoint.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -75,7 +71,8 @@ class InlineBatches(OneCallerBatches):
                 f"but there are none now. Use {len(streams)} workers."
             )
         assert checkpoint.plan is not None
-        runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
+        if streams or not runner.is_begun:
+            runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
         self._guards = self._fault_budget.guards
@@ -91,12 +88,15 @@ class InlineBatches(OneCallerBatches):
         # The checkpoint refers to the runner only if its state is needed: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             checkpoint.live = runner.states
+        elif not (streams or runner.streams):
+            self._resources.keep_runner(spec, runner, self)
         assert checkpoint.plan is not None
         self._runner = runner
         self._quick = runner.quick
         """A faster way to make small batches than a task, if there is one."""
         self._plan = checkpoint.plan
-        weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
+        if checkpoint.live is not None or not checkpoint.plan.goes_ahead:  # else it keeps nothing of the user's open
+            weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
         self.checkpoint = checkpoint
         self.progress = progress.copy() if self._has_target else progress
         """The position of this iteration; the checkpoint has that of the training loop."""
@@ -108,7 +108,7 @@ class InlineBatches(OneCallerBatches):
         self._made: object = _NOTHING
         """The finished batch, until it is delivered."""
         self._acknowledgements = Acknowledgements(spec.dataset)
-        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
+        self._wants_receipts = runner.streams and isinstance(spec.dataset, Acknowledged)
 
     def _next(self) -> object:
         if self.leaving:
@@ -119,6 +119,8 @@ class InlineBatches(OneCallerBatches):
             self._acknowledgements.acknowledge()
         observer = self._observer
         is_seen, asked_s = observer.got, monotonic()
+        # Epochs of one batch do not read the thread's clock, which some systems need milliseconds for.
+        has_clock = is_seen > 0 or (is_seen < 0 and observer.is_recording)
         quick = self._quick
         began = finished = 0
         cpu = (-1, 0)
@@ -127,14 +129,15 @@ class InlineBatches(OneCallerBatches):
             if is_seen:
                 began = time.monotonic_ns()
                 self._runner.is_timed = True
-                self._runner.cpu.begin()
+                if has_clock:
+                    self._runner.cpu.begin()
             batch = self._made
             if batch is _NOTHING:
                 try:
                     batch = None
                     if quick is not None and type(indices) is IndexBlock and randomness.ranges is None:
-                        arena = self._arena  # closing a buffer gives back the memory that it keeps for large batches
-                        batch = quick(indices.array) if arena is None or not arena.is_warm else None
+                        # Closing a buffer gives back the memory that it keeps for large batches.
+                        batch = None if self._buffer.is_warm else quick(indices.array)
                     if batch is None:
                         batch = self._make(ordinal, indices)
                     self._made = batch
@@ -143,7 +146,8 @@ class InlineBatches(OneCallerBatches):
                     raise
             if is_seen:
                 finished = time.monotonic_ns()
-                cpu = self._runner.cpu.spent(finished - began)
+                if has_clock:
+                    cpu = self._runner.cpu.spent(finished - began)
             if batch is _VOID:
                 self.progress.missing += 1
                 self._note(ordinal)
@@ -184,8 +188,7 @@ class InlineBatches(OneCallerBatches):
     def _end(self) -> None:
         if not self.keeps_rows:
             self._observer.end(self.counters.batches, time.monotonic_ns())
-        if self._arena is not None:
-            self._arena.rest()
+        self._buffer.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: object) -> None:
         """Handle an exception in place of a batch: log it and count the batch as delivered, unless it is made again."""
@@ -261,11 +264,10 @@ class InlineBatches(OneCallerBatches):
         """Make a batch; return `_VOID` if it has no samples left."""
         if not self._guards:
             buffer = self._buffer
-            try:  # what `in_local_buffers` does, but cheaper
+            try:
                 return self._runner.make(indices, partial(self._plan.draw, ordinal), buffer)
             finally:
-                if buffer is not None:
-                    buffer.close()
+                buffer.close()
         draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
@@ -275,7 +277,10 @@ class InlineBatches(OneCallerBatches):
 
     def _make_guarded(self, treated: Treated, draw: Draw) -> object:
         task = Task(0, treated.indices, draw=draw, skip=treated.skip)
-        result = in_local_buffers(self._buffer, self._runner.serve, task, -1)
+        try:
+            result = self._runner.serve(task, -1, self._buffer)
+        finally:
+            self._buffer.close()
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
         if result.notes is not None:
@@ -306,6 +311,40 @@ class InlineBatches(OneCallerBatches):
 
     def _close(self) -> None:
         """Do nothing, as nothing is running."""
+
+
+class _Buffer:
+    """The `Memory` of batches: ordinary memory until the first large array, and the loader's own from then on."""
+
+    crosses = False
+    has_space = True
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._buffers: LocalBuffers | None = None
+
+    @property
+    def is_warm(self) -> bool:
+        """True if closing it gives back memory that is kept for large batches."""
+        return self._buffers is not None and self._buffers.is_warm
+
+    def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        if self._buffers is None:
+            arena = self._resources.arena() if size >= WORTH_A_SLOT else None
+            if arena is None:
+                return None
+            self._buffers = LocalBuffers(arena)
+        return self._buffers.allocate(size)
+
+    def close(self) -> None:
+        """End a batch; see `LocalBuffers.close`."""
+        if self._buffers is not None:
+            self._buffers.close()
+
+    def rest(self) -> None:
+        """End an epoch; see `Arena.rest`."""
+        if self._buffers is not None:
+            self._buffers.rest()
 
 
 _NOTHING = object()

@@ -26,9 +26,11 @@ from feedline.insight.stats import Stats
 from feedline.memory.arena import Arena
 from feedline.system import interrupts
 from feedline.system.limits import memory_limit, usable_cores
+from feedline.system.timing import TaskCpu
 from feedline.types import DatasetKind
 from feedline.types.ranks import local_rank_count
 from feedline.workers import abilities
+from feedline.workers.runner import Runner
 
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
@@ -53,6 +55,12 @@ class Resources:
         self._arena: Arena | None = None
         self._given_up: list[Arena] = []
         """Memory to close once no other thread is starting workers with it."""
+        self._cpu = TaskCpu()
+        """CPU time of batches that are made in the training loop itself."""
+        self._runners: list[tuple[WorkerSpec, Runner, weakref.ref[object]]] = []
+        """What made batches in the training loop itself: the spec, the runner, and the iteration that used it last. At
+        most one.
+        """
         self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """The watch of the workers that were started last, while they exist."""
         self._tuning: Tuning | None = None
@@ -91,6 +99,26 @@ class Resources:
                 arena.serve(self)
                 self._arena = arena
         return arena
+
+    def take_runner(self, spec: WorkerSpec, user: object) -> Runner:
+        """Return what makes batches in the training loop itself: the one that was kept, if nobody else uses it now.
+
+        Args:
+            spec: what it needs to know.
+            user: the iteration that will use it.
+        """
+        try:
+            last_spec, runner, last_user = self._runners.pop()  # in one step: several threads may come here
+        except IndexError:
+            last_spec = None
+        if last_spec is not spec or last_user() not in (None, user):
+            runner = Runner(spec, None)
+            runner.cpu = self._cpu
+        return runner
+
+    def keep_runner(self, spec: WorkerSpec, runner: Runner, user: object) -> None:
+        """Keep a runner that remembers nothing of its epoch, for the next one."""
+        self._runners[:] = [(spec, runner, weakref.ref(user))]
 
     def driver(self, spec: WorkerSpec, prepare: Prepare | None, tuning: Tuning | None = None) -> Driver:
         """Start workers; with `tuning`, as many as it decides, now and later."""

@@ -76,15 +76,15 @@ class Epochs:
         return order
 
     def begin(self, order: Order, own: Callable[[Snapshot], Snapshot] | None = None) -> Start:
-        """Return which epoch the next iteration is and where it resumes. Changes nothing else yet.
+        """Return which epoch the next iteration is and where it resumes. Changes nothing yet: it may fail to start.
 
         Args:
             order: the order of its batches.
             own: returns the part of a loaded state that concerns this rank and its workers; None if that is known.
         """
-        if self._loaded is not None and own is not None:
-            self._loaded = own(self._loaded)
         loaded = self._loaded
+        if loaded is not None and own is not None:
+            loaded = own(loaded)
         by_hand = self._epoch_set_by_user(order)
         if loaded is None or loaded.ended:
             follows = self._next_epoch if loaded is None else loaded.epoch + 1

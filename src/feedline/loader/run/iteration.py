@@ -5,8 +5,6 @@ Both loaders iterate through this. `TorchBatches` decides what the torch drop-in
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 import time
 import weakref
@@ -14,10 +12,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
+from feedline.abc.stateful import check_restorable, restore_end, resumed_after
 from feedline.abc.target import Target
 from feedline.abc.worker_spec import WorkerSpec
 from feedline.delivery.driver.batches import WorkerBatches, new_epoch
@@ -30,19 +27,17 @@ from feedline.delivery.state.checkpoint import Checkpoint, resume_of
 from feedline.delivery.state.epochs import Start
 from feedline.delivery.state.ranks import own_snapshot
 from feedline.frameworks.torch_compile import run_untraced
+from feedline.loader.run.config import Config
 from feedline.loader.run.listener import Listener
 from feedline.loader.run.run import Run
-from feedline.loader.run.view import LoaderView
 from feedline.order.order import Entry, Order, reads_stream
 from feedline.order.sharding import tail_of
 from feedline.randomness.keys import epoch_key
-from feedline.types import Key
+from feedline.types import Key, State
 from feedline.types.ranks import share_if_known
 
 if TYPE_CHECKING:
     from feedline.loader.base import LoaderBase
-
-T = TypeVar("T")
 
 watchers: list[Callable[[LoaderBase], None]] = []
 """Callbacks that get a loader before each of its epochs starts. Used by `feedline profile`."""
@@ -58,14 +53,30 @@ class Seeds:
     """The seed of its samples' random numbers."""
 
 
+class _Once:
+    """A function without arguments that is called once, if at all."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], State]) -> None:
+        self._make = make
+        self._made: State | None = None
+
+    def __call__(self) -> State:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
 @run_untraced
 class Iteration(Iterator[Any]):
     """One iterator of a loader. With persistent workers the loader holds it, so it refers to neither loader nor run.
 
     Args:
         run: the run that it belongs to.
-        view: the loader.
+        config: the loader's arguments.
         order: which batches it delivers.
+        loader: the loader.
         prepare: the last step applied to a batch.
         target: prepares batches for a device, if there is one.
     """
@@ -78,82 +89,83 @@ class Iteration(Iterator[Any]):
     def __init__(
         self,
         run: Run,
-        view: LoaderView,
+        config: Config,
         order: Order,
+        loader: LoaderBase,
         prepare: Prepare | None = None,
         target: Target | None = None,
     ) -> None:
         begun = time.monotonic_ns()
         self._has_target = target is not None
-        start = _start_of(run, view, order)
-        self.seeds = self._enter(run, view, order, start, first=True)
-        self.spec = self._spec(run, view, start)
-        self._before_batches(run, view)
+        start = _start_of(run, config, order)
+        self.seeds = self._enter(run, config, order, start, first=True)
+        self.spec = self._spec(run, config, start)
+        self._before_batches(run, config)
         resources = run.resources
-        if not view.worker_count:
-            checkpoint = self._checkpoint(run, view, order, start)
-            arena, counters, fault_budget = resources.arena(), resources.counters, run.fault_budget
+        if not config.worker_count:
+            checkpoint = self._checkpoint(run, config, order, start)
             self._batches = InlineBatches(
                 self.spec,
                 checkpoint,
                 start.snapshot,
-                arena,
-                counters,
+                resources,
                 prepare,
-                fault_budget,
+                run.fault_budget,
                 has_target=self._has_target,
             )
             run.epochs.begun(start, order, checkpoint)
         else:
             driver = resources.driver(self.spec, prepare, run.tuning)
             run.broadcast.join(driver)
-            self._before_workers(run, view, order, start)
+            self._before_workers(run, config, order, start)
             self._batches = WorkerBatches(
-                driver, self._beginning(run, view, order, start), persistent=resources.settings.persistent
+                driver, self._beginning(run, config, order, start), persistent=resources.settings.persistent
             )
         self._on_device = None if target is None else DeviceBatches(self._batches, target, run.fault_budget)
         self._source: OneCallerBatches | EndOfEpochSync = self._on_device or self._batches
-        share = tail_of(view.dataset, run.options.shard)
+        share = tail_of(config.dataset, run.options.shard)
         if share is not None:
             self._source = EndOfEpochSync(self._source, share, self._end)
-        self._restart_on_epoch_change(run, view, order)
-        self._observe(run, view, start.epoch, begun)
+        self._loader = weakref.ref(loader)
+        """For those who are told that an epoch starts: a loader that was dropped has none."""
+        self._restart_on_epoch_change(run, config, order)
+        self._observe(run, config, start.epoch, begun)
 
     @abstractmethod
-    def _enter(self, run: Run, view: Any, order: Order, start: Start, *, first: bool) -> Seeds:
+    def _enter(self, run: Run, config: Any, order: Order, start: Start, *, first: bool) -> Seeds:
         """Prepare dataset and order for an epoch, and draw its seeds."""
 
     @abstractmethod
-    def _spec(self, run: Run, view: Any, start: Start) -> WorkerSpec:
+    def _spec(self, run: Run, config: Any, start: Start) -> WorkerSpec:
         """Return the spec for the workers."""
 
-    def _announce(self, run: Run, view: LoaderView, order: Order, start: Start) -> None:
+    def _announce(self, run: Run, config: Config, order: Order, start: Start) -> None:
         """Notify the fault budget and the dataset that an epoch starts."""
-        fault_budget, snapshot, dataset = run.fault_budget, start.snapshot, view.dataset
+        fault_budget, snapshot, dataset = run.fault_budget, start.snapshot, config.dataset
         if fault_budget.guards:  # with streams of their own, ranks may have different numbers of batches
             ranks = 1 if order.unit == "stream batches" else max(order.stride()[2], share_if_known().world_size)
             fault_budget.keeps_steps = ranks > 1
-        fault_budget.dataset = dataset if view.is_map else None
+        fault_budget.dataset = dataset if config.is_map else None
         fault_budget.counts_known = not order.endless
         is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
         fault_budget.begin_epoch(start.epoch, resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
         # feedline's own datasets always get `set_epoch()`; others only if a restored state has an epoch for them.
         broadcast, epoch = run.broadcast, None if snapshot is None else snapshot.dataset_epoch
-        if isinstance(dataset, EpochAware):
+        if config.is_epoch_aware:
             broadcast.call("set_epoch", start.epoch)
         elif epoch is not None and broadcast.last_set_epoch is None and hasattr(dataset, "set_epoch"):
             broadcast.call("set_epoch", epoch)
 
-    # Any: the view of this kind of loader.
-    def _before_batches(self, run: Run, view: Any) -> None:
+    # Any: the config of this kind of loader.
+    def _before_batches(self, run: Run, config: Any) -> None:
         """Run before any batch can be made."""
 
-    def _before_workers(self, run: Run, view: Any, order: Order, start: Start) -> None:
+    def _before_workers(self, run: Run, config: Any, order: Order, start: Start) -> None:
         """Run after workers start and before their first task."""
 
-    def _beginning(self, run: Run, view: LoaderView, order: Order, start: Start) -> Callable[[Driver], None]:
+    def _beginning(self, run: Run, config: Config, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
-            checkpoint = self._checkpoint(run, view, order, start)
+            checkpoint = self._checkpoint(run, config, order, start)
             epoch = new_epoch(
                 driver.machine,
                 run.resources.settings,
@@ -169,46 +181,47 @@ class Iteration(Iterator[Any]):
 
         return begin
 
-    def begin_again(self, run: Run, view: LoaderView, order: Order, *, inside: bool = False) -> None:
+    def begin_again(self, run: Run, config: Config, order: Order, *, inside: bool = False) -> None:
         """Start another epoch with the same workers, or the same epoch again if no batch of it was requested.
 
         Args:
             run: the run that it belongs to.
-            view: the loader.
+            config: the loader's arguments.
             order: which batches it delivers.
             inside: True if the caller is making a batch right now.
         """
         begun = time.monotonic_ns()
         with self.still():
-            start = _begin(run, view, order)
-            self.seeds = self._enter(run, view, order, start, first=False)
+            start = _begin(run, config, order)
+            self.seeds = self._enter(run, config, order, start, first=False)
             if isinstance(self._batches, WorkerBatches):
-                self._batches.restart(self._beginning(run, view, order, start), inside=inside)
+                self._batches.restart(self._beginning(run, config, order, start), inside=inside)
             else:
-                self.spec = self._spec(run, view, start)
-                checkpoint = self._checkpoint(run, view, order, start)
+                self.spec = self._spec(run, config, start)
+                checkpoint = self._checkpoint(run, config, order, start)
                 self._batches.begin(self.spec, checkpoint, start.snapshot)
                 run.epochs.begun(start, order, checkpoint)
             if self._on_device is not None:
                 self._on_device.begin()
             if isinstance(self._source, EndOfEpochSync):
                 self._source.begin()
-            self._restart_on_epoch_change(run, view, order)
-            self._observe(run, view, start.epoch, begun)
+            self._restart_on_epoch_change(run, config, order)
+            self._observe(run, config, start.epoch, begun)
 
-    def _observe(self, run: Run, view: LoaderView, epoch: int, begun: int) -> None:
+    def _observe(self, run: Run, config: Config, epoch: int, begun: int) -> None:
         """Notify watchers, the observer and the live view that an epoch starts."""
-        counters = self._batches.counters
+        counters, loader = self._batches.counters, self._loader()
         for watch in watchers:
-            watch(view.loader)
+            if loader is not None:
+                watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
-        if os.environ.get("FEEDLINE_LIVE") or "feedline.loader.live" in sys.modules:
+        if loader is not None and (run.is_shown or "feedline.loader.live" in sys.modules):
             from feedline.loader import live
 
-            live.begins(view.loader, counters, view.worker_count)
+            live.begins(loader, counters, config.worker_count, is_asked_for=run.is_shown)
         self._listener = run.listener
 
-    def _restart_on_epoch_change(self, run: Run, view: LoaderView, order: Order) -> None:
+    def _restart_on_epoch_change(self, run: Run, config: Config, order: Order) -> None:
         """Start over if the loader's epoch is changed before the first batch.
 
         Frameworks create the iterator first and then set the epoch. By then, workers may be busy with the wrong epoch.
@@ -218,20 +231,17 @@ class Iteration(Iterator[Any]):
         has_workers = bool(checkpoint.worker_count)
         calls_before = run.broadcast.set_epoch_count
         this = weakref.ref(self)
-        kind = type(view)
-        # If the loader holds this iteration, the iteration must keep neither the loader nor its run alive.
-        is_kept = run.resources.settings.persistent
-        loader_of, run_of = _reference(view.loader, is_weak=is_kept), _reference(run, is_weak=is_kept)
+        # If the loader holds this iteration, the iteration must not keep its run alive.
+        kept, reference = None if run.resources.settings.persistent else run, weakref.ref(run)
 
         def obey() -> None:
-            loader, run, iteration = loader_of(), run_of(), this()
-            if loader is None or run is None or epochs.checkpoint is not checkpoint:
+            run, iteration = kept or reference(), this()
+            if run is None or epochs.checkpoint is not checkpoint:
                 return
-            view = kind(loader)
-            run.rank_watch.first_batch(view.sharing(run.stream_sharding))
+            run.rank_watch.first_batch(config.sharing(run.stream_sharding))
             was_called = run.broadcast.set_epoch_count != calls_before
             if iteration is not None and epochs.begins_again(order, set_epoch_was_called=was_called and has_workers):
-                iteration.begin_again(run, view, order, inside=True)
+                iteration.begin_again(run, config, order, inside=True)
 
         self._batches.at_first = obey
 
@@ -279,22 +289,22 @@ class Iteration(Iterator[Any]):
         """End this iterator and its workers; see `OneCallerBatches.close`."""
         self._source.close()
 
-    def _checkpoint(self, run: Run, view: LoaderView, order: Order, start: Start) -> Checkpoint:
-        seeds, settings, dataset = self.seeds, run.resources.settings, self.spec.dataset
+    def _checkpoint(self, run: Run, config: Config, order: Order, start: Start) -> Checkpoint:
+        seeds, settings = self.seeds, run.resources.settings
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
         return Checkpoint(
             entry,
             order.plan(entry),
             order.unit,
-            functools.cache(order.expected),
+            _Once(order.expected),
             seeds.draw,
             settings.max_workers,
-            view.batch_size or 1,
+            config.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=run.broadcast.last_set_epoch,
-            keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
-            keeps_last=not repeats_itself(dataset),
+            keeps_dataset=(settings.persistent or not settings.worker_count) and config.outlives_epoch,
+            keeps_last=not config.repeats_itself,
         )
 
 
@@ -303,22 +313,22 @@ def order_state(start: Start) -> dict[str, object]:
     return {} if start.snapshot is None else start.snapshot.order
 
 
-def _begin(run: Run, view: LoaderView, order: Order) -> Start:
+def _begin(run: Run, config: Config, order: Order) -> Start:
     """Return which epoch is next, and where this rank resumes with its current workers if a state was loaded."""
     max_workers = run.resources.settings.max_workers
-    return run.epochs.begin(order, lambda state: own_snapshot(state, share_if_known(), max_workers, view.dataset))
+    return run.epochs.begin(order, lambda state: own_snapshot(state, share_if_known(), max_workers, config.dataset))
 
 
-def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
+def _start_of(run: Run, config: Config, order: Order) -> Start:
     """Return how an iteration starts, after restoring the dataset's state from the previous epoch if it still applies.
 
     This happens before anything is drawn.
     """
-    start = _begin(run, view, order)
+    start = _begin(run, config, order)
     streams = () if start.before is None else start.before.streams
-    if view.worker_count or len(streams) != 1:
+    if config.worker_count or len(streams) != 1:
         return start
-    dataset, resume = view.dataset, resume_of(streams[0], 1)
+    dataset, resume = config.dataset, resume_of(streams[0], 1)
     if resume.dataset is not None:
         check_restorable(dataset)
         if reads_stream(order):
@@ -329,8 +339,3 @@ def _start_of(run: Run, view: LoaderView, order: Order) -> Start:
         restore_end(dataset, resume.last)
     assert start.snapshot is not None
     return replace(start, snapshot=replace(start.snapshot, streams=()))
-
-
-def _reference(value: T, *, is_weak: bool) -> Callable[[], T | None]:
-    """Return a function that returns a value; None once it is gone, if the reference is weak."""
-    return weakref.ref(value) if is_weak else lambda: value

@@ -9,7 +9,7 @@ from typing import Any, Generic
 import torch
 import torch.distributed as dist
 import torch.utils.data
-from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data import IterDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -22,8 +22,8 @@ from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pi
 from feedline.loader.base import run_of
 from feedline.loader.run.iteration import Iteration, Seeds, order_state
 from feedline.loader.run.run import Run
+from feedline.loader.run.torch_config import TorchConfig, fresh_seed
 from feedline.loader.run.torch_types import B_co
-from feedline.loader.run.torch_view import TorchView, fresh_seed
 from feedline.order.order import Order
 from feedline.randomness import scope
 from feedline.randomness.keys import epoch_key
@@ -39,42 +39,45 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
 
     Args:
         run: the loader's run.
-        view: the loader.
+        config: the loader's arguments.
         order: which batches it delivers.
+        loader: the loader.
     """
 
-    def __init__(self, run: Run, view: TorchView, order: Order) -> None:
-        loader = view.loader
-        self._dataset = loader.dataset
-        self._index_sampler = loader._index_sampler
-        self._iterable = not view.is_map
-        self._num_workers = view.worker_count
+    # Any: a `feedline.DataLoader`, whose file imports this one.
+    def __init__(self, run: Run, config: TorchConfig, order: Order, loader: Any) -> None:
+        self._dataset = config.dataset
+        self._index_sampler = config.index_sampler
+        self._iterable = not config.is_map
+        self._num_workers = config.worker_count
         self._group: dist.ProcessGroup | None = None
         self._count_epoch(loader)
-        super().__init__(run, view, order, _pinner(loader), view.target())
+        if self._num_workers and run.tuning is None:  # otherwise "auto" chooses the number
+            loader.check_worker_number_rationality()
+        super().__init__(run, config, order, loader, _pinner(config) if config.pins else None, config.target())
         if self._resumed is not None:  # only now: the dataset's state may have restored torch's default generator
-            view.seeds.begin(view.generator, self._resumed)
+            config.seeds.begin(config.generator, self._resumed)
 
     def _count_epoch(self, loader: torch.utils.data.DataLoader[object]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
-    def _enter(self, run: Run, view: TorchView, order: Order, start: Start, *, first: bool) -> Seeds:
-        seeds = view.seeds
+    def _enter(self, run: Run, config: TorchConfig, order: Order, start: Start, *, first: bool) -> Seeds:
+        seeds = config.seeds
         if not first:
-            self._announce(run, view, order, start)
+            self._announce(run, config, order, start)
             with seeds.drawing():
                 seed = _prepare(run, order, start)
             return Seeds(seed, self._next_draw_seed(run, start))
         self._resumed = order_state(start) if start.is_resumed else None
         if start.before is not None or start.is_resumed:
-            seeds.begin(view.generator, order_state(start) if start.before is not None else {})
+            seeds.begin(config.generator, order_state(start) if start.before is not None else {})
         with seeds.drawing():
-            self._shared_seed = self._seed_pipes(view, first=True)
+            self._shared_seed = self._seed_pipes(config, first=True)
             self._length = order.length()
-            self._announce(run, view, order, start)
+            self._announce(run, config, order, start)
             seed = _prepare(run, order, start)
-            return Seeds(seed, _draw_seed(run, view, order, start))
+            return Seeds(seed, _draw_seed(run, config, order, start))
 
     def _next_draw_seed(self, run: Run, start: Start) -> int:
         """Return the seed for another epoch of the same workers; torch would not draw a new one for them."""
@@ -83,34 +86,31 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         given = run.options.seed
         return self.seeds.draw if given is None else given
 
-    def _spec(self, run: Run, view: TorchView, start: Start) -> WorkerSpec:
-        dataset, init = self._dataset, view.init
-        if self._num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+    def _spec(self, run: Run, config: TorchConfig, start: Start) -> WorkerSpec:
+        dataset, init = self._dataset, config.init
+        if self._num_workers and config.is_pipe:
             world_size, rank = _distributed_settings()
             init = functools.partial(shard_in_worker, init, world_size, rank)
-        return run.spec(view, dataset, _base_seed(run, self.seeds.draw, start.epoch), init, self._shared_seed)
+        return run.spec(config, dataset, _base_seed(run, self.seeds.draw, start.epoch), init, self._shared_seed)
 
-    def _before_batches(self, run: Run, view: TorchView) -> None:
-        if self._num_workers:
-            if run.tuning is None:  # otherwise "auto" chooses the number
-                view.loader.check_worker_number_rationality()
-        elif isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+    def _before_batches(self, run: Run, config: TorchConfig) -> None:
+        if not self._num_workers and config.is_pipe:
             shard_pipe(self._dataset, *_distributed_settings())
 
-    def _before_workers(self, run: Run, view: TorchView, order: Order, start: Start) -> None:
+    def _before_workers(self, run: Run, config: TorchConfig, order: Order, start: Start) -> None:
         # torch draws the pipe's seed and the order again before the first task. Doing the same leaves the caller's
         # generators, and a sampler that draws early, in the same state as with torch.
-        with view.seeds.drawing():
-            self._seed_pipes(view, first=False)
+        with config.seeds.drawing():
+            self._seed_pipes(config, first=False)
             order.prepare(order_state(start))
 
-    def _seed_pipes(self, view: TorchView, *, first: bool) -> int | None:
+    def _seed_pipes(self, config: TorchConfig, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares across workers and ranks."""
-        if not isinstance(self._dataset, IterDataPipe):
+        if not (config.is_pipe and isinstance(self._dataset, IterDataPipe)):
             return None
         if first and dist.is_available() and dist.is_initialized():
             self._group = dist.new_group(backend="gloo")
-        seed = torch.empty((), dtype=torch.int64).random_(generator=view.generator)
+        seed = torch.empty((), dtype=torch.int64).random_(generator=config.generator)
         if self._group is not None:
             dist.broadcast(seed, src=0, group=self._group)
         shared = int(seed.item())
@@ -122,14 +122,14 @@ class TorchBatches(Iteration, _BaseDataLoaderIter, Generic[B_co]):  # type: igno
         """Start another epoch, under torch's name for it; with the same workers, if they still exist."""
         run = run_of(loader)
         with run.running.beginning(run.give_back) as last_close:
-            view, order = loader._next_order()
+            config, order = loader._next_order()
             if self.closed:
-                self.__init__(run, view, order)  # type: ignore[misc]  # in place: wrappers keep this iterator
+                self.__init__(run, config, order, loader)  # type: ignore[misc]  # in place: wrappers keep this iterator
             else:
                 self._count_epoch(loader)
-                with view.seeds.drawing():
-                    self._shared_seed = self._seed_pipes(view, first=False)
-                self.begin_again(run, view, order)
+                with config.seeds.drawing():
+                    self._shared_seed = self._seed_pipes(config, first=False)
+                self.begin_again(run, config, order)
             run.running.begun(self, last_close)
 
     @property
@@ -194,7 +194,7 @@ def _prepare(run: Run, order: Order, start: Start) -> int | None:
     return order.seed_for(run.options.seed)
 
 
-def _draw_seed(run: Run, view: TorchView, order: Order, start: Start) -> int:
+def _draw_seed(run: Run, config: TorchConfig, order: Order, start: Start) -> int:
     """Return the seed for samples' own random numbers: the loader's seed, or the one that torch draws for workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and (start.is_settled or "torch_seeds_next" in order_state(start)):
@@ -205,7 +205,7 @@ def _draw_seed(run: Run, view: TorchView, order: Order, start: Start) -> int:
     if start.before is not None and start.before.draw_seed is not None and run.resources.settings.persistent:
         return epoch_key(start.before.draw_seed, start.epoch)  # torch would not draw a new one for persistent workers
     # Draw even if the seed is known: a sampler with the same generator must find it in the same state as at first.
-    drawn = fresh_seed(view.generator)
+    drawn = fresh_seed(config.generator)
     common = order.common_seed()
     return (drawn if common is None else common) if known is None else known
 
@@ -222,14 +222,12 @@ def _distributed_settings() -> tuple[int, int]:
     return 1, 0
 
 
-def _pinner(loader: torch.utils.data.DataLoader[object]) -> Callable[[object], object] | None:
-    """Return a function that pins a batch that is not pinned yet; None if batches are not pinned."""
-    if not loader.pin_memory:
-        return None
-    if loader.pin_memory_device:
+def _pinner(config: TorchConfig) -> Callable[[object], object] | None:
+    """Return a function that pins a batch that is not pinned yet; None if there is no device to pin it for."""
+    if config.pin_device:
         warn_user(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            f"ignore pin_memory_device='{config.pin_device}'.",
             UserWarning,
         )
     if _has_accelerator():

@@ -9,7 +9,7 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.rebuilding import adopt_samplers, keep_in_frameworks
 from feedline.loader.run.torch_batches import TorchBatches
-from feedline.loader.run.torch_view import TorchView
+from feedline.loader.run.torch_config import TorchConfig
 from feedline.order.sharding import steps_of
 from feedline.samplers import RandomSampler
 
@@ -17,8 +17,8 @@ __all__ = [
     "RandomSampler",
     "SeedSource",
     "TorchBatches",
+    "TorchConfig",
     "TorchFramework",
-    "TorchView",
     "adopt_samplers",
     "device_of",
     "keep_in_frameworks",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,18 @@ _LOOKS = 4
 # Any, throughout: a dataset may be of any type.
 def is_awaited(dataset: object) -> bool:
     """True if samples have to be awaited; for a subset, if those of its dataset have to be."""
-    return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
+    kind = type(_below(dataset))
+    return any(_is_async(getattr(kind, name, None)) for name in _GETTERS)
+
+
+# Any: a method of any kind.
+def _is_async(method: Any) -> bool:
+    """Return `inspect.iscoroutinefunction(method)`; several times faster for the methods that most datasets have."""
+    if method is None or type(method) in (types.WrapperDescriptorType, types.MethodDescriptorType):
+        return False
+    if type(method) is types.FunctionType and not vars(method):  # no mark of a coroutine function
+        return bool(method.__code__.co_flags & inspect.CO_COROUTINE)
+    return inspect.iscoroutinefunction(method)
 
 
 _GETTERS = ("__getitem__", "__getitems__")

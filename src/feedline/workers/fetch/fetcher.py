@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -63,6 +64,11 @@ def fetcher_for(
     if batch_getter(dataset) is not None:
         return _together(dataset, collate, scope)
     return _each(dataset, collate, scope)
+
+
+def is_plain(fetcher: Fetcher) -> bool:
+    """True if a fetcher only calls the dataset's own methods: it remembers nothing of the dataset or of an epoch."""
+    return isinstance(fetcher, types.FunctionType)
 
 
 def _guarded(

@@ -16,7 +16,7 @@ from typing import Any
 
 from feedline.datasets.objects import users_traceback
 from feedline.delivery.driver.settings import DEFAULT_DEPTH
-from feedline.loader.base import LoaderBase, run_of, view_of
+from feedline.loader.base import LoaderBase, config_of, run_of
 from feedline.loader.loader import Loader
 from feedline.system.limits import usable_cores
 from feedline.system.process import scheduled_s, seen_bytes
@@ -49,7 +49,7 @@ def setup_of(loader: Any) -> LoaderSetup:
     batches = getattr(loader, "batch_sampler", None)
     size = loader.batch_size if loader.batch_size is not None else getattr(batches, "batch_size", None)
     if isinstance(loader, LoaderBase):
-        settings = view_of(loader).settings()
+        settings = config_of(loader).settings
         return LoaderSetup(
             "feedline", settings.worker_count, settings.engine_name, settings.depth, size, settings.persistent,
             _method(settings.context), settings.moves,
@@ -70,7 +70,7 @@ def _method(context: BaseContext | None) -> str:
 def collate_of(loader: object) -> Callable[[object], object] | None:
     """Return the loader's collate function."""
     collate: CollateFunction | None = (
-        view_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
+        config_of(loader).collate if isinstance(loader, LoaderBase) else getattr(loader, "collate_fn", None)
     )
     return collate
 

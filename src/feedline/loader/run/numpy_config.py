@@ -1,58 +1,63 @@
-"""The arguments of `Loader`, as read by its run."""
+"""The config of `Loader`."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.delivery.driver.settings import Settings
+from feedline.delivery.driver.tuning import Tuning
 from feedline.errors import BadOption
 from feedline.loader.arguments import Options
-from feedline.loader.run.view import LoaderView
+from feedline.loader.run.config import Config
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.order.rank_watch import Sharing
 from feedline.system.optional import require
 from feedline.types import DatasetKind, StreamSharding
-from feedline.types.ranks import share_if_known
 
 
 # Any, throughout: datasets, samplers and batches of any class.
-class NumpyView(LoaderView):
-    """Reads a `feedline.Loader`."""
+class NumpyConfig(Config):
+    """The config of a `feedline.Loader`."""
 
-    def __init__(self, loader: Any, options: Options | None = None) -> None:
-        super().__init__(loader, options)
-        run = vars(loader).get("_feedline_run")  # not `tuning`: subclasses may use that name
+    names = (
+        *("dataset", "_kind", "batch_size", "drop_last", "sampler", "batch_sampler", "collate_fn", "_worker_init"),
+        *("_fixed", "_own_sampler"),
+    )
+
+    def __init__(self, loader: Any, options: Options, tuning: Tuning | None) -> None:
+        super().__init__(loader, options, tuning)
+        self.batch_sampler: Any = loader.batch_sampler
         self.is_map = loader._kind is DatasetKind.MAP
-        self.batched = self.batch_size is not None or loader.batch_sampler is not None
-        self.collate = loader.collate_fn or (default if self.batched else _as_it_is)
+        self.batched = self.batch_size is not None or self.batch_sampler is not None
+        self._collate_fn = loader.collate_fn
+        self.collate = self._collate_fn or (default if self.batched else _as_it_is)
         self.init = loader._worker_init
-        self.worker_count = loader._fixed["worker_count"] if run is None or run.tuning is None else run.tuning.count
+        self._fixed: dict[str, Any] = loader._fixed
+        self.worker_count = self._fixed["worker_count"] if tuning is None else tuning.count
+        self.given_sampler: Any = loader.sampler
+        self.sampler: Any = loader.sampler if loader._own_sampler is None else loader._own_sampler
+        """The sampler of single samples: the given one, or the one made for `shuffle`."""
 
-    @property
+    @functools.cached_property
     def has_default_collate(self) -> bool:
-        collate = self.loader.collate_fn
+        collate = self._collate_fn
         return self.batched and (collate is None or getattr(collate, "is_default", False))
 
-    @property
-    def sampler(self) -> Any:
-        """The sampler of single samples: the given one, or the one made for `shuffle`."""
-        own = self.loader._own_sampler
-        return self.loader.sampler if own is None else own
-
-    def settings(self) -> Settings:
-        return self.options.settings(**self.loader._fixed)
+    def _settings(self) -> Settings:
+        return self.options.settings(**self._fixed)
 
     def order_of(self, sharding: StreamSharding | None) -> Order:
-        size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.loader.batch_sampler
+        size, drop_last, batch_sampler = self.batch_size, self.drop_last, self.batch_sampler
         if not self.is_map:
             return StreamOrder(size) if sharding is None else SpanOrder(sharding)
         if batch_sampler is not None:
             order = order_of(batch_sampler, None, drop_last=False)
-            return order or ForeignOrder(batch_sampler, share=share_if_known())
+            return order or ForeignOrder(batch_sampler, share=self.share())
         sampler = self.sampler
         order = order_of(sampler, size, drop_last=drop_last)
         if order is not None:
@@ -62,18 +67,18 @@ class NumpyView(LoaderView):
             None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
             inner=sampler if size is not None else None,
             batch_size=size,
-            share=share_if_known(),
+            share=self.share(),
         )
 
     def sharing(self, sharding: StreamSharding | None) -> Sharing:
         if not self.is_map:
             return Sharing(None, "shard", is_settled=True)  # sharded by default, unless the user turned it off
-        if self.loader.batch_sampler is not None:
-            return Sharing(self.loader.batch_sampler, "batch_sampler")
+        if self.batch_sampler is not None:
+            return Sharing(self.batch_sampler, "batch_sampler")
         return Sharing(self.sampler, "sampler")
 
     def samplers(self) -> list[object]:
-        return [self.loader.sampler, self.loader.batch_sampler]
+        return [self.given_sampler, self.batch_sampler]
 
     def target(self) -> Target | None:
         """Return the target that prepares batches for the device; None if there is no device."""
