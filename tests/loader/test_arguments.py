@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feedline import DataLoader, DataLoader2, Loader
-from feedline.errors import BadOption, OptionWarning
+from feedline.errors import BadOption, OptionWarning, StateWarning
 from feedline.samplers import LengthBucketBatchSampler
 from feedline.schedulers import InOrder
 
@@ -54,6 +54,7 @@ class NoLength:
         ({"engine": "spark"}, "engine='spark' is not one of"),
         ({"engine": "inline", "workers": 2}, "engine='inline'.*2 workers"),
         ({"engine": "thread"}, "needs at least one worker"),
+        ({"prefetch": 0}, "prefetch=0 is less than 1"),
         ({"in_order": "no"}, "in_order='no'"),
         ({"timeout_s": float("nan")}, "timeout_s=nan"),
         ({"seed": -1}, "seed=-1"),
@@ -127,6 +128,14 @@ def test_warns_about_arguments_that_are_probably_mistakes(arguments: dict[str, A
         loader = DataLoader(**{"dataset": range(10), **arguments})
     assert warned[0].filename == __file__
     assert len(list(loader)) == len(loader.dataset)
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_warns_about_an_empty_state(kind: Any) -> None:
+    loader = kind(range(4))
+    with pytest.warns(StateWarning, match="The state is empty"):
+        loader.load_state_dict({})
+    assert len(list(loader)) == 4
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])

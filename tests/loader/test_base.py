@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from feedline import DataLoader, Loader
-from feedline.errors import BadState
+from feedline.errors import BadOption, BadState
 from feedline.loader.base import run_of
 
 KINDS = [Loader, DataLoader]
@@ -50,6 +50,13 @@ def test_set_epoch_is_passed_once_to_dataset_and_sampler(kind: Any) -> None:
     dataset, sampler = EpochNotes(), EpochNotingSampler()
     kind(dataset, 2, sampler=sampler).set_epoch(4)
     assert (dataset.epochs, sampler.epochs) == ([4], [4])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
+def test_rejects_invalid_epochs(kind: Any, epoch: Any) -> None:
+    with pytest.raises(BadOption, match="epoch"):
+        kind([1, 2], 2).set_epoch(epoch)
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)
@@ -216,3 +223,9 @@ def test_a_state_needs_no_length_before_the_first_iteration(options: Any) -> Non
         list(loader)
     with pytest.raises(BadState, match="size=None"):
         DataLoader(range(3), **options).load_state_dict(state)
+
+
+def test_iterators_count_as_torchs() -> None:
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    assert isinstance(iter(DataLoader(range(2))), base)  # Lightning pickles all other iterators
+    assert isinstance(iter(DataLoader(range(2), num_workers=1, engine="thread")), base)

@@ -107,11 +107,25 @@ def test_every_non_negative_integer_is_a_valid_seed(seed: Any, workers: int) -> 
     assert batches() == batches()
 
 
+@pytest.mark.parametrize("shard", ["all", "", 2, 1.0, [True]])
+@pytest.mark.parametrize("kind", [DataLoader, Loader])
+def test_invalid_values_of_shard_are_rejected(kind: Any, shard: Any) -> None:
+    with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
+        kind(datasets.Stream(3), shard=shard)
+
+
 @pytest.mark.parametrize("shard", [True, "pad", "exact"])
 def test_shard_is_rejected_for_map_style_datasets(shard: Any) -> None:
     with pytest.raises(BadOption, match=r"DistributedSampler"):
         DataLoader(datasets.Sized(3), shard=shard)
     assert values(DataLoader(datasets.Sized(3), shard=False)) == [[0], [1], [2]]
+
+
+def test_shard_is_rejected_for_data_pipes() -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    with pytest.raises(BadOption, match="split themselves"):
+        DataLoader(IterableWrapper(range(3)), shard=True)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +147,12 @@ def test_an_impossible_exact_stream_is_rejected_at_once(
 
 
 # States
+
+
+@pytest.mark.parametrize("every", [-1, 1.5, "2"])
+def test_invalid_snapshot_intervals_are_rejected(every: Any) -> None:
+    with pytest.raises(BadOption, match="snapshot_every_n_steps="):
+        DataLoader(datasets.Stream(3), snapshot_every_n_steps=every)
 
 
 def loader_of(n: int = 20, **options: Any) -> DataLoader[Any]:

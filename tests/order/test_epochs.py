@@ -377,6 +377,24 @@ def test_virtual_epochs_resume_with_workers_and_draw_the_same_numbers() -> None:
     assert len(np.unique(drawn)) == drawn.size, "a sample draws other numbers in every pass"
 
 
+def test_virtual_epochs_resume_with_another_number_of_ranks() -> None:
+    def seen(loaders: list[Any], steps: int, world_size: int) -> Counter[int]:
+        return Counter(
+            index
+            for rank, loader in enumerate(loaders)
+            for batch in take(loader, 1, steps, rank=rank, world_size=world_size)[0]
+            for index in batch
+        )
+
+    before = [virtual("shuffled") for _ in range(2)]
+    total = seen(before, 2, 2)
+    after = [virtual("shuffled") for _ in range(3)]
+    for loader in after:
+        loader.load_state_dict(before[0].state_dict())
+    total += seen(after, 2 + 2, 3)  # two steps of the first virtual epoch are done
+    assert total == Counter(dict.fromkeys(range(10), 3))
+
+
 def test_leaving_a_virtual_epoch_ends_it() -> None:
     whole = [batch for epoch in take(virtual("shuffled"), 1, 20) for batch in epoch]
     epochs = virtual("shuffled").virtual_epochs(4)

@@ -37,17 +37,6 @@ class Uneven(datasets.Stream):
             yield np.array([index, *drawn])
 
 
-class Wrapped(datasets.Stream):
-    """Transforms what another generator yields."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._transformed(iter(datasets.DrawingStream(self.n)))
-
-    def _transformed(self, samples: Iterator[Any]) -> Iterator[Any]:
-        for sample in samples:
-            yield sample * random.random() + np.random.normal()
-
-
 class Buffered(datasets.Stream):
     """Shuffles its files in `iter`, then shuffles samples in a buffer."""
 
@@ -63,14 +52,6 @@ class Buffered(datasets.Stream):
             yield np.array([buffer[place], np.random.normal()])
             buffer[place] = files.pop()
         yield from (np.array([index, torch.rand(()).item()]) for index in buffer)
-
-
-class Nothing(datasets.Stream):
-    """Draws nothing."""
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(self.n):
-            yield np.array([index])
 
 
 class NextTo(datasets.Stream):

@@ -208,15 +208,29 @@ def test_a_state_from_the_end_continues_with_the_same_next_epochs(name: str) -> 
 # -- loading ---
 
 
-def moments(loader: Any) -> Iterator[Any]:
-    yield loader.state_dict()
-    iterator = iter(loader)
-    yield loader.state_dict()
-    for _ in itertools.islice(iterator, 2):
-        yield loader.state_dict()
-    for _ in iterator:
-        pass
-    yield loader.state_dict()
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent: bool) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "persistent_workers": persistent}
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(9), shuffle=True, **options)
+
+    torch.manual_seed(0)
+    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True, **options)
+    expected = [values(theirs) for _ in range(4)]
+    drawn = torch.get_rng_state()
+    torch.manual_seed(0)
+    loader = make()
+    found = [values(loader) for _ in range(2)]
+    state = loader.state_dict()
+    loader.close()
+    resumed = make()
+    resumed.load_state_dict(state)
+    found += [values(resumed) for _ in range(2)]
+    resumed.close()
+    assert found == expected
+    if not persistent:  # torch draws no new seed for persistent workers, but these are new
+        assert torch.equal(torch.get_rng_state(), drawn)
 
 
 class Seldom(torch_data.IterableDataset[int]):

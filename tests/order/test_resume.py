@@ -181,10 +181,6 @@ SIZES = [0, 1, 2, 5, 11]
 shapes = st.builds(Shape, st.sampled_from(SIZES), st.sampled_from([1, 3, 4, 30, None]), st.booleans())
 
 
-def delivered(loader: Any, kind: Kind) -> list[Any]:
-    return values(itertools.islice(loader, ENDLESS_CUT)) if kind.endless else values(loader)
-
-
 @dataclass
 class Run:
     """One epoch, the state at each of its steps, and the epoch after it."""

@@ -159,6 +159,13 @@ def test_other_ranks_resume_where_these_stopped(
 # -- random numbers ---
 
 
+def test_states_are_plain_and_never_beyond_the_end() -> None:
+    plan = ranks_of(10, 4, 4, "pad")[0]
+    assert plan.state(0) == {"unit": "samples", "consumed": 0}
+    assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve samples were delivered, but there are ten"
+    assert type(plan.state(1)["consumed"]) is int
+
+
 def keys_of(plan: Any) -> list[tuple[int, int]]:
     """Return (index, key) of every sample."""
     keys = []

@@ -14,19 +14,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from feedline import DataLoader, Loader, samplers
 from feedline.abc.source import ShardedSource
 from feedline.errors import DataWarning
-from feedline.order.sharding import sharding_of
-from feedline.types import EngineName, StreamSharding
+from feedline.types import EngineName
 
 pytestmark = pytest.mark.sample(7)
-
-
-def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSharding | None:
-    usual: dict[str, Any] = {
-        "batch_size": 4,
-        "drop_last": False,
-        "is_map": False,
-    }
-    return sharding_of(dataset, shard, **{**usual, **options})
 
 
 class Curious(IterableDataset[int]):

@@ -1,6 +1,7 @@
 """Iterable datasets: which worker gets which sample, the warnings, and resumption."""
 
 import itertools
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -295,6 +296,22 @@ def test_a_shared_stream_draws_the_same_after_a_resumption() -> None:
 
     taken, resumed = interrupted(lambda: loader(2), 4, lambda: loader(3))
     assert all_bytes(taken) + all_bytes(resumed) == all_bytes(loader(0))
+
+
+class Augmented(datasets.SplitStream):
+    """Draws a random number for each sample; which sample is read does not depend on it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in super().__iter__():
+            yield value + random.random()
+
+
+def test_per_worker_streams_draw_the_same_after_a_resumption() -> None:
+    def loader() -> Any:
+        return DataLoader(Augmented(20), batch_size=2, num_workers=2, seed=3)
+
+    taken, resumed = interrupted(loader, 5)
+    assert values(taken) + values(resumed) == values(loader())
 
 
 def test_a_shared_stream_resumes_with_another_batch_size() -> None:

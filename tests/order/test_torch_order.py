@@ -107,6 +107,3 @@ def test_batches_that_accelerate_skips_are_not_delivered(kind: str, skips: int) 
     loader = batches(skips)
     assert len(loader) == len(whole) - skips
     assert [[values.tolist() for values in batch] for batch in loader] == whole[skips:]
-
-
-# -- resuming ---

@@ -308,6 +308,3 @@ def test_dropping_batches_in_a_forked_child_does_not_affect_the_parent(parity: P
         return [checksum(batch) for batch in kept], rest
 
     parity.same(code)
-
-
-# What a training step does

@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +36,45 @@ def test_the_main_process_is_not_a_worker(parity: Parity) -> None:
     parity.same(code)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_worker_info_in_a_map_dataset(worker_parity: Parity, workers: int) -> None:
+SEEN: dict[str, Callable[[], dict[str, Any]]] = {
+    "its info": lambda: {"dataset": datasets.WorkerFields(9)},
+    "its info, in a stream": lambda: {"dataset": datasets.WorkerFieldsIterable()},
+    "its share of the batches": lambda: {"dataset": datasets.Whereabouts(24), "batch_size": 2},
+}
+
+SEEN_IN_PROCESSES: dict[str, Callable[[], dict[str, Any]]] = {
+    "its generators": lambda: {"dataset": datasets.Draws(9), "batch_size": 2},
+    "its generators, in a stream": lambda: {"dataset": datasets.DrawsIterable(), "batch_size": 2},
+    "the seeds of the init function": lambda: {"dataset": datasets.Draws(8), "worker_init_fn": datasets.init_seeds},
+    "its copy of the dataset": lambda: {"dataset": datasets.Counter(8), "worker_init_fn": datasets.init_label},
+}
+"""Threads share the generators and the dataset."""
+
+
+def two_epochs(make: Callable[[], dict[str, Any]], workers: int, persistent: bool) -> Callable[[Side], object]:
     def code(side: Side) -> object:
-        return list(side.loader(datasets.WorkerFields(9), batch_size=None, num_workers=workers, generator=seeded()))
+        options = {"batch_size": None, "num_workers": workers, "persistent_workers": persistent, **make()}
+        loader = side.loader(**options, generator=seeded(2**33))
+        return list(loader), list(loader)
 
-    worker_parity.same(code)
+    return code
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_worker_info_in_an_iterable_dataset(worker_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.WorkerFieldsIterable(), batch_size=None, num_workers=workers, generator=seeded())
-        return list(loader)
+@pytest.mark.parametrize("name", SEEN)
+def test_what_a_worker_sees(worker_parity: Parity, name: str, workers: int, persistent: bool) -> None:
+    worker_parity.same(two_epochs(SEEN[name], workers, persistent))
 
-    worker_parity.same(code)
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", SEEN_IN_PROCESSES)
+def test_what_a_process_sees(process_parity: Parity, name: str, workers: int, persistent: bool) -> None:
+    process_parity.same(two_epochs(SEEN_IN_PROCESSES[name], workers, persistent))
 
 
 # Which worker makes which batch
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_with_equal_work_batch_i_is_made_by_worker_i_mod_n(worker_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Whereabouts(24), batch_size=2, num_workers=workers))
-
-    worker_parity.same(code)
 
 
 def test_workers_get_the_same_batches_as_in_torch_when_one_is_late(
@@ -108,39 +122,6 @@ def test_persistent_workers_are_the_same_processes_in_every_epoch(process_parity
 # Seeds
 
 
-@pytest.mark.parametrize("seed", [0, 5, 2**33])
-def test_seeds_follow_the_generator_over_epochs(worker_parity: Parity, seed: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.WorkerFields(4), batch_size=None, generator=seeded(seed))
-        return list(loader), list(loader)
-
-    worker_parity.same(code)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_global_generators_in_workers_draw_the_same_as_in_torchs(process_parity: Parity, workers: int) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.Draws(9), batch_size=2, num_workers=workers, generator=seeded())
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_global_generators_in_workers_of_streams_draw_the_same_as_in_torchs(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        loader = side.loader(datasets.DrawsIterable(), batch_size=2)
-        return list(loader), list(loader)
-
-    process_parity.same(code)
-
-
-def test_the_init_function_may_set_the_seeds(process_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return list(side.loader(datasets.Draws(8), batch_size=2, worker_init_fn=datasets.init_seeds))
-
-    process_parity.same(code)
-
-
 def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parity) -> None:
     """A very common bug: forked workers that all continue the parent's NumPy generator."""
 
@@ -154,12 +135,12 @@ def test_workers_do_not_repeat_the_parents_numpy_generator(process_parity: Parit
 # worker_init_fn
 
 
-def test_the_init_function_is_called_once_per_worker_with_its_number(process_parity: Parity) -> None:
+def test_an_exception_of_the_init_function_reaches_the_user(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
-        loader = side.loader(datasets.Counter(8), batch_size=2, worker_init_fn=datasets.init_label, num_workers=3)
-        return list(loader), list(loader)
+        return list(side.loader(datasets.Squares(4), batch_size=2, worker_init_fn=datasets.init_fails))
 
-    process_parity.same(code)
+    failure = worker_parity.same_failure(code, "cannot start")
+    assert "init_fails" in failure.report
 
 
 def test_the_init_function_is_not_called_inline(inline_parity: Parity) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +136,19 @@ def test_extreme_lengths_are_accepted(lengths: list[float]) -> None:
 def test_rejects_invalid_lengths(lengths: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         lengths_of(lengths)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_pickle_and_description(name: str) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:500], seed=1)
+    list(sampler)
+    sampler.set_epoch(0)
+    twin = pickle.loads(pickle.dumps(sampler))
+    assert list(twin) == list(sampler)
+    described = json.dumps(sampler.describe())
+    assert described == json.dumps(twin.describe())
+    others = [MAKERS[name](LOG_NORMAL[1:501]), MAKERS[name](LOG_NORMAL[:500], shuffle=False)]
+    assert all(json.dumps(other.describe()) != described for other in others)
 
 
 @given(
