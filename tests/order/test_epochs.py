@@ -12,7 +12,7 @@ import torch
 import torch.utils.data as torch_data
 
 from feedline import DataLoader, Loader, samplers
-from feedline.errors import BadOption, BadState, StateWarning
+from feedline.errors import BadOption, BadState
 from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
@@ -114,27 +114,6 @@ def test_torchs_distributed_sampler_is_left_alone() -> None:
 
 
 # Epochs and states
-
-
-def state_in_epoch(epoch: int) -> dict[str, Any]:
-    loader = make("a sampler")
-    loader.set_epoch(epoch)
-    list(itertools.islice(loader, 2))
-    return loader.state_dict()
-
-
-def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
-    loader = make("a sampler")
-    epochs = [values(loader) for _ in range(6)]
-    loader = make("a sampler")
-    loader.load_state_dict(state_in_epoch(2))
-    loader.sampler.set_epoch(5)
-    with pytest.warns(StateWarning, match=r"set_epoch\(5\) was called, but .* resumes epoch 2"):
-        rest = values(loader)
-    assert rest == epochs[2][2:]
-    assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(5)
-    assert values(loader) == epochs[5], "the next epoch obeys set_epoch again"
 
 
 def test_set_epoch_applies_after_a_state_from_the_end_of_an_epoch() -> None:

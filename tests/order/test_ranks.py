@@ -39,6 +39,7 @@ WHOLE: dict[str, Callable[[], Any]] = {
     "random": lambda: samplers.RandomSampler(range(N), seed=3),
     "with replacement": lambda: samplers.RandomSampler(range(N), replacement=True, seed=3),
     "weighted": lambda: samplers.WeightedRandomSampler(np.arange(1, N + 1), N, seed=3),
+    "balanced": lambda: samplers.BalancedSampler([index % 3 for index in range(N)], seed=3),
     "subset": lambda: samplers.SubsetRandomSampler(range(0, 2 * N, 2), seed=3),
     "torch's random": lambda: torch_data.RandomSampler(range(N)),
     "a list": lambda: list(range(N)),

@@ -105,6 +105,8 @@ KINDS: dict[str, Kind] = {
     "weighted without replacement": Kind(
         cut(lambda n: samplers.WeightedRandomSampler(weights(n), n, replacement=False, seed=3))
     ),
+    "balanced": Kind(cut(lambda n: samplers.BalancedSampler(labels(n), seed=3))),
+    "subset": Kind(cut(lambda n: samplers.SubsetRandomSampler(range(0, n, 2), seed=3))),
     "infinite": Kind(cut(lambda n: samplers.InfiniteSampler(range(n), seed=3)), endless=True),
     "distributed": Kind(cut(lambda n: samplers.DistributedSampler(range(n), 2, 1, seed=3))),
     "batches": Kind(

@@ -485,11 +485,15 @@ class Killed(Squares):
         return super().__getitem__(index)
 
 
-class StuckBriefly(Squares):
-    """Takes half a minute for every sample: far longer than a timeout of 0.2 s, even on a busy machine."""
+class Stuck(Squares):
+    """Makes no sample for half a minute, far longer than a timeout of 0.2 s; threads can be released earlier."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.released = threading.Event()
 
     def __getitem__(self, index: int) -> Tensor:
-        threading.Event().wait(30)
+        self.released.wait(30)
         return super().__getitem__(index)
 
 

@@ -264,10 +264,32 @@ def test_custom_collate_functions(parity: Parity, function: Callable[[Any], Any]
     parity.same(lambda side: list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=function)))
 
 
-ODD_TENSORS = (
-    *("conjugate", "negative", "subclass", "parameter", "frozen parameter", "leaf", "nested", "zero stride", "float8"),
-    *("scalar", "half", "overlapping", "offset", "large stride", "attributes"),
-)
+def with_attribute(stacked: torch.Tensor) -> torch.Tensor:
+    stacked.note = "an attribute"  # type: ignore[attr-defined]
+    return stacked
+
+
+ODD_TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "conjugate": lambda stacked: torch.complex(stacked, -stacked).conj(),
+    "negative": lambda stacked: torch.complex(stacked, -stacked).conj().imag,
+    "subclass": lambda stacked: stacked.as_subclass(datasets.TaggedTensor),
+    "parameter": torch.nn.Parameter,
+    "frozen parameter": lambda stacked: torch.nn.Parameter(stacked, requires_grad=False),
+    "leaf": lambda stacked: stacked.requires_grad_(),
+    "nested": lambda stacked: torch.nested.nested_tensor(list(stacked)),
+    "zero stride": lambda stacked: stacked[:1].expand(3, 2),
+    "float8": lambda stacked: stacked.to(torch.float8_e5m2),
+    "scalar": lambda stacked: stacked.sum(),
+    "overlapping": lambda stacked: torch.arange(6.0).as_strided((3, 3), (1, 1)),
+    "offset": lambda stacked: torch.arange(100.0)[40:44].reshape(2, 2),
+    "large stride": lambda stacked: torch.arange(100.0)[::25],
+    "attributes": with_attribute,
+}
+
+
+def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -> torch.Tensor:
+    made = ODD_TENSORS[kind](torch.stack(samples))
+    return made.resolve_conj().resolve_neg() if resolved and kind in ("conjugate", "negative") else made
 
 
 @pytest.mark.parametrize("kind", ODD_TENSORS)
@@ -299,42 +321,6 @@ def test_odd_tensors_from_workers(worker_parity: Parity, kind: str) -> None:
 
 def without_flags(facts: object) -> str:
     return re.sub(r"conj=\w+ neg=\w+", "", repr(facts)).replace("-0j", "0j")
-
-
-def odd_tensor(samples: list[torch.Tensor], kind: str, resolved: bool = False) -> torch.Tensor:
-    stacked = torch.stack(samples)
-    if resolved and kind in ("conjugate", "negative"):
-        return odd_tensor(samples, kind).resolve_conj().resolve_neg()
-    if kind == "conjugate":
-        return torch.complex(stacked, -stacked).conj()
-    if kind == "negative":
-        return torch.complex(stacked, -stacked).conj().imag
-    if kind == "subclass":
-        return stacked.as_subclass(datasets.TaggedTensor)
-    if kind == "parameter":
-        return torch.nn.Parameter(stacked)
-    if kind == "frozen parameter":
-        return torch.nn.Parameter(stacked, requires_grad=False)
-    if kind == "leaf":
-        return stacked.requires_grad_()
-    if kind == "nested":
-        return torch.nested.nested_tensor(samples)
-    if kind == "zero stride":
-        return stacked[:1].expand(3, 2)
-    if kind == "float8":
-        return stacked.to(torch.float8_e5m2)
-    if kind == "scalar":
-        return stacked.sum()
-    if kind == "half":
-        return stacked.half()
-    if kind == "overlapping":
-        return torch.arange(6.0).as_strided((3, 3), (1, 1))
-    if kind == "offset":
-        return torch.arange(100.0)[40:44].reshape(2, 2)
-    if kind == "large stride":
-        return torch.arange(100.0)[::25]
-    stacked.note = "an attribute"  # type: ignore[attr-defined]
-    return stacked
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 200_000])

@@ -252,10 +252,9 @@ def test_running_out_of_descriptors_names_the_limit() -> None:
 
 
 def test_a_timeout_has_torchs_message(worker_parity: Parity) -> None:
-    def code(side: Side) -> object:
-        return next(iter(side.loader(datasets.StuckBriefly(2), batch_size=1, timeout=0.2)))
-
-    failure = worker_parity.same_refusal(code)
+    dataset = datasets.Stuck()
+    failure = worker_parity.same_refusal(lambda side: next(iter(side.loader(dataset, batch_size=1, timeout=0.2))))
+    dataset.released.set()
     assert issubclass(failure.kind, RuntimeError)
     assert "DataLoader timed out after 0.2 seconds" in failure.text
 

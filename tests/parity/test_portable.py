@@ -69,7 +69,7 @@ def test_collate_functions(process_parity: Parity, collate_fn: Any) -> None:
 
 
 def test_a_timeout_raises_worker_timeout(process_parity: Parity) -> None:
-    loader = build(process_parity.feedline, datasets.StuckBriefly(2), batch_size=1, timeout=0.2)
+    loader = build(process_parity.feedline, datasets.Stuck(), batch_size=1, timeout=0.2)
     with pytest.raises(WorkerTimeout, match=r"timed out after 0\.2 seconds"):
         next(iter(loader))
 
