@@ -16,7 +16,6 @@ from feedline.order.order import (
     Order,
     SampleOrder,
     SpanOrder,
-    StreamOrder,
 )
 from feedline.types import IndexBlock, Key, Share, StreamSharding
 
@@ -49,14 +48,6 @@ def shared_batches() -> BatchOrder:
     return BatchOrder(share)
 
 
-ORDERS: dict[str, Order] = {
-    "samples": samples(),
-    "batches": BatchOrder(buckets()),
-    "spans": SpanOrder(StreamSharding(2, Share())),
-    "streams": StreamOrder(2),
-}
-
-
 # -- seeds ---
 
 
@@ -83,15 +74,6 @@ def test_ranks_without_a_seed_agree_on_one() -> None:
 
 
 # -- states ---
-
-
-@pytest.mark.parametrize("mine", ORDERS)
-@pytest.mark.parametrize("theirs", ORDERS)
-def test_a_state_of_another_kind_of_order_is_rejected(mine: str, theirs: str) -> None:
-    if mine == theirs:
-        return
-    with pytest.raises(BadState, match="another order"):
-        ORDERS[mine].check(ORDERS[theirs].expected())
 
 
 @pytest.mark.parametrize(
